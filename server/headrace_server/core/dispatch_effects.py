@@ -57,6 +57,9 @@ class Batch:
     pins: set[Hashable] = field(default_factory=set)
     nbytes: int = 0  # of its bytes
 
+    def __str__(self) -> str:
+        return f"{self.number} of partition {self.partition}"
+
     def wait_no_more(self) -> None:
         """Leave the queue in which it waits, if any."""
         if self.waits_in is not None:

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.lease import CommitVerdict, LeaseTable
 from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
@@ -135,6 +136,15 @@ def test_a_trainer_that_is_back_takes_up_what_nobody_got_meanwhile():
         t.grant("a", 2, 2, 50.0)
     assert commit(t, kept.token, 1) == (CommitVerdict.STALE, None)
     assert commit(t, kept.token, 3) == (CommitVerdict.COMMITTED, "a")
+
+
+def test_an_error_names_a_batch_by_number_and_partition_and_not_by_its_contents():
+    t = table()
+    batch = Batch(3, 7, 2, body="its bytes")
+    t.grant(batch, 1, 1, 0.0)
+    with pytest.raises(IllegalEvent, match="batch 7 of partition 3 is leased already") as raised:
+        t.grant(batch, 2, 1, 0.0)
+    assert "its bytes" not in str(raised.value)
 
 
 def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder():
