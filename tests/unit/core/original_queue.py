@@ -11,7 +11,21 @@ segment is taken, and the end comes as soon as no full batch can be formed any m
 
 from itertools import cycle
 
+from hypothesis import strategies as st
+
 FIRST = -(2**63)
+
+#: Segments of each example, and how many examples each chunk has.
+COUNTS = st.integers(0, 30).flatmap(lambda n: st.lists(st.integers(1, 6), min_size=n, max_size=n))
+CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
+
+
+def sizes(largest_batch):
+    """Generate batch size, capacity and whether small batches are allowed."""
+    beyond = st.none() | st.integers(0, 6)
+    return st.tuples(st.integers(1, largest_batch), beyond, st.booleans()).map(
+        lambda t: (t[0], None if t[1] is None else t[0] + t[1], t[2])
+    )
 
 
 class OriginalQueue:

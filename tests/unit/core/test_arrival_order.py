@@ -16,13 +16,9 @@ from headrace_server.core.plan import Plan, Read
 from tests.examples import some
 from tests.unit.changes import begun
 
-from .original_queue import FIRST, Feed, original_stream
+from .original_queue import COUNTS, CUTS, FIRST, Feed, original_stream, sizes
 
-COUNTS = st.integers(0, 30).flatmap(lambda n: st.lists(st.integers(1, 6), min_size=n, max_size=n))
-CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
-SIZES = st.tuples(st.integers(1, 5), st.none() | st.integers(0, 6), st.booleans()).map(
-    lambda t: (t[0], None if t[1] is None else t[0] + t[1], t[2])
-)
+SIZES = sizes(5)
 steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
 
 

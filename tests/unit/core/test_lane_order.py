@@ -19,13 +19,9 @@ from headrace_server.core.round_forming import RoundMembers
 from headrace_server.core.stored_state import Examples
 from tests.examples import some
 
-from .original_queue import FIRST, Feed
+from .original_queue import COUNTS, CUTS, FIRST, Feed, sizes
 
-COUNTS = st.integers(0, 30).flatmap(lambda n: st.lists(st.integers(1, 6), min_size=n, max_size=n))
-CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
-SIZES = st.tuples(st.integers(1, 4), st.none() | st.integers(0, 6), st.booleans()).map(
-    lambda t: (t[0], None if t[1] is None else t[0] + t[1], t[2])
-)
+SIZES = sizes(4)
 steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
 
 
