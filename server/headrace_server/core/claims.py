@@ -52,7 +52,7 @@ class ClaimedBatch(StateMachine):
 
     table: ClassVar = CLAIM
     session: int
-    place: Any
+    held: Any
     name: tuple[int, ...] = ()  # of its batch, where batches are made again under their names
     expected: bool = False  # whether a commit will come: the trainer sent it to the earlier server
     end: str = ""  # STANDS, DONE or GONE
@@ -66,7 +66,7 @@ class ClaimedBatch(StateMachine):
         return self.state is ENDED
 
     def __str__(self) -> str:
-        return f"the claim of trainer {self.session} on token {self.place.token}"
+        return f"the claim of trainer {self.session} on token {self.held.token}"
 
 
 class Claims(ABC):
@@ -90,16 +90,16 @@ class Claims(ABC):
             if claim.batch is not None:
                 self._lifecycle.void(claim.batch)
             elif not self._supply.world:
-                self._void[token] = claim.place.partition
+                self._void[token] = claim.held.partition
         return self._void
 
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
         claim.on("ask")
-        self._lifecycle.effects.append(Claim(claim.place.partition, claim.place))
+        self._lifecycle.effects.append(Claim(claim.held.partition, claim.held))
 
     @abstractmethod
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
+    def add(self, session: int, held: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Note that a new session holds a batch, or (``saved``) has sent its commit."""
 
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
@@ -145,12 +145,12 @@ class NamedClaims(Claims):
         super().__init__(lifecycle, supply, before)
         self._last: dict[tuple[int, ...], int] = {}  # by batch: the token of its last holder
 
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
+    def add(self, session: int, held: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Claim a batch for its last holder: the one with the highest token."""
-        token, name = place.token, self._supply.name_of_claim(session, place)
+        token, name = held.token, self._supply.name_of_claim(session, held)
         if name is None:
             return ()
-        claim = self.by_token[token] = ClaimedBatch(session, place, name, saved)
+        claim = self.by_token[token] = ClaimedBatch(session, held, name, saved)
         self._ask(claim)
         rival_token = self._last.get(name, -1)
         if rival_token > token:
@@ -179,17 +179,17 @@ class NamedClaims(Claims):
         return self._after(verdict, claim)
 
     def _is_last(self, claim: ClaimedBatch) -> bool:
-        return bool(self._last.get(claim.name) == claim.place.token)
+        return bool(self._last.get(claim.name) == claim.held.token)
 
     def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
-        here = [c for c in self.by_token.values() if c.place.partition == number]
+        here = [c for c in self.by_token.values() if c.held.partition == number]
         return [e for c in here if c.batch is None for e in self._after("never made", c)]
 
     def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
         """Return the claim, if it has ended by an event."""
         if not claim.ends(event):
             return ()
-        del self.by_token[claim.place.token]
+        del self.by_token[claim.held.token]
         if self._is_last(claim):
             del self._last[claim.name]
         return (claim,)

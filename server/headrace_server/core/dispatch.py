@@ -133,7 +133,7 @@ class Dispatcher(EpochBorders):
     def _end_claims(self, ended: Iterable[ClaimedBatch]) -> None:
         """Renew the leases of claims that have ended well, or give their batches to others."""
         for claim in ended:
-            token, session, batch = claim.place.token, claim.session, claim.batch
+            token, session, batch = claim.held.token, claim.session, claim.batch
             if claim.end is DONE:
                 self._leases.remember(token)
             if batch is not None and claim.end is STANDS:
@@ -149,7 +149,7 @@ class Dispatcher(EpochBorders):
             comes = claim.expected and claim.end is STANDS and self.leased_batch(session, token)
             if comes or self._leases.state(token) is SAVING:
                 continue  # other claims wait until its commit is stored
-            self._claims.arrived(claim.place.partition, token)
+            self._claims.arrived(claim.held.partition, token)
 
     def wait_for_others(self, others_come: bool) -> None:
         """Set whether trainers of an earlier server may still come; the caller pauses the feed."""

@@ -117,8 +117,8 @@ class DispatchState:
         """Return the batch of a token that the session can commit or claims."""
         claim = self._claims.by_token.get(token)
         if claim is not None:
-            place = claim.place
-            return Batch(place.partition, place.number, place.rows)
+            held = claim.held
+            return Batch(held.partition, held.number, held.rows)
         return self._leases.batch_of(token, session)
 
     def rounds_dealt(self, partition: int) -> DealtRounds:

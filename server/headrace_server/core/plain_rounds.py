@@ -15,7 +15,7 @@ from typing import Any
 
 from .dispatch_effects import Batch
 from .partition import TURN_BITS
-from .rounds import DealtRounds, Place, Rounds
+from .rounds import DealtRounds, RoundName, Rounds
 
 #: Number and partition of a batch.
 _Order = tuple[int, int]
@@ -69,11 +69,11 @@ class PlainRounds(Rounds):
         self.run = run
         return anew
 
-    def _begun(self, world: int) -> set[Place]:
+    def _begun(self, world: int) -> set[RoundName]:
         """Return the rounds that some of ``world`` ranks have done and others have not."""
         left = Counter((b.round, b.partition) for b in self._dealt.values() if b.round >= 0)
         left.update((at, partition) for at, partition, _ in self.lacking.values())
-        return {place for place, count in left.items() if count < world}
+        return {name for name, count in left.items() if count < world}
 
     # Rounds
 
@@ -133,11 +133,11 @@ class PlainRounds(Rounds):
 
     def made(self, batch: Batch) -> bool:
         """Give a batch its earlier round and rank.  Return False where it had none."""
-        place = self.lacking.pop(batch.order, None)
-        if place is not None:
-            batch.round, _, batch.rank = place
+        member = self.lacking.pop(batch.order, None)
+        if member is not None:
+            batch.round, _, batch.rank = member
             self._dealt[batch.order] = batch
-        return place is not None
+        return member is not None
 
     def pick(self, order: _Order) -> Batch | None:
         """Take a batch that was dealt out of its turn, if it waits."""

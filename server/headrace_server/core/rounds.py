@@ -22,9 +22,9 @@ from headrace_proto.record import record
 
 from .dispatch_effects import Batch, TurnQueue
 
-#: Number of a round in its partition, and the partition.
-Place = tuple[int, int]
-#: A place, and a rank.
+#: A round: its number in its partition, and the partition.
+RoundName = tuple[int, int]
+#: A round, and a rank.
 Member = tuple[int, int, int]
 
 
@@ -75,8 +75,8 @@ class Rounds:
         """Continue a partition's rounds with round ``number``."""
         self.next_round[partition] = max(number, self.next_round.get(partition, 0))
 
-    def next_place(self, partition: int) -> Place:
-        """Return the place of a partition's next round."""
+    def next_name(self, partition: int) -> RoundName:
+        """Return the name of a partition's next round."""
         return self.next_round.get(partition, 0), partition
 
     def forget_lacking(self, partition: int, number: float = inf) -> None:
@@ -96,7 +96,7 @@ class Rounds:
         batch = self.queues[rank].pop()
         if batch is None:
             return None
-        earlier = [self.next_place(partition) for partition in coming]
+        earlier = [self.next_name(partition) for partition in coming]
         earlier += [(at, partition) for at, partition, of in self.lacking.values() if of == rank]
         if not earlier or (batch.round, batch.partition) < min(earlier):
             return batch

@@ -39,11 +39,11 @@ class SegmentClaims(Claims):
         #: By partition: token of the claim that it judges, or whose commit is still to come.
         self._open: dict[int, int] = {}
 
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
-        if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
+    def add(self, session: int, held: Any, saved: bool) -> Iterable[ClaimedBatch]:
+        if not held.rows or len(held.segments) != _BYTES_PER_ROW * held.rows:
             return ()
-        token, partition = place.token, place.partition
-        self.by_token[token] = ClaimedBatch(session, place, expected=saved)
+        token, partition = held.token, held.partition
+        self.by_token[token] = ClaimedBatch(session, held, expected=saved)
         insort(self._queued.setdefault(partition, []), token)
         self._supply.hold(partition, True)
         self._judge_next(partition)
@@ -63,15 +63,15 @@ class SegmentClaims(Claims):
     def _judged(self, claim: ClaimedBatch, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         claim.ends(verdict)
         if claim.end is STANDS:
-            claim.batch = self._out_again(claim.place, number)
-        del self.by_token[claim.place.token]
+            claim.batch = self._out_again(claim.held, number)
+        del self.by_token[claim.held.token]
         return (claim,)
 
-    def _out_again(self, place: Any, number: int) -> Batch:
+    def _out_again(self, held: Any, number: int) -> Batch:
         """Return the batch of a claim, which its partition counts as out under ``number``."""
-        epochs, partition = self._lifecycle.epochs, place.partition
+        epochs, partition = self._lifecycle.epochs, held.partition
         epoch = 0 if epochs is None else epochs.of(partition)
-        batch = Batch(partition, number, place.rows, None, {"claimed": place}, epoch)
+        batch = Batch(partition, number, held.rows, None, {"claimed": held}, epoch)
         if epochs is not None:
             epochs.made(epoch)
         return self._supply.claimed(batch)

@@ -116,12 +116,12 @@ class SegmentRounds(SegmentSupply):
     def name_of(self, batch: Batch) -> tuple[int, ...]:
         return batch.round, batch.partition, batch.rank
 
-    def name_of_claim(self, session: int, place: Any) -> tuple[int, ...] | None:
+    def name_of_claim(self, session: int, held: Any) -> tuple[int, ...] | None:
         """Return round, partition and rank of a member; None for that of another rank."""
-        member, trainer = place_of(place.segments), self._trainers.present.get(session)
+        member, trainer = place_of(held.segments), self._trainers.present.get(session)
         if member is None or trainer is None or member[1] != trainer.rank:
             return None
-        return member[0], place.partition, member[1]
+        return member[0], held.partition, member[1]
 
     def pick(self, name: tuple[int, ...]) -> Batch | None:
         return self._rounds.take(*name)
@@ -160,10 +160,10 @@ class SegmentRounds(SegmentSupply):
         self._resumed.clear()
         needed = max(n - len(self._rounds.queues[rank]) for rank, n in here.items())
         needed -= sum(due[number] for number in live)
-        first = min(live, key=self._rounds.next_place, default=-1)
+        first = min(live, key=self._rounds.next_name, default=-1)
         # rounds of other partitions wait for the first one
         while live and (needed > 0 or not due[first]):
-            number = min(live, key=lambda n: (self._rounds.next_place(n)[0] + due[n], n))
+            number = min(live, key=lambda n: (self._rounds.next_name(n)[0] + due[n], n))
             due[number] += 1
             more[number] = more.get(number, 0) + 1
             needed -= 1

@@ -88,9 +88,9 @@ class Supply(ABC):
         """Return the name under which a batch is made again."""
         return batch.order
 
-    def name_of_claim(self, session: int, place: Any) -> tuple[int, ...] | None:
+    def name_of_claim(self, session: int, held: Any) -> tuple[int, ...] | None:
         """Return the name of the batch that a trainer claims; None where it can not have it."""
-        return place.number, place.partition
+        return held.number, held.partition
 
     def pick(self, name: tuple[int, ...]) -> Batch | None:
         """Take a batch out of turn, if it is here; its partition may make another."""

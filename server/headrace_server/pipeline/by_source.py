@@ -176,18 +176,18 @@ class _Module:
 
     def _note(self, name: str, value: Any, used: set[str]) -> None:
         """Add a value that a function uses under a name."""
-        place = getattr(value, "__module__", None)
+        module = getattr(value, "__module__", None)
         if isinstance(value, ModuleType):
             self._import(name, value, used)
-        elif isinstance(value, FunctionType) and place == self._fn.__module__:
+        elif isinstance(value, FunctionType) and module == self._fn.__module__:
             if value.__name__ != name:
                 raise self._refused(f"calls {value.__name__} by another name, {name}")
             if name not in self._functions:
                 self._add(value)
         elif (text := _plain_text(value)) is not None:
             self._values[name] = text
-        elif place != self._fn.__module__ and (own := _name_in(place, value)):
-            self._imports.add(f"from {place} import {own} as {name}")
+        elif module != self._fn.__module__ and (own := _name_in(module, value)):
+            self._imports.add(f"from {module} import {own} as {name}")
         else:
             raise self._refused(f"uses {name}, {kind_of(value)}, which no text stands for")
 
@@ -202,11 +202,11 @@ class _Module:
         self._imports |= {f"import {part}" for part in found[1:]}
 
 
-def _name_in(place: Any, value: Any) -> str:
+def _name_in(module: Any, value: Any) -> str:
     """Return the name by which a value is imported from a module; "" where there is none."""
     own = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    found = isinstance(own, str) and isinstance(place, str) and own.isidentifier()
-    return str(own) if found and getattr(sys.modules.get(place), str(own), None) is value else ""
+    found = isinstance(own, str) and isinstance(module, str) and own.isidentifier()
+    return str(own) if found and getattr(sys.modules.get(module), str(own), None) is value else ""
 
 
 def _plain_text(value: Any) -> str | None:

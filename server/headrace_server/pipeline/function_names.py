@@ -123,34 +123,34 @@ def stable_name(text: str) -> str:
 
 def _checked(name: str) -> str:
     """Return a name given as a string, with the path made absolute."""
-    place, attribute = _split(name)
-    return f"{os.path.abspath(place)}:{attribute}" if _is_file(place) else name
+    module, attribute = _split(name)
+    return f"{os.path.abspath(module)}:{attribute}" if _is_file(module) else name
 
 
 def _split(name: str) -> tuple[str, str]:
-    place, colon, attribute = name.rpartition(":")
+    module, colon, attribute = name.rpartition(":")
     dotted = all(part.isidentifier() for part in attribute.split("."))
-    if not colon or not dotted or not place:
+    if not colon or not dotted or not module:
         raise ValueError(f"{name!r:.200} is not of the form module:name or path.py:name")
-    if not _is_file(place) and not all(part.isidentifier() for part in place.split(".")):
+    if not _is_file(module) and not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(
-            f"{name!r:.200} is not of the form module:name or path.py:name: {place!r:.200} is "
+            f"{name!r:.200} is not of the form module:name or path.py:name: {module!r:.200} is "
             "neither a module's name nor a path that ends in .py"
         )
-    return place, attribute
+    return module, attribute
 
 
-def _is_file(place: str) -> bool:
-    return place.endswith(".py")
+def _is_file(module: str) -> bool:
+    return module.endswith(".py")
 
 
 def resolve(name: str) -> Any:
     """Return the object of a name.  ImportError names a missing part or an import's error."""
-    place, attribute = _split(name)
-    found: Any = load_file(place) if _is_file(place) else _import(place, name)
+    module, attribute = _split(name)
+    found: Any = load_file(module) if _is_file(module) else _import(module, name)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            here = getattr(found, "__qualname__", place)
+            here = getattr(found, "__qualname__", module)
             raise ImportError(f"{name}: there is no {part!r} in {here}{near(part, dir(found))}")
         found = getattr(found, part)
     return found
