@@ -20,15 +20,12 @@ Column = np.ndarray | list[bytes]
 Memory = Callable[[tuple[int, int]], np.ndarray]
 
 
-def _no_numbers() -> np.ndarray:
-    return np.zeros((6, 0), np.int64)
-
-
 @dataclass(slots=True, eq=False)
 class Examples:
     """Begun examples, as columns."""
 
-    numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as named above
+    #: int64, rows as named above.
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros((6, 0), np.int64))
     keys: Sequence[Key] = ()
     states: Sequence[Column] = ()
 

@@ -65,11 +65,7 @@ class FinalStateTable(StateTable):
             return []
         change, first, rows = Change(), self.final.next, batch.last.nonzero()[0]
         for row in rows.tolist():
-            dropped = self.final.add(keys[row][1], int(batch.indices[row]))
-            self._kept[self.final.next - 1] = [array[row : row + 1].copy() for array in arrays]
-            for entry in dropped:
-                del self._kept[entry]
-                change.drop.append(-1 - entry)
+            change.drop += self._keep(keys[row], batch.indices[row], arrays, row)
         entries = np.arange(first, self.final.next)
         numbers = np.zeros((6, len(entries)), np.int64)
         numbers[LINE], numbers[INDEX] = -1 - entries, batch.indices[rows]
@@ -86,14 +82,20 @@ class FinalStateTable(StateTable):
         begun, kept = _split(stored)
         arrays, change = stored_states(self._states, kept), Change()
         for row in np.argsort(-kept.lines).tolist():
-            entry = -1 - int(kept.lines[row])
-            dropped = self.final.add(kept.keys[row][1], int(kept.numbers[INDEX, row]), entry)
-            self._kept[entry] = [array[row : row + 1].copy() for array in arrays]
-            for one in dropped:
-                del self._kept[one]
-                change.drop.append(-1 - one)
+            key, index, entry = kept.keys[row], kept.numbers[INDEX, row], -1 - int(kept.lines[row])
+            change.drop += self._keep(key, index, arrays, row, entry)
         self.final.forgotten = self.final.expired = 0
         return begun, [change] if change else []
+
+    def _keep(
+        self, key: Key, index: int, arrays: Sequence[np.ndarray], row: int, entry: int | None = None
+    ) -> list[int]:
+        """Keep the states in a row as a new entry, or a stored one; return the lines to drop."""
+        dropped = self.final.add(key[1], int(index), entry)
+        self._kept[self.final.next - 1] = [array[row : row + 1].copy() for array in arrays]
+        for one in dropped:
+            del self._kept[one]
+        return [-1 - one for one in dropped]
 
     def counts(self) -> dict[str, int]:
         final = self.final
