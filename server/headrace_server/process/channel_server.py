@@ -23,13 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace_proto import limits
-from headrace_proto.channel import Channel, address_of
+from headrace_proto.channel import Channel, Frame, address_of
 
 from .descriptors import aside, is_shortage, own
 
 logger = logging.getLogger("headrace.trainers")
-
-Frame = bytes | memoryview
 
 #: Maximum unsent bytes (headers only) to a trainer that does not read; then it is cut off.
 _MOST_UNSENT = 128 * limits.MAX_HEADER_BYTES

@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto.errors import DataError, kind_of, rewording
-from headrace_proto.schema import Field
 
 from ..core.row_copies import copy_ordinals
 from ..pipeline.row_steps import unbatched_field
@@ -28,8 +27,7 @@ from .chunk import Chunk
 from .columns import Column, Ragged
 from .reader import BadRecords, Faults, without
 from .row_functions import Map, RowFunction
-
-Fields = Mapping[str, Field]
+from .user_columns import Fields
 
 #: Rows of one example: more are a function without an end.
 MAX_OUTPUTS: Final = 2**20

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +31,10 @@ from ..pipeline.declaration import Stage
 from .chunk import Chunk
 from .reader import BadRecords
 from .row_values import Rule, Values, below
+from .user_columns import Fields
 
 logger = logging.getLogger("headrace.data")
 
-Fields = Mapping[str, Field]
 #: Number of rows after which an estimate is good enough to report that most are rejected.
 _SETTLED = 1000
 
@@ -215,10 +214,7 @@ class _Resample(Sampler):
     rule = Rule("a rate is finite, 0 or more, and at most 2**52", most=MAX_RATE)
 
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
-        return self._repeat(chunk, values.astype(np.float64))
-
-    def _repeat(self, chunk: Chunk, rates: np.ndarray) -> Chunk:
-        counts = rates
+        counts = rates = values.astype(np.float64)
         try:
             counts = poisson(rates, self.seed, self.number, self.epoch, chunk.ordinals)
             rows = repeat_rows(counts)
@@ -255,7 +251,7 @@ class _WeightedResample(_Resample):
             bad.report(fault, "zero_weights", len(chunk))
             return chunk.take(slice(0, 0))
         chunk = chunk.with_fact("rate", rates.astype(np.float32))
-        return self._repeat(chunk, rates)
+        return super()._sampled(chunk, rates, bad)
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         return {"rate": Field("float32")}

@@ -9,7 +9,6 @@ flat_map, unbatch   flat_map.py        select                here
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -26,8 +25,7 @@ from .function_draws import Draws
 from .reader import BadRecords
 from .row_functions import Filter, Map, RowFunction
 from .sampling import SAMPLERS, Sampler
-
-Fields = Mapping[str, Field]
+from .user_columns import Fields
 
 #: The fact of rows up to a cache that has their example of the source.
 _SOURCE = "cached example"

@@ -71,7 +71,8 @@ class _Batches:
             return self.nothing(), n
         ordinals = place.row + np.arange(n)
         chunk = Chunk({}, ordinals, Origin.single(self.name, ordinals))
-        values = {name: _own(given[name]) for name in self.fields or given if name in given}
+        own = {name: given[name] for name in self.fields or given if name in given}
+        values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in own.items()}
         for name in self._defaults.keys() - given.keys():
             values[name] = repeated(self._defaults[name], n)
 
@@ -182,7 +183,3 @@ def _shape_fault(given: Any) -> tuple[str, int]:
     if n > MAX_ROWS:
         return f"it has {n} rows; at most {MAX_ROWS} can be in a batch", n
     return "", n
-
-
-def _own(column: Any) -> Any:
-    return column.copy() if isinstance(column, np.ndarray) else column
