@@ -10,6 +10,7 @@ save, and says at the end whether every segment was there, once and in order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 import zlib
@@ -24,6 +25,10 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
+from . import serving
+
+#: Connects a trainer that asks for each batch when it wants it.
+connect = functools.partial(serving.connect, prefetch=0)
 UNROLL = 4
 _MARK = [b"", b"begun"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
-from .serving import connect as serving_connect
+from .segment_streams import connect
 from .serving import serving
 
 FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
@@ -20,9 +19,6 @@ ROWS = hs.from_examples(
     [{"n": i % 3, "y": i % 2, "x": np.zeros(1 + i % 9)} for i in range(3000)], FEATURES
 )
 PARTITIONS = 2
-
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 def sequences(capacity: int, **options: Any) -> hs.Pipeline:

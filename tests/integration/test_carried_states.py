@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import headrace
 import headrace_server as hs
 
-from .serving import connect as serving_connect
+from .segment_streams import connect
 from .serving import serving
 
 KEYS = ["a", "b", "c", "a", "b", "c", "a", "b"]
@@ -81,7 +80,7 @@ def carried(rows: list[dict[str, Any]], batch_size: int) -> hs.Pipeline:
 
 def test_the_next_example_of_a_key_waits_for_its_final_state_whatever_is_prefetched() -> None:
     pipeline = carried([{"k": "u", "x": [1.0, 1.0]}] * 3, batch_size=1)
-    with hs.run(pipeline, workers=0) as server, serving_connect(server, prefetch=2) as feed:
+    with hs.run(pipeline, workers=0) as server, connect(server, prefetch=2) as feed:
         for begins in (0.0, 1.0, 2.0):
             batch = next(feed)
             for _ in range(20):
@@ -98,9 +97,6 @@ def train(feed: headrace.Feed, batches: int = 100) -> list[Any]:
         batch.save_state("t", batch.state("t"))
         batch.save_state("s", batch.state("s") + batch.sequences["x"].sum(axis=1))
     return seen
-
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import signal
 import threading
@@ -32,6 +31,7 @@ from .segment_streams import (
     at_once,
     cells_of,
     chained,
+    connect,
     full,
     of_counts,
     plain,
@@ -41,7 +41,6 @@ from .segment_streams import (
 )
 from .segment_streams import example as one_example
 from .serving import arrived, kill_worker, serving, trainers_of
-from .serving import connect as serving_connect
 
 _HOME = {"order": "lanes", "state_placement": "trainer"}
 _PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
@@ -50,9 +49,6 @@ _PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
 def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipeline:
     options = {"order": "lanes", "state_placement": placement, "batch_size": 2, **changes}
     return chained(examples, **options)
-
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 def rewound(server: hs.Server) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -44,16 +43,14 @@ from .segment_streams import (
     Ledger,
     at_once,
     chained,
+    connect,
     full,
     of_counts,
     save_all,
     to_the_end,
     train,
 )
-from .serving import connect as serving_connect
 from .serving import kill_all, kill_worker, number_of, serving, trainers_of
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
@@ -210,7 +207,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
         with connect(server) as other:
             with connect(server) as lazy:
                 batch = next(lazy)
-                with serving_connect(server, prefetch=0) as waiting:
+                with connect(server) as waiting:
 
                     def fails(feed: headrace.Feed) -> str:
                         with pytest.raises(headrace.DeadlineExceeded) as caught:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
@@ -27,6 +26,7 @@ from .segment_streams import (
     at_once,
     cells_of,
     chained,
+    connect,
     full,
     of_counts,
     plain,
@@ -35,13 +35,9 @@ from .segment_streams import (
     train,
 )
 from .segment_streams import example as one_example
-from .serving import connect as serving_connect
 from .serving import serving, trainers_of
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
-
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 # The stream

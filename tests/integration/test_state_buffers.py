@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
 import signal
 import threading
@@ -25,12 +24,9 @@ from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
 from tests.chaos.proxy import Proxy
 from tests.patience import PATIENCE_S, eventually
 
-from .segment_streams import Ledger, cells_of, chained, full, of_counts, save_all, train
-from .serving import connect as serving_connect
+from .segment_streams import Ledger, cells_of, chained, connect, full, of_counts, save_all, train
 from .serving import pid_of, serving, trainers_of
 from .test_segment_faults import Raw, list_of, raw, trainer
-
-connect = functools.partial(serving_connect, prefetch=0)
 
 
 @pytest.fixture
