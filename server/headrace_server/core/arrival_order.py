@@ -22,9 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from .round_forming import InStep
-from .slots import RoundMember, Segments
-
-_NONE = np.empty(0, np.int64)
+from .slots import NO_NUMBERS, RoundMember, Segments
 
 
 class ArrivalOrder(InStep):
@@ -131,7 +129,7 @@ class ArrivalOrder(InStep):
         if self.members is not None or self.sized:
             return None
         size, out = self.batch_size, self.oldest_out()
-        slots, further = _NONE, np.zeros(size, np.int64)
+        slots, further = NO_NUMBERS, np.zeros(size, np.int64)
         if out is not None:
             going = ~out.last
             slots = out.slots[going]

@@ -80,9 +80,8 @@ class RoundMembers:
         self.wanted = 0  # number of rounds that are wanted and not drafted
         self.begun = False  # whether anything was ever wanted
         self.drafted: deque[Segments] = deque()  # not planned yet
-        self.again: dict[
-            RoundRank, MemberRows | None
-        ] = {}  # to be drafted again; None: with any rows
+        #: To be drafted again; None: with any rows.
+        self.again: dict[RoundRank, MemberRows | None] = {}
         self.over = False  # whether no round follows
         self.newest: list[Segments] = []  # the members of the last round that was drafted
         self.moved = False  # whether members were drafted or done since that was stored

@@ -18,7 +18,7 @@ import numpy as np
 
 from .stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
-_NONE = np.empty(0, np.int64)
+NO_NUMBERS = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
 
 
@@ -37,9 +37,9 @@ class Segments:
     slots: np.ndarray
     numbers: np.ndarray  # one row for each of the names in Examples
     stripe: int = 0  # stripe of its lanes
-    lanes: np.ndarray = field(default_factory=lambda: _NONE)
+    lanes: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
     #: Rows of the batch whose lanes have new examples.
-    starts: np.ndarray = field(default_factory=lambda: _NONE)
+    starts: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
     member: RoundMember | None = None  # with ranks; ``lanes`` are then the places in its block
     lines: np.ndarray = field(init=False)  # number of the example as it was read
     indices: np.ndarray = field(init=False)  # insertion index
@@ -128,12 +128,8 @@ class Slots:
         """Return columns for the tables of all examples of a chunk, without their indices."""
         columns = np.zeros((len(self._names), len(counts)), np.int64)
         rows = np.arange(len(counts))
-        columns[LINE], columns[CHUNK], columns[ROW], columns[COUNT] = (
-            rows + line,
-            chunk,
-            rows,
-            counts,
-        )
+        columns[LINE], columns[CHUNK] = rows + line, chunk
+        columns[ROW], columns[COUNT] = rows, counts
         return columns
 
     def enter(self, columns: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
@@ -212,8 +208,8 @@ class Slots:
         self,
         slots: np.ndarray,
         stripe: int = 0,
-        lanes: np.ndarray = _NONE,
-        starts: np.ndarray = _NONE,
+        lanes: np.ndarray = NO_NUMBERS,
+        starts: np.ndarray = NO_NUMBERS,
         member: RoundMember | None = None,
     ) -> Segments:
         """Return the next segments of examples as a batch."""
@@ -228,8 +224,8 @@ class Slots:
         slots: np.ndarray,
         further: np.ndarray | int = 0,
         stripe: int = 0,
-        lanes: np.ndarray = _NONE,
-        starts: np.ndarray = _NONE,
+        lanes: np.ndarray = NO_NUMBERS,
+        starts: np.ndarray = NO_NUMBERS,
     ) -> Segments:
         """Return the batch that is expected next: each next segment, or the one ``further`` on."""
         numbers = self._numbers.take(slots, 1)

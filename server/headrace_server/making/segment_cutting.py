@@ -25,7 +25,7 @@ from ..core.lane_order import LaneOrder
 from ..core.segment_geometry import Geometry
 from ..pipeline.declaration import Shape
 from ..pipeline.initial_states import by_key
-from ..pipeline.segment_options import columns_by_name, fitted, not_whole
+from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
@@ -34,7 +34,6 @@ from ..reading.row_values import LENGTH, Values, as_int64
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
-_MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +218,7 @@ class Cutting:
         return chunk, Offer(
             chunk.origin,
             self._keys(chunk, epoch),
-            np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
+            np.minimum(steps if totals is None else totals, MOST_STEPS).astype(np.int32),
             self.geometry.counts(steps, firsts),
             firsts,
             sequences,
@@ -269,8 +268,8 @@ class Cutting:
                 yield row, "unequal_lengths", f"sequences have unequal lengths: {text}"
         for row in np.flatnonzero(steps == 0).tolist():
             yield row, "no_steps", f"column {first!r} has no steps (T = 0): nothing can be cut"
-        for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
-            yield row, "long", f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most"
+        for row in np.flatnonzero(steps > MOST_STEPS).tolist():
+            yield row, "long", f"column {first!r} has {steps[row]} steps; {MOST_STEPS} at most"
         if not self._pad:
             for row in np.flatnonzero(geometry.padded(steps) != steps).tolist():
                 text = f"column {first!r} has {steps[row]} steps, which is {self._not_whole}: "
@@ -283,8 +282,8 @@ class Cutting:
                 with_it = "" if self._phased else " with padding"
                 text = f"past the {padded[row]} steps that {first!r} has{with_it}"
                 yield row, "length_past_end", f"{what} is {totals[row]}, {text}"
-            for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
-                yield row, "length_too_small", f"{what} is {totals[row]}; {-_MOST_STEPS} at least"
+            for row in np.flatnonzero(totals < -MOST_STEPS).tolist():
+                yield row, "length_too_small", f"{what} is {totals[row]}; {-MOST_STEPS} at least"
 
 
 def _ragged(column: Column) -> Ragged:

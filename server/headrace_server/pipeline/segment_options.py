@@ -24,7 +24,8 @@ _OWN_COLUMNS = 9
 #: Options of the geometry, which are plain data only where they are not the default: so a feed
 #: that does not use them is the one that was stored before there were any.
 GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
-_MOST_STEPS = 2**31 - 1
+#: Maximum number of steps: counts of steps are int32 in a batch.
+MOST_STEPS = 2**31 - 1
 _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
@@ -96,10 +97,10 @@ def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
             f"stride={step} is more than num_unroll={unroll}: the steps between one segment and "
             "the next would be in none"
         )
-    if (width := unroll + left + right) > _MOST_STEPS:
+    if (width := unroll + left + right) > MOST_STEPS:
         raise ValueError(
             f"num_unroll={unroll}, left={left} and right={right} make {width} steps; the most is "
-            f"{_MOST_STEPS}"
+            f"{MOST_STEPS}"
         )
     if given["phase"] is None and seed is not None:
         raise ValueError(f"phase_seed={seed} needs phase='random': nothing is drawn")

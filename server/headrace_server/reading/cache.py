@@ -45,6 +45,7 @@ from ..pipeline.fingerprint import PYTHON, fingerprints
 from ..pipeline.function_names import stable_name
 from .cached_rows import (
     COMPLETE,
+    NO_NUMBERS,
     OWN_FIELDS,
     CachedRows,
     Covered,
@@ -74,7 +75,6 @@ _FORM: Final = 3
 _LOOK_S: Final = 1.0
 #: A position in a stream: the examples before it, then the reader's own position.
 _PASSED: Final = struct.Struct("<q")
-_NONE: Final = np.empty(0, np.int64)
 
 
 def cached(
@@ -113,7 +113,7 @@ class CachedRead:
 
     cache: Cache
     from_cache: bool
-    bad: np.ndarray = field(default_factory=lambda: _NONE)  # examples of an IndexedReader
+    bad: np.ndarray = field(default_factory=lambda: NO_NUMBERS)  # examples of an IndexedReader
 
     @staticmethod
     def joined(parts: list[CachedRead]) -> CachedRead:
@@ -138,7 +138,7 @@ class _Indexed:
         if self._cache.rows is not None:
             return self._cache.chunk(self._cache.rows.good(ordinals))
         chunk = self._reader.take(rows)
-        bad = _NONE if len(chunk) == len(ordinals) else np.setdiff1d(ordinals, chunk.ordinals)
+        bad = NO_NUMBERS if len(chunk) == len(ordinals) else np.setdiff1d(ordinals, chunk.ordinals)
         return replace(chunk, read=CachedRead(self._cache, False, bad))
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class Cache:
                 note |= noted(self._part)
                 put_in_place(self._part.path, self._part.file)
             lists = (self._asked, self._sources, self._bad)
-            arrays = (np.concatenate([_NONE, *one]) for one in lists)
+            arrays = (np.concatenate([NO_NUMBERS, *one]) for one in lists)
             note["lists"] = saved(self._directory / f"{name}.npy", *arrays)
             write_durably(self._directory / f"{name}.json", sealed(note))
         except OSError as error:

@@ -52,7 +52,7 @@ OWN_FIELDS: Final = {
 #: An Arrow file begins so: a magic, and the length of the schema's message that follows.
 _HEAD: Final = struct.Struct("<12xi")
 _RECORD: Final = (1 << ORDINAL_BITS) - 1
-_NONE: Final = np.empty(0, np.int64)
+NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
 def notes_in(directory: Path) -> list[str]:
@@ -159,7 +159,7 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     missing.  Rows that two parts have count once.  ``progress`` is called after each step."""
     names = notes_in(directory)
     seen = Covered(counts)
-    used, listed, keeps, bad = [], [], [], [_NONE]
+    used, listed, keeps, bad = [], [], [], [NO_NUMBERS]
     for name in names:
         _, sources, unread = loaded(directory / f"{name}.npy", note_of(directory, name)["lists"])
         bad.append(unread)
@@ -172,14 +172,14 @@ def complete(directory: Path, counts: Sequence[int | None], progress: Callable[[
     if not names or not seen.whole:
         return False
     examples = seen.examples
-    every = np.searchsorted(examples, np.concatenate([_NONE, *listed]))
+    every = np.searchsorted(examples, np.concatenate([NO_NUMBERS, *listed]))
     progress()
     kept = np.flatnonzero(np.concatenate([np.empty(0, bool), *keeps]))
     by_source = np.argsort(every[kept], kind="stable")
     starts = np.searchsorted(every[kept][by_source], np.arange(len(examples) + 1))
     progress()
     numbered = not len(examples) or examples[-1] < len(examples)
-    of_examples = _NONE if numbered else examples
+    of_examples = NO_NUMBERS if numbered else examples
     unreadable = np.unique(np.concatenate(bad))
     index = saved(directory / INDEX, kept[by_source], starts, unreadable, of_examples)
     progress()

@@ -35,7 +35,7 @@ from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, MOST_BYTES, FoundValu
 
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 _FLOAT = np.dtype("<f4")
-_NONE = np.empty(0, np.int64)
+NO_NUMBERS = np.empty(0, np.int64)
 
 
 class Fault(Exception):
@@ -195,7 +195,7 @@ class Filler:
         if len(self._added) == 1:
             return self._added[0]
         parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
-        spans = _Spans(*map(np.concatenate, zip((_NONE,) * 4, *parts, strict=True)))
+        spans = _Spans(*map(np.concatenate, zip((NO_NUMBERS,) * 4, *parts, strict=True)))
         places = np.full(self._n, -1)  # cheaper than to sort them
         places[spans.rows] = np.arange(spans.rows.size)
         return spans.take(places if spans.rows.size == self._n else places[places >= 0])
@@ -207,11 +207,11 @@ class Filler:
         that are too long are faults of their records.
         """
         if self._want.kind == BYTES:
-            return _NONE, spans.counts
+            return NO_NUMBERS, spans.counts
         sizes = spans.bytes_of_rows()
         if self._want.kind == FLOATS:
             if self._points(spans):
-                return _NONE, sizes // 4
+                return NO_NUMBERS, sizes // 4
             return gather(self._data, spans.starts, spans.sizes).view(_FLOAT), sizes // 4
         raw = gather(self._data, spans.starts, spans.sizes)
         values, ends = varints(raw)

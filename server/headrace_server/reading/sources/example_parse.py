@@ -22,7 +22,7 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 from headrace_server.reading.reader import Faults
 
-from .example_columns import Fault, Filler, WantedFeature
+from .example_columns import NO_NUMBERS, Fault, Filler, WantedFeature
 from .example_layouts import RecordLayout, Template, learn_layout, learn_template
 from .example_wire import Malformed, Run, names_in, walk
 
@@ -43,7 +43,6 @@ _MIN_WALK = 8
 _LISTED = 20
 #: Mean size, in bytes, up to which ``_fetch`` reads whole records.
 _SMALL_RECORD = 1024
-_NONE = np.empty(0, np.int64)
 
 Form = RecordLayout | Template
 #: Returns the form of the record between two bytes; None where no other has it.
@@ -154,7 +153,7 @@ class ExampleParser:
         for length, rows in groups:
             known = self._layouts.setdefault(length, [])
             rest.append(rest_of(rows, known, self._layout, _PER_LENGTH))
-        rows = np.sort(np.concatenate([_NONE, *rest]))
+        rows = np.sort(np.concatenate([NO_NUMBERS, *rest]))
         return rest_of(rows, self._templates, self._template, _TEMPLATES) if rows.size else rows
 
     def _layout(self, data: np.ndarray, start: int, stop: int) -> RecordLayout | None:
