@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -23,13 +23,11 @@ from ..core.partition_turns import bounds
 from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.compose import segmented
-from ..making.segment_cutting import Cutting, StateSource
-from ..making.shaping import Shaping
+from ..making.compose import segmented, shape_check
+from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
-from ..reading.chunk import Chunk
 from ..reading.flat_columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
@@ -319,7 +317,10 @@ class _Surveyor:
         )
         with closing(open_reader(source, self.files, bad, self.cache)) as reader:
             intake = Intake(reader, whole, 0, 1, bad)
-            place = _placing(whole, intake)
+            if intake.fields is None and segmented(whole):
+                text = "no example shows what map gives: declare it with map(…, schema=…)"
+                raise DataError(text)
+            check_shape = shape_check(whole.shape, intake.fields or {}, bad)
             sums: dict[str, ColumnSum] = {}
             position: Any = intake.start()
             rows = found.scanned = 0
@@ -328,7 +329,7 @@ class _Surveyor:
                 while position is not None:
                     intake.begin()
                     chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
-                    place(chunk)
+                    check_shape(chunk)
                     for name, column in chunk.columns.items():
                         sums.setdefault(name, ColumnSum()).add(flattened(column))
                     intake.end()
@@ -384,15 +385,3 @@ def _waiting(options: Any) -> int | None:
         return None
     sizes = options.get("batch_sizes") or [options["batch_size"]]
     return None if None in sizes else sum(sizes)
-
-
-def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], object]:
-    """Return the check of a chunk by the shape."""
-    if not segmented(declaration):
-        shaping = Shaping(declaration.shape, 0)
-        return lambda chunk: shaping.facts(chunk, intake.bad)
-    fields = intake.fields
-    if fields is None:
-        raise DataError("no example shows what map gives: declare it with map(…, schema=…)")
-    cutting = Cutting(declaration.shape, fields, 0)
-    return lambda chunk: cutting.offer(chunk, intake.bad, 0)

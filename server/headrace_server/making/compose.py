@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+
+from headrace_proto.schema import Field
 
 from ..core.partition import Partition
-from ..pipeline.declaration import Declaration
+from ..pipeline.declaration import Declaration, Shape
 from ..pipeline.steps import SEQUENCES
+from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import NO_TRACING, NoTracing
@@ -17,6 +21,7 @@ from .plain_maker import PlainMaker
 from .segment_commits import SegmentCommits
 from .segment_cutting import Cutting
 from .segment_maker import SegmentMaker
+from .shaping import Shaping
 from .slab import Slab
 from .stored_examples import StoredExamples
 
@@ -24,6 +29,17 @@ from .stored_examples import StoredExamples
 def segmented(declaration: Declaration) -> bool:
     """Return whether batches are of segments, with states."""
     return declaration.shape.kind == SEQUENCES
+
+
+def shape_check(
+    shape: Shape, fields: Mapping[str, Field], bad: BadRecords
+) -> Callable[[Chunk], object]:
+    """Return the check of a chunk by the shape, which reports rows that it can not place."""
+    if shape.kind == SEQUENCES:
+        cutting = Cutting(shape, fields, 0)
+        return lambda chunk: cutting.offer(chunk, bad, 0)
+    shaping = Shaping(shape, 0)
+    return lambda chunk: shaping.facts(chunk, bad)
 
 
 def compose(

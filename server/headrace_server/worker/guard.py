@@ -18,8 +18,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..making.segment_cutting import Cutting
-from ..making.shaping import Shaping
+from ..making.compose import shape_check
 from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
 from ..process.worker_diary import Diary
@@ -66,17 +65,11 @@ class Rehearsal:
             try:
                 after = chain.apply(chunk, self._quiet)
                 if number == len(self._chains) - 1 and len(after):
-                    self._shaped(after, chain.fields or {})
+                    shape_check(self._shape, chain.fields or {}, self._quiet)(after)
             except MemoryError:
                 raise
             except Exception:
                 continue
-
-    def _shaped(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
-        if self._shape.kind == "sequences":
-            Cutting(self._shape, fields, 0).offer(chunk, self._quiet, 0)
-        else:
-            Shaping(self._shape, 0).facts(chunk, self._quiet)
 
 
 @dataclass(eq=False)
