@@ -36,6 +36,7 @@ class Sampling(Bucketing):
         self,
         accept_prob: Value,
         batch_size: int | None = None,
+        enqueue_many: bool = False,
         *,
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
@@ -46,10 +47,16 @@ class Sampling(Bucketing):
     ) -> Self:
         """Keep each example with the probability that a column, a function or a number gives.
 
-        A bool counts as 1 or 0.  A number outside 0 … 1 is a DataError.  The arguments after
-        ``seed`` are those of ``batch``.
+        A bool counts as 1 or 0.  A number outside 0 … 1 is a DataError.  With ``enqueue_many`` each
+        example has a batch dimension, ``accept_prob`` too, and its rows are judged one by one, as
+        after ``.unbatch()``.  The arguments after ``seed`` are those of ``batch``.
         """
-        pipeline = self._with_stage("rejection_sample", accept_prob=accept_prob, seed=seed)
+        pipeline = self.unbatch() if enqueue_many else self
+        pipeline = pipeline._with_stage(
+            "rejection_sample",
+            accept_prob=checked_value("accept_prob", accept_prob, pipeline.fields, constant=(0, 1)),
+            seed=seed,
+        )
         return pipeline._in_batches(vars())
 
     @tensorflow_positions("enqueue_many", tensors=0)

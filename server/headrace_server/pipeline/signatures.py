@@ -63,6 +63,8 @@ def _batch_size(argument: str, value: Any) -> int | list[int]:
     """Return one size for all buckets, or one for each."""
     if checks.is_several(value):
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is an int or a list")
     return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
 
 
@@ -111,7 +113,6 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("state_placement", _choice("server", "trainer")),
         ("mean_decay probability", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
-        ("accept_prob", _selector(constant=(0, 1))),
         ("cost", _selector()),
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),

@@ -95,7 +95,7 @@ def test_boundaries_may_lie_anywhere(boundaries):
 COMMON = [
     ({"batch_size": 0}, ValueError, "batch_size=0 is too small: the least is 1"),
     ({"batch_size": 2**20 + 1}, ValueError, "batch_size=1048577 is too large: the most is 1048576"),
-    ({"batch_size": 2.0}, TypeError, "batch_size=2.0 is a float; it is an int"),
+    ({"batch_size": 2.0}, TypeError, "batch_size=2.0 is a float; it is an int or a list"),
     ({"batch_size": True}, TypeError, "batch_size=True is a bool"),
     ({"batch_size": [2, 3]}, ValueError, "batch_size has 2 entries; it must have exactly 3"),
     ({"batch_size": [2, 0, 3]}, ValueError, r"batch_size\[1\]=0 is too small"),

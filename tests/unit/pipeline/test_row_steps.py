@@ -79,6 +79,7 @@ def test_enqueue_many_is_unbatch_before_the_sampler():
     for name, arguments in {
         "stratified_sample": ("x", [0.5, 0.5], 4),
         "stratified_sample_unknown_dist": ("x", [0.5, 0.5], 4),
+        "rejection_sample": ("x", 4),
     }.items():
         many = getattr(source(), name)(*arguments, enqueue_many=True, seed=3)
         assert many == getattr(source().unbatch(), name)(*arguments, seed=3)

@@ -35,7 +35,11 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
         ("enqueue_many", False),
         ("queue_capacity", 16),
     ]
-    assert signature(hs.Pipeline.rejection_sample) == ["accept_prob", ("batch_size", None)]
+    assert signature(hs.Pipeline.rejection_sample) == [
+        "accept_prob",
+        ("batch_size", None),
+        ("enqueue_many", False),
+    ]
     assert signature(hs.Pipeline.resample_at_rate) == ["rates"]
     assert signature(hs.Pipeline.weighted_resample) == [
         "weights",

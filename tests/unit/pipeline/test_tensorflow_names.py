@@ -78,7 +78,7 @@ def test_every_argument_of_tensorflow_is_here_or_its_error_names_the_replacement
         ("bucket", {"shapes": [[]]}, "the schema says them"),
         ("bucket", {"allow_small_batch": True}, "it is allow_smaller_final_batch"),
         ("rejection_sample", {"accept_prob_fn": len}, "it is accept_prob"),
-        ("rejection_sample", {"enqueue_many": True}, r"\.unbatch\(\) before it"),
+        ("bucket", {"enqueue_many": True}, r"\.unbatch\(\) before it"),
         ("stratified_sample", {"queue_capacity": 9}, "no such queue"),
         ("batch_sequences_with_states", {"dynamic_pad": True}, "pad=True pads sequences"),
         ("batch_sequences_with_states", {"length": "x"}, "it is input_length"),
