@@ -195,7 +195,7 @@ def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
     rows = [{"i": k, "w": float(k >= 20)} for k in range(60)]
     pipeline = hs.from_examples(rows).weighted_resample("w", 1.0).batch(10, True)
     with serving({"stops": pipeline, "skips": pipeline.options(on_bad_example="skip")}) as server:
-        with pytest.raises(headrace.DataError, match=r"record 0 and those after it: the mean of "):
+        with pytest.raises(headrace.DataError, match=r"record 0 and those after it: .*the mean"):
             drained(server, "stops")
         told = [rate for batch in drained(server, "skips") for rate in batch.rate.tolist()]
         assert server.stats()["skips"]["dropped"]["bad:zero_weights"] == 20

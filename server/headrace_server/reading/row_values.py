@@ -64,9 +64,9 @@ class Values:
     ) -> None:
         self._kind, self._what = selector
         self._sequence = sequence
-        self._label = f"{stage}: {argument} ({selector_text(selector)})"
+        self.label = f"{stage}: {argument} ({selector_text(selector)})"
         function = self._kind == "function"
-        self._function = RowFunction(self._what, self._label, _REASON) if function else None
+        self._function = RowFunction(self._what, self.label, _REASON) if function else None
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
         """Return one number or bool per row; None where the whole chunk was bad and is skipped."""
@@ -80,23 +80,23 @@ class Values:
         column = self._column(chunk)
         if not (fault := _fault(column, len(chunk))):
             return _numbers(column)
-        bad.report(fault_of(chunk, None, f"{self._label} {fault}"), _REASON, len(chunk))
+        bad.report(fault_of(chunk, None, f"{self.label} {fault}"), _REASON, len(chunk))
         return None
 
     def _column(self, chunk: Chunk) -> np.ndarray:
         column = chunk.columns.get(self._what)
         if column is None:
             raise DataError(
-                f"{self._label}: there is no such column, only {', '.join(chunk.columns)}"
+                f"{self.label}: there is no such column, only {', '.join(chunk.columns)}"
             )
         if isinstance(column, Ragged):
             if self._sequence:
                 return column.extents[:, 0]
-            raise DataError(f"{self._label} holds sequences; it must be one number per example")
+            raise DataError(f"{self.label} holds sequences; it must be one number per example")
         if self._sequence and len(column.shape) > 1:
             return np.full(len(chunk), column.shape[1])
         if isinstance(column, Strings):
-            raise DataError(f"{self._label} holds strings; it must be one number per example")
+            raise DataError(f"{self.label} holds strings; it must be one number per example")
         return column
 
     def sound(self, chunk: Chunk, bad: BadRecords, rule: Rule) -> tuple[Chunk, np.ndarray]:
@@ -108,7 +108,7 @@ class Values:
         if fine.all():
             return chunk, values
         faults = {
-            row: (rule.reason, f"{self._label} is {values[row].item()!r}; {rule.text}")
+            row: (rule.reason, f"{self.label} is {values[row].item()!r}; {rule.text}")
             for row in np.flatnonzero(~fine).tolist()
         }
         return without(chunk, faults, bad), values[fine]

@@ -219,7 +219,8 @@ class _Resample(Sampler):
             counts = poisson(rates, self.seed, self.number, self.epoch, chunk.ordinals)
             rows = repeat_rows(counts)
         except ValueError as error:
-            raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
+            place = chunk.origin.describe(int(counts.argmax()))
+            raise DataError(f"{place}: {self._values.label}: {error}") from None
         self.counts["resampled_away"] += int((counts == 0).sum())
         return replace(chunk.take(rows), ordinals=copy_ordinals(chunk.ordinals, counts))
 
@@ -247,7 +248,9 @@ class _WeightedResample(_Resample):
             # A chunk is a group of the source, for any number of rows after earlier stages.
             rates = self._mean.rates(weights)
         except ValueError as error:
-            fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")
+            fault = DataError(
+                f"{chunk.origin.describe(0)} and those after it: {self._values.label}: {error}"
+            )
             bad.report(fault, "zero_weights", len(chunk))
             return chunk.take(slice(0, 0))
         chunk = chunk.with_fact("rate", rates.astype(np.float32))

@@ -297,6 +297,13 @@ def test_rates_are_those_of_the_rule(warmup):
     assert abs((1 / out.facts["rate"]).sum() / 4003 - 1) < 0.1
 
 
+def test_the_error_of_too_many_copies_names_record_stage_and_column():
+    with pytest.raises(
+        DataError, match=r"record 1: resample_at_rate: rates \(column 'w'\): 1000000"
+    ):
+        applied(lambda s: s.resample_at_rate("w"), w=np.array([0.5, 1e9]))
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_weight_that_is_none_is_a_bad_example(value):
     w = np.array([1.0, value, 1.0])
@@ -313,7 +320,9 @@ def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it()
         return s.weighted_resample("w", 1.0, group=4)
 
     with pytest.raises(
-        DataError, match=r"a.npz, record 0 and those after it: the mean of the weights"
+        DataError,
+        match=r"a.npz, record 0 and those after it: weighted_resample: weights \(column 'w'\): the "
+        "mean of the weights",
     ):
         applied(declare, w=w, cut=4)
     bad = BadRecords(skip=True)
