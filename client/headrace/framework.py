@@ -45,6 +45,10 @@ class Framework(ABC):
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
         """Return the wire dtype and the shape of a tensor of this framework, on any device."""
 
+    def narrowed(self, dtype: str) -> str:
+        """Return the remedy, for an error text, where tensors can not have this dtype; else ""."""
+        return ""
+
     @abstractmethod
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         """Return a tensor of this framework as a numpy array, copied only from another device."""

@@ -40,6 +40,9 @@ _EXPORTED = frozenset(
     for bits in sizes
 )
 
+#: JAX without x64 has arrays of half as many bits in their place.
+_OF_64_BITS = {"int64", "uint64", "float64", "complex128"}
+
 
 class Jax(Framework):
     """Arrays on the memory of a batch (CPU), or copied to the default device."""
@@ -65,6 +68,14 @@ class Jax(Framework):
 
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
         return str(value.dtype), tuple(value.shape)
+
+    def narrowed(self, dtype: str) -> str:
+        if jax.config.jax_enable_x64 or dtype not in _OF_64_BITS:
+            return ""
+        return (
+            f".  JAX narrows {dtype}: declare a narrower state, or let JAX have 64 bits by "
+            'jax.config.update("jax_enable_x64", True)'
+        )
 
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         if isinstance(value, jax.core.Tracer):

@@ -62,7 +62,7 @@ def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Fram
     if dtype != state.dtype or shape != wanted:
         raise ValueError(
             f"state {state.name!r}: got {dtype}{list(shape)}, wanted {state.dtype}{list(wanted)}: "
-            f"the batch has {rows} rows"
+            f"the batch has {rows} rows{face.narrowed(state.dtype)}"
         )
     return face, value
 

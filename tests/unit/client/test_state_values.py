@@ -53,6 +53,17 @@ def test_a_tensor_of_another_dtype_is_refused_without_a_look_at_its_bytes(name):
         presented(LSTM, tensor, 2, face)
 
 
+def test_the_error_of_an_array_that_jax_has_narrowed_names_the_remedy():
+    face = face_of("jax")
+    narrowed = face.numbers(np.ones((2, 3)), "float64")
+    with pytest.raises(
+        ValueError, match=r"got float32.*wanted float64.*2 rows\.  JAX .*enable_x64"
+    ):
+        presented(State("s", "float64", (3,)), narrowed, 2, face)
+    with pytest.raises(ValueError, match=r"the batch has 2 rows$"):
+        presented(State("s", "float16", (3,)), narrowed, 2, face)
+
+
 def test_torch_tensors_that_want_gradients_and_views_of_them_are_read():
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     tensor = torch.from_numpy(VALUES.T.copy()).requires_grad_()
