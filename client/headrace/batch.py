@@ -240,7 +240,7 @@ class Batch(BatchInHand, Mapping[str, Any]):
     def _fact(self, name: str, why_not: str) -> Any:
         slot = self._slots.get(RESERVED + name)
         if slot is None:
-            raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
+            raise AttributeError(f"batch.{name}: this feed has none; {why_not}")
         return self._value(RESERVED + name, slot)
 
     def array(self, name: str) -> np.ndarray:

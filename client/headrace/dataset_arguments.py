@@ -31,7 +31,9 @@ def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
     for name in wanted:
         if name not in feed.facts:
             known = ", ".join(feed.facts) or "none"
-            raise ValueError(f"facts: the feed does not tell {name!r:.80} of its rows; {known}")
+            raise ValueError(
+                f"facts: {name!r:.80} is not a fact of the rows of this feed; it has {known}"
+            )
         if name in feed.schema:
             raise ValueError(f"facts: {name!r} is a column of the feed too")
     if tokens and "token" in feed.schema:

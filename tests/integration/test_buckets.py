@@ -112,7 +112,7 @@ def test_lengths_padding_and_waste_are_told() -> None:
             counts[1] += int(batch.length.sum())
             assert list(batch) == ["i", "x"]
             for name in ("label", "rate"):
-                with pytest.raises(AttributeError, match=f"batch.{name}: this feed tells none"):
+                with pytest.raises(AttributeError, match=f"batch.{name}: this feed has none"):
                     getattr(batch, name)
         assert server.stats()["default"]["padding"] == waste
 

@@ -251,5 +251,7 @@ def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
             (w, r) for e in data for w, r in zip(e["w"].numpy(), e["rate"].numpy(), strict=True)
         ]
         assert rows and all(0.4 < r / w < 0.7 for w, r in rows)
-        with pytest.raises(ValueError, match="does not tell 'label' of its rows; rate"):
+        with pytest.raises(
+            ValueError, match="'label' is not a fact of the rows of this feed; it has rate"
+        ):
             feed.as_dataset(facts=["label"])
