@@ -61,12 +61,14 @@ def declared(
     pipelines: Pipeline | Mapping[str, Pipeline | Declaration],
 ) -> dict[str, Declaration]:
     """Return the declaration of each feed, by name."""
-    named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
-    if not isinstance(named, Mapping) or not named:
+    named: object = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
+    if not isinstance(named, Mapping):
         call = ": call it" if callable(pipelines) else ""
         raise TypeError(
             f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them{call}"
         )
+    if not named:
+        raise ValueError(f"pipelines={pipelines!r} has no feed: give at least one")
     found = {}
     for name, pipeline in named.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):

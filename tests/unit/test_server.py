@@ -98,7 +98,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_limit(
 @pytest.mark.parametrize(
     ("pipelines", "error", "words"),
     [
-        ({}, TypeError, "neither a pipeline nor a dict"),
+        ({}, ValueError, "pipelines={} has no feed: give at least one"),
         ([BATCHES], TypeError, "neither a pipeline nor a dict"),
         (lambda: BATCHES, TypeError, "neither a pipeline nor a dict of them: call it"),
         ({"a b": BATCHES}, ValueError, "pipelines: feed name 'a b' is not letters"),

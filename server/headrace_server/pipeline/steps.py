@@ -82,8 +82,8 @@ class Steps:
             kind = self._shape.kind
             shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
             raise ValueError(
-                f".{method}() comes after {shape}: the shape ends a pipeline; call "
-                f".{method}() before it"
+                f".{method}() comes after {shape}: the shape ends a pipeline; call stages before "
+                "it, and no second shape"
             )
 
     def _with_stage(self, kind: str, **options: Plain) -> Self:

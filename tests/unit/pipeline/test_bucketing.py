@@ -177,7 +177,7 @@ def test_a_budget_counts_for_the_least_that_may_be_in_flight():
 
 
 def test_the_shape_comes_last():
-    with pytest.raises(ValueError, match=r"\.bucket\(\) comes after \.batch\(\)"):
+    with pytest.raises(ValueError, match=r"\.bucket\(\) comes after \.batch\(\): .*no second"):
         source().batch(2).bucket("x", 2, 3)
     with pytest.raises(ValueError, match=r"\.bucket_by_sequence_length\(\) comes after \.bucket"):
         source().bucket("x", 2, 3).bucket_by_sequence_length("x", 2, [1])
