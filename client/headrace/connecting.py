@@ -252,13 +252,15 @@ def _tell_of_use(link: Link) -> None:
         return
     finished = len(known) == len(every) and all(used[0] for used in known)
     batches = sum(used[1] for used in known)
+    if not (finished or batches):  # some partitions have no rows
+        return
     times = (
         min([used[2] for used in known if used[2]], default=0),
         max(used[3] for used in known),
     )
     since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in times)
     count = "1 batch was" if batches == 1 else f"{batches} batches were"
-    what = f"{count} committed from {since} to {until}" if batches else "it has none"
+    what = f"{count} committed from {since} to {until}" if batches else "and no batch was committed"
     again = (
         f"to start it from its beginning: connect(restart=True) or headrace restart {welcome.feed}"
     )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import headrace
+from headrace.connecting import _tell_of_use
+from headrace_proto.messages import Welcome
 
 from .serving import properties, served
 
@@ -85,3 +89,20 @@ def test_a_prefetch_beyond_the_limit_of_the_server_is_logged(prefetch, told, cap
         pass
     warned = [line for line in caplog.messages if "at most 7 come beyond" in line]
     assert bool(warned) == told and all(f"prefetch={prefetch}:" in line for line in warned)
+
+
+def used(*every: list[float]) -> Any:
+    """Join a feed whose owners report this use of their partitions."""
+    welcomes = [Welcome(1, "t", 7, "f", [], 1.0, 9.0, 64, used=one) for one in every]
+    sessions = [SimpleNamespace(welcome=welcome) for welcome in welcomes]
+    return SimpleNamespace(sessions=sessions, session=sessions[0], address="tcp://a:1")
+
+
+def test_a_log_of_a_used_feed_claims_no_commits_where_there_are_none(caplog):
+    _tell_of_use(used([True, 0, 0, 0], [False, 0, 0, 0]))  # one partition had no rows
+    assert caplog.messages == []
+    _tell_of_use(used([True, 0, 0, 0], [True, 0, 0, 0]))
+    _tell_of_use(used([True, 0, 0, 0], [False, 2, 5, 6]))
+    nothing, begun = caplog.messages
+    assert "is finished, and no batch was committed; to start it" in nothing
+    assert "goes on where others left it: 2 batches were committed from 1970" in begun
