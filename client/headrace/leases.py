@@ -210,8 +210,8 @@ class Leases:
                 continue
             inline = not delivery.segment
             self.last_seq, self.exhausted, token = delivery.seq, False, delivery.token
+            self._named[token] = delivery, tuple  # before it counts as held: Ctrl-C may come
             self._held.add(token)
-            self._named[token] = delivery, tuple
             if not inline:
                 self.mapped.add(token)
             source = frames[delivery.frame - 1] if inline else self.memory

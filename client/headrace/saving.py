@@ -293,11 +293,13 @@ class Saving:
 
     def explain(self, now: float) -> str:
         """Name the states that are not saved, for the text of a deadline."""
-        batches = sorted(self._in_hand.values(), key=lambda known: known[1].taken_at)
+        names_of = self.layout.states.keys()
+        unsaved = [one for one in self._in_hand.values() if names_of - one[1].values.keys()]
+        batches = sorted(unsaved, key=lambda known: known[1].taken_at)
         if not batches:
             return ""
         batch, saves = batches[0]
-        owed = [repr(name) for name in self.layout.states if name not in saves.values]
+        owed = [repr(name) for name in names_of if name not in saves.values]
         keys = ""
         if names := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
             more = ", …" if batch.rows > len(names) else ""

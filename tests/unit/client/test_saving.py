@@ -260,3 +260,20 @@ def test_a_deadline_names_the_states_that_are_owed_and_for_how_long():
     text = many.saving.explain(many.link.looked_at)
     assert re.search(r"states 'lstm', 'tag' of 4 segments \(.*:k0, .*:k1, .*:k2, …\)", text)
     assert hands_of(batches=0).saving.explain(0) == ""
+
+
+def test_a_deadline_does_not_name_a_batch_that_was_saved_when_ctrl_c_came():
+    hands = hands_of(batches=2)
+    first, second = hands.batches
+    save = hands.link.save
+
+    def interrupted(*saved):
+        save(*saved)
+        raise KeyboardInterrupt
+
+    hands.link.save = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        first.save_state("lstm", VALUE)
+    text = hands.saving.explain(hands.link.looked_at)
+    assert "has not saved state 'lstm' of 2 segments" in text
+    assert text.endswith(f"as batch {second.partition}/{second.number}")

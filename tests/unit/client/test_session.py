@@ -1180,24 +1180,43 @@ def test_hello_lists_as_many_batches_as_a_header_holds():
     assert 5 <= len(told) < 40 and 1 not in told
 
 
+def interrupted_at(line, act):
+    """Call a function, interrupted before one of the lines that it runs; return whether it was."""
+    lines = itertools.count()
+
+    def interrupted(frame, event, argument):
+        if event == "line" and next(lines) == line:
+            raise KeyboardInterrupt
+        return interrupted
+
+    before = sys.gettrace()
+    sys.settrace(interrupted)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 def test_a_save_that_is_interrupted_anywhere_is_sent_or_can_be_made_again():
-    for line in range(12):
-        talk, lines = opened(), itertools.count()
+    for line in itertools.count():
+        talk = opened()
         talk.deliver(delivery(1, 5))
         assert talk.take() == 5
-
-        def interrupted(frame, event, argument, lines=lines, line=line):
-            if event == "line" and next(lines) == line:
-                raise KeyboardInterrupt
-            return interrupted
-
-        before = sys.gettrace()
-        sys.settrace(interrupted)
-        try:
-            talk.session.save(5, [], None)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        if not interrupted_at(line, lambda talk=talk: talk.session.save(5, [], None)):
+            break
         said = [save.token for step in talk.said() for save in step.saves]
         assert talk.session.holds(5) or said == [5], line
+
+
+def test_a_delivery_that_is_interrupted_anywhere_is_there_or_goes_back():
+    for line in itertools.count():
+        talk = opened(2)
+        if not interrupted_at(line, lambda talk=talk: talk.deliver(delivery(1, 5))):
+            break
+        taken = [] if talk.take() is None else [5]
+        lost = [token for _, token in talk.session.lost(taken)]
+        assert taken + lost == [5] or not talk.session.holds(5), line
+    assert line > 40
