@@ -23,7 +23,7 @@ from headrace_proto.messages import (
     Deliver,
     Ended,
     EpochBegun,
-    Full,
+    Following,
     Idle,
     Outcome,
     Passed,
@@ -214,8 +214,8 @@ class Session(HelloFacts):
     def _on_idle(self, idle: Idle) -> None:
         self._idle_at = idle.seq
 
-    def _on_full(self, full: Full) -> None:
-        self.following = full.number, full.partition
+    def _on_following(self, message: Following) -> None:
+        self.following = message.number, message.partition
 
     def _on_passed(self, passed: Passed) -> None:
         if not self.connected:  # a delivery before it may be lost; the server sends both again
@@ -391,7 +391,7 @@ _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Outcome: Session._on_outcome,
     Ended: Session._on_ended,
     Idle: Session._on_idle,
-    Full: Session._on_full,
+    Following: Session._on_following,
     EpochBegun: Session._on_epoch,
     Retired: lambda session, message: session.retired.extend(message.segments),
     Unknown: lambda session, message: session.greet(),

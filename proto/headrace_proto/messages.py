@@ -8,7 +8,7 @@
       Step (window) ───────────────────────►        how far batches may be sent
       ◄─────────────────────────── Deliver ×n       batches under leases
       ◄─────────────────────────── Idle             none before trainers act: ask another owner
-      ◄─────────────────────────── Full             which one comes next, once trainers act
+      ◄─────────────────────────── Following        before which place this owner has none
       ◄─────────────────────────── EpochBegun       all of the epochs before are committed
       Step (commits, released, window) ────►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
@@ -67,7 +67,7 @@ __all__ = [
     "Ended",
     "EpochBegun",
     "Flush",
-    "Full",
+    "Following",
     "Handed",
     "Hello",
     "Idle",
@@ -352,10 +352,11 @@ class Idle:
 
 
 @message(FROM_SERVER, 12)
-class Full:
-    """The slab of this owner is full; its next new batch has this place or a later one.
+class Following:
+    """The next new batch of this owner has this place or a later one.
 
-    It makes that batch once trainers have committed others, perhaps for another trainer.
+    A trainer hears it where the owner's slab is full, so that it makes the batch once trainers have
+    committed others; and once after its Hello if it has a rank.
     """
 
     session: Count

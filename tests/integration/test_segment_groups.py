@@ -155,3 +155,30 @@ def test_segments_without_states_are_committed_by_asking_for_the_next():
         assert server.stats()["default"]["rows"] == Ledger(examples).segments
     assert one == two
     assert Counter(cell for batch in one for cell in batch) == Counter(Ledger(examples).cells())
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_a_member_that_comes_back_does_not_wait_for_an_owner_whose_round_it_took(order: str):
+    """The other member waits for the first owner, and asks the second for nothing until then."""
+    examples = of_counts(COUNTS * 2)
+    ledgers = [Ledger(examples) for _ in range(2)]
+    pipeline = chained(examples, batch_size=2, order=order)
+    with hs.run(pipeline, workers=2, partitions=3) as server:
+
+        def leaves_and_comes_back() -> Stream:
+            options = {"rank": 0, "world_size": 1, "group": "g0", "members": 2, "prefetch": 0}
+            taken = []
+            with headrace.connect(server.address, timeout=PATIENCE_S, **options) as feed:
+                for batch in feed:
+                    if batch.partition == 2:
+                        break
+                    states = check(batch, ledgers[1])
+                    taken.append(cells_of(Valid(batch)))
+                    save_all(batch, states)
+            return taken + member(server, ledgers[1], prefetch=0)
+
+        one, two = at_once([lambda: member(server, ledgers[0], prefetch=0), leaves_and_comes_back])
+        assert server.wait(PATIENCE_S)
+    assert one == two
+    for ledger in ledgers:
+        ledger.assert_complete()

@@ -28,7 +28,7 @@ from headrace_proto.messages import (
     Delivery,
     Ended,
     EpochBegun,
-    Full,
+    Following,
     Hello,
     Idle,
     Outcome,
@@ -321,7 +321,7 @@ class Owner:
             self._answers[effect.session][1].extend(effect.stale)
         elif isinstance(effect, StoreCommit):
             self.world.later(_STORED_S, self._stored, effect.batch)
-        elif isinstance(effect, (EpochBegun, Full, Idle, Passed)):
+        elif isinstance(effect, (EpochBegun, Following, Idle, Passed)):
             self._tell(self._trainers[effect.session], effect)
         elif isinstance(effect, Finish):
             self._answer(effect.session)

@@ -373,7 +373,7 @@ class Dispatcher(EpochBorders):
             self._supply.deal(self._paused)
             if not self._lifecycle.open and self.ended:
                 self._tell_end()
-            elif self._trainers.shared and self._trainers.asking:
+            elif self._trainers.shared and (self._trainers.asking or self._trainers.by_rank):
                 self._supply.tell(self._paused)
             if self._trainers.yielding and not self._trainers.asking:
                 self._supply.serve_yielding(self._paused)

@@ -1,6 +1,6 @@
 """The effects that a dispatcher decides and the worker carries out, and the batch on offer in them.
 
-EpochBegun, Full, Idle and Passed are the messages that trainers get.
+EpochBegun, Following, Idle and Passed are the messages that trainers get.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from headrace_proto.messages import EpochBegun, Full, Idle, Passed
+from headrace_proto.messages import EpochBegun, Following, Idle, Passed
 from headrace_proto.record import record
 
 P = TypeVar("P")
@@ -69,6 +69,10 @@ class Batch:
     @property
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)
+
+    @property
+    def round_name(self) -> tuple[int, int]:
+        return (self.round, self.partition)
 
     @property
     def filled(self) -> int:
@@ -287,4 +291,4 @@ class Rewound(_Effect):
     session: int
 
 
-Effect = _Effect | EpochBegun | Full | Idle | Passed
+Effect = _Effect | EpochBegun | Following | Idle | Passed

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from headrace_proto.messages import EpochBegun
+from headrace_proto.messages import EpochBegun, Following
 
 from .dispatch_effects import Answer, Batch, Effect, Finish, FlushLost, Returned, Rewound, Send
 from .group_members import GroupMembers
 from .group_state import Group, GroupBatch, MemberPlace
 from .lease import ANSWERED, SAVING
 
-_OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound)
+_OF_A_TRAINER = (Send, Answer, Finish, EpochBegun, Rewound, Following)
 
 
 class GroupDispatcher(GroupMembers):
@@ -182,6 +182,8 @@ class GroupDispatcher(GroupMembers):
                 continue
             for session in sorted(group.drop(token).asking):
                 self._answer_late(session, token)
+        if not group.claimed:
+            self._tell_again(group)
 
     # Effects
 
@@ -218,6 +220,10 @@ class GroupDispatcher(GroupMembers):
             return ()
         if isinstance(effect, Answer):
             return self._answers(group, effect)
+        if isinstance(effect, Following):
+            place = effect.number, effect.partition
+            there = () if group.claimed else group.present  # else an earlier batch may come
+            return [Following(member.session, *member.first_round(place)) for member in there]
         return [replace(effect, session=member.session) for member in group.present]
 
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:

@@ -75,6 +75,12 @@ class MemberPlace:
             and shared.batch.partition == of.partition
         )
 
+    def first_round(self, of_group: tuple[int, int]) -> tuple[int, int]:
+        """Return the round of its next batch, where ``of_group`` is that of the group's next."""
+        shared = self.group.batches.values()
+        mine = [one.batch.round_name for one in shared if one.batch and self not in one.done]
+        return min([of_group, *mine])
+
     @property
     def credits(self) -> int:
         """Number of further batches that the member can take."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace_proto.messages import Full, Idle
+from headrace_proto.messages import Following, Idle
 
 from .batch_lifecycle import BatchLifecycle
 from .dispatch_effects import Batch, Dealt, PassOver, TurnQueue
@@ -191,10 +191,13 @@ class PlainSupply(Supply):
                 if not trainer.idle and trainer.rank < 0:
                     trainer.idle = True
                     self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
-        if self._full and not self.world:
-            self._tell_full()
+        if self.world:
+            trainers = self._trainers.by_rank.values()
+            self._lifecycle.effects += () if paused else self._rounds.tell(trainers, self._coming())
+        elif self._full:
+            self._tell_following()
 
-    def _tell_full(self) -> None:
+    def _tell_following(self) -> None:
         """Tell each waiting trainer once which batch this owner makes next.
 
         A trainer that has an earlier batch from another owner then takes that one.  Otherwise two
@@ -202,9 +205,9 @@ class PlainSupply(Supply):
         """
         following = self.stream.following()
         for trainer in self._trainers.asking.values():
-            if trainer.full != following and following is not None:
-                trainer.full = following
-                self._lifecycle.effects.append(Full(trainer.session, *following))
+            if trainer.following != following and following is not None:
+                trainer.following = following
+                self._lifecycle.effects.append(Following(trainer.session, *following))
 
     # Queries
 

@@ -14,13 +14,15 @@ before those of later ones: batches that an earlier life has dealt, or that are 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from math import inf
 from typing import Any
 
+from headrace_proto.messages import Following
 from headrace_proto.record import record
 
 from .dispatch_effects import Batch, TurnQueue
+from .trainers import Trainer
 
 #: A round: its number in its partition, and the partition.
 RoundName = tuple[int, int]
@@ -96,12 +98,33 @@ class Rounds:
         batch = self.queues[rank].pop()
         if batch is None:
             return None
-        earlier = [self.next_name(partition) for partition in coming]
-        earlier += [(at, partition) for at, partition, of in self.lacking.values() if of == rank]
-        if not earlier or (batch.round, batch.partition) < min(earlier):
+        earlier = self._coming(rank, coming)
+        if not earlier or batch.round_name < min(earlier):
             return batch
         self.push(batch)
         return None
+
+    def _coming(self, rank: int, partitions: Iterable[int]) -> list[RoundName]:
+        """Return the rounds of which a rank may still get batches that are not here."""
+        lacking = [(at, partition) for at, partition, of in self.lacking.values() if of == rank]
+        return [*map(self.next_name, partitions), *lacking]
+
+    def tell(self, trainers: Iterable[Trainer], coming: Collection[int]) -> list[Following]:
+        """Return messages to trainers that do not know of which round their next batch is.
+
+        A trainer that came back has the batches of rounds that it took in its earlier life behind
+        it.  It may get the next one of another owner at once, and must know that this one has none
+        before it: other members of its group may want nothing here until it has committed that one.
+        """
+        told = []
+        for trainer in trainers:
+            if trainer.following is None:
+                waiting = [batch.round_name for batch in self.queues[trainer.rank].waiting()]
+                rounds = [*self._coming(trainer.rank, coming), *waiting]
+                rounds = rounds or [self.next_name(partition) for partition in self.next_round]
+                trainer.following = min(rounds, default=(0, 0))
+                told.append(Following(trainer.session, *trainer.following))
+        return told
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of turn, if it waits."""

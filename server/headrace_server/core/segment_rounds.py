@@ -140,7 +140,10 @@ class SegmentRounds(SegmentSupply):
         super().deal(paused)
 
     def tell(self, paused: bool) -> None:
-        """Tell nothing: a rank waits for its round, whichever owner makes it."""
+        """Tell a rank of which round its next batch here is: it waits for the owner of its next."""
+        if not paused:
+            trainers = self._trainers.by_rank.values()
+            self._lifecycle.effects += self._rounds.tell(trainers, self._live())
 
     def tell_passed(self, trainer: Trainer) -> None:
         """Tell nothing: an owner whose partitions have ended ends the feed for its trainers."""

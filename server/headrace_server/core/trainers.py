@@ -37,13 +37,13 @@ class Trainer:
     passed: int = 0  # number of ended partitions of which it knows
     idle: bool = False  # whether it knows that no batch comes before trainers act
     epoch: int = 0  # the least epoch of coming batches that was announced to it
-    full: tuple[int, int] | None = None  # the next batch of this owner that was announced to it
+    following: tuple[int, int] | None = None  # the next batch here that was announced to it
     yields: bool = False  # whether others that ask go first
 
     def knows_nothing(self) -> None:
         """Note that it may have missed all notices."""
         self.knows_end = self.idle = False
-        self.passed, self.full, self.epoch = 0, None, 0
+        self.passed, self.following, self.epoch = 0, None, 0
 
 
 class Trainers:

@@ -246,7 +246,7 @@ class Outbox:
 
     def tell_turn(
         self,
-        message: messages.EpochBegun | messages.Full | messages.Idle | messages.Passed,
+        message: messages.EpochBegun | messages.Following | messages.Idle | messages.Passed,
     ) -> None:
         """Send a trainer a notice about this owner's turn, after its batches."""
         self.flush()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Answered, EpochBegun, Full, Idle, Passed
+from headrace_proto.messages import Answered, EpochBegun, Following, Idle, Passed
 
 from ..core.dispatch_effects import (
     Answer,
@@ -124,7 +124,9 @@ class Switchboard:
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.unstored_rounds.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
-            **dict.fromkeys((EpochBegun, Full, Idle, Passed), lambda _, e: outbox.tell_turn(e)),
+            **dict.fromkeys(
+                (EpochBegun, Following, Idle, Passed), lambda _, e: outbox.tell_turn(e)
+            ),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
             **dict.fromkeys((Returned, Reclaimed), lambda desk, e: None),  # for the record alone
         }

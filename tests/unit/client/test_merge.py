@@ -19,7 +19,7 @@ from headrace_proto.messages import (
     Delivery,
     Ended,
     EpochBegun,
-    Full,
+    Following,
     Idle,
     Outcome,
     Passed,
@@ -81,7 +81,7 @@ class Owner:
                 session.receive(Outcome(session.welcome.session, message.commits), [], 0.0)
         while self._may_give(number) and self.waiting:
             if len(self.out) >= self._room:
-                session.receive(Full(7, *self.waiting[0]), [], 0.0)
+                session.receive(Following(7, *self.waiting[0]), [], 0.0)
                 break
             self._seqs[number] = seq = self._seqs.get(number, 0) + 1
             if self._turns and not self._left[self._of[self._turn]]:

@@ -20,7 +20,7 @@ from headrace_proto.messages import (
     Delivery,
     Drain,
     Ended,
-    Full,
+    Following,
     Hello,
     Outcome,
     Pulse,
@@ -165,7 +165,7 @@ def test_an_owner_whose_next_batch_comes_later_is_not_waited_for(link: Link, own
     """Both are asked for the first: that of the first owner is another trainer's."""
     taking = Doing(link.take)
     owners.hear(0, Step)
-    owners.say(0, Full(7, 3, 0))
+    owners.say(0, Following(7, 3, 0))
     owners.hear(1, Step)
     owners.deliver(1, 1, 11, 2)
     assert taking.end().delivery.token == 11

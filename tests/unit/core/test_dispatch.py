@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_proto.messages import Full, Idle
+from headrace_proto.messages import Following, Idle
 from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
@@ -1202,27 +1202,41 @@ def test_a_trainer_without_room_gets_the_next_batch_number_once():
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
     d.made(Batch(0, 0, 1)), d.made(Batch(3, 0, 1))
-    assert kinds(d.take_effects(), Full) == []
+    assert kinds(d.take_effects(), Following) == []
     d.starved(0)
-    assert kinds(d.take_effects(), Full) == [Full(2, 1, 0)]
+    assert kinds(d.take_effects(), Following) == [Following(2, 1, 0)]
     d.starved(0), d.window(2, 10)
     assert d.take_effects() == []
     d.window(1, 2)
-    assert d.take_effects() == [Full(1, 1, 0)]
+    assert d.take_effects() == [Following(1, 1, 0)]
     d.made(Batch(0, 1, 1)), d.window(1, 9)
     assert [type(e) for e in d.take_effects()] == [Send]
     d.starved(3)
-    assert kinds(d.take_effects(), Full) == [Full(1, 1, 3), Full(2, 1, 3)]
+    assert kinds(d.take_effects(), Following) == [Following(1, 1, 3), Following(2, 1, 3)]
 
 
-@pytest.mark.parametrize(("shared", "world"), [(False, 0), (True, 2)])
-def test_the_next_batch_number_is_sent_only_where_there_are_several_owners_and_no_ranks(
-    shared, world
-):
-    d = filled(1, shared=shared)
+@pytest.mark.parametrize("world", [0, 2])
+def test_the_next_batch_number_is_sent_only_where_there_are_several_owners(world):
+    d = filled(1)
     d.join(1, 0.0, 0 if world else -1, world)
     d.window(1, 9), d.starved(0)
-    assert kinds(d.take_effects(), Full) == []
+    assert kinds(d.take_effects(), Following) == []
+
+
+def test_a_rank_that_joins_is_told_once_of_which_round_its_next_batch_is():
+    d = Prompt(range(0, 4, 2), TTL, shared=True)
+    d.join(1, 0.0, 0, 1)
+    assert kinds(d.take_effects(), Following) == [Following(1, 0, 0)]
+    d.window(1, 2), d.made(Batch(0, 0, 1)), d.made(Batch(2, 0, 1))
+    tokens = tuple(e.token for e in kinds(d.take_effects(), Send))
+    d.starved(0), d.window(1, 9), d.commit(1, tokens[:1])
+    assert kinds(d.take_effects(), Following) == []
+    for session, places in ((2, [(0, 2)]), (3, [(1, 0)])):  # the round that came back, the next one
+        d.leave(session - 1)
+        d.join(session, 0.0, 0, 1)
+        assert kinds(d.take_effects(), Following) == [Following(session, *p) for p in places]
+        d.window(session, 1)
+        d.commit(session, tuple(e.token for e in kinds(d.take_effects(), Send)))
 
 
 def test_trainers_that_ask_for_much_take_turns():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.messages import Handed
+from headrace_proto.messages import Following, Handed
 from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.dispatch_effects import (
@@ -399,6 +399,38 @@ def test_a_member_that_lacks_claimed_batches_gets_them_in_their_order():
         d.claimed(token, "yes", 0)
     sends = [e for e in d.take_effects() if isinstance(e, Send)]
     assert [(e.session, e.batch.partition) for e in sends] == [(1, 0), (1, 1)]
+
+
+def test_a_member_that_comes_back_is_told_its_own_next_round_once_no_earlier_one_may_come():
+    d = GroupDispatcher(Dispatcher([0, 2], TTL, 4, 1, shared=True))
+    d.started(0, 0), d.started(2, 0)
+
+    def joins(*sessions: int) -> None:
+        for session in sessions:
+            d.join_group(session, hello(b"%d" % session, 0, 1, "g", 2), 0.0, 1)
+            d.window(session, 2)
+
+    def told() -> list[Following]:
+        return [e for e in d.take_effects() if isinstance(e, Following)]
+
+    joins(1, 2)
+    assert told()[-2:] == [Following(1, 0, 0), Following(2, 0, 0)]
+    for partition in (0, 2):
+        d.made(Batch(partition, 0, 1))
+    tokens = [e.token for e in d.take_effects() if isinstance(e, Send) and e.session == 1]
+    d.commit(1, tuple(tokens))
+    d.commit(2, tuple(tokens[:1]))
+    d.leave(2)
+    assert told() == []
+    joins(3)
+    assert set(told()) == {Following(1, 1, 0), Following(3, 0, 2)}
+    d.leave(3)
+    joins(4)
+    d.claim(4, Handed(3, 0, 7, 1))
+    assert told() == []
+    d.made(Batch(0, 1, 1))
+    d.claimed(3, "done", 7)
+    assert set(told()) == {Following(1, 1, 0), Following(4, 0, 2)}
 
 
 def test_a_claimed_batch_that_all_members_have_committed_is_stored_once_it_is_judged():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.messages import Handed, Idle, Passed
+from headrace_proto.messages import Following, Handed, Idle, Passed
 from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER
 from headrace_server.core.dispatch_effects import (
     Answer,
@@ -199,6 +199,24 @@ def test_ranks_of_several_owners_get_neither_idle_nor_passed():
     at.d.starved(0)
     at.d.partition_ended(1)
     assert at.take((Idle, Passed)) == []
+
+
+def test_a_rank_that_joins_is_told_once_of_which_round_its_next_batch_is():
+    at = Ranks(2, shared=True)
+    assert at.take(Following) == [Following(10, 0, 0), Following(11, 0, 0)]
+    at.round(0, 0, 0), at.sent()
+    at.d.leave(11)
+    at.rank(1, window=0)
+    assert at.take(Following) == [Following(11, 0, 0)]  # the member that came back
+    at.d.window(11, 1)
+    assert at.sent() == [(1, 0, 0)] and not at.take(Following)
+    at.d.save(11, at.tokens[11])
+    for ended in ((), (0, 1)):  # all have ended: none comes before the one that would follow
+        for partition in ended:
+            at.d.partition_ended(partition)
+        at.d.leave(11)
+        at.rank(1)
+        assert at.take(Following) == [Following(11, 0, 1)]
 
 
 # After a restart

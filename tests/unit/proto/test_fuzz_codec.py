@@ -23,7 +23,7 @@ from headrace_proto.messages import (
     Ended,
     EpochBegun,
     Flush,
-    Full,
+    Following,
     Handed,
     Hello,
     Idle,
@@ -81,7 +81,7 @@ MESSAGES = {
         Passed(7, 5, 2),
         EpochBegun(7, 3),
         Idle(7, 3),
-        Full(7, 12, 3),
+        Following(7, 12, 3),
         ServedShare("speech", 1, 4, 64, "headrace-0-1-2", 3, {"shape": "0a"}),
     ],
 }
