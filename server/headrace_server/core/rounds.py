@@ -116,15 +116,15 @@ class Rounds:
         it.  It may get the next one of another owner at once, and must know that this one has none
         before it: other members of its group may want nothing here until it has committed that one.
         """
-        told = []
+        messages = []
         for trainer in trainers:
             if trainer.following is None:
                 waiting = [batch.round_name for batch in self.queues[trainer.rank].waiting()]
                 rounds = [*self._coming(trainer.rank, coming), *waiting]
                 rounds = rounds or [self.next_name(partition) for partition in self.next_round]
                 trainer.following = min(rounds, default=(0, 0))
-                told.append(Following(trainer.session, *trainer.following))
-        return told
+                messages.append(Following(trainer.session, *trainer.following))
+        return messages
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of turn, if it waits."""

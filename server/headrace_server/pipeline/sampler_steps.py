@@ -127,12 +127,13 @@ class Sampling(Bucketing):
         return pipeline._with_shape("stratified_sample_unknown_dist", given)
 
     @tensorflow_positions("rates", tensors=0)
-    def resample_at_rate(self, rates: Value, *, seed: int = 0) -> Self:
+    def resample_at_rate(self, rates: Value, *, seed: int | None = None) -> Self:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
-        Copies follow each other.  A rate that is negative or not finite is a DataError.
+        Copies follow each other.  A rate that is negative or not finite is a DataError.  No
+        ``seed`` is seed 0.
         """
-        return self._with_stage("resample_at_rate", rates=rates, seed=seed)
+        return self._with_stage("resample_at_rate", rates=rates, seed=0 if seed is None else seed)
 
     @tensorflow_positions("overall_rate", tensors=0)
     def weighted_resample(
@@ -142,7 +143,7 @@ class Sampling(Bucketing):
         mean_decay: float = 0.999,
         warmup: int | None = 10,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         group: int | None = None,
         labels: Value | None = None,
     ) -> Self:
@@ -153,7 +154,7 @@ class Sampling(Bucketing):
         once for every ``group`` examples of the source (default: the batch size, and 32 where a
         budget alone ends batches) and includes them.
         ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
-        ``warmup=None`` it forgets from the start and is corrected for that.
+        ``warmup=None`` it forgets from the start and is corrected for that.  No ``seed`` is seed 0.
 
         With ``labels``, a column or function that gives each example's class, ``weights`` lists the
         weight of each class.
@@ -166,7 +167,7 @@ class Sampling(Bucketing):
             overall_rate=overall_rate,
             mean_decay=mean_decay,
             warmup=warmup,
-            seed=seed,
+            seed=0 if seed is None else seed,
             group=group,
         )
 

@@ -167,3 +167,11 @@ def test_an_unknown_argument_is_the_error_of_python() -> None:
         SOURCE.bucket("x", 4, 3, colour="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'allow_small_batch'"):
         SOURCE.resample_at_rate(2.0, allow_small_batch=True)  # type: ignore[call-arg]
+
+
+def test_no_seed_of_a_resampler_is_seed_0() -> None:
+    def declared(**seed: Any) -> list[Any]:
+        both = SOURCE.resample_at_rate(0.5, **seed), SOURCE.weighted_resample("x", 1.0, **seed)
+        return [resampled.batch(2) for resampled in both]
+
+    assert declared() == declared(seed=None) == declared(seed=0) != declared(seed=1)
