@@ -12,6 +12,7 @@ proxies stand before some trainers; or each has a host of its own (``hosts.py``)
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -30,7 +31,7 @@ from .faults import Link, Plan, send
 from .feeds import PARTITIONS, cells_wanted, mode_of
 from .happenings import Happenings, Kill
 from .hosts import Host, Network
-from .judge import Case, Finding, Verdict, judge, share_of
+from .judge import Case, Finding, Harm, Verdict, judge, share_of
 from .ledger import Line, read_lines
 from .processes import Process
 from .proxy import Proxy
@@ -237,6 +238,7 @@ def run(setup: Setup, directory: Path) -> Outcome:
         setup.servers,
         spare,
         setup.restless,
+        [Harm(0.0, math.inf)] if setup.durability == "off" else happenings.full,
     )
     verdict = judge(case)
     verdict.findings += happenings.findings

@@ -20,6 +20,7 @@ class Happenings:
 
     def __init__(self) -> None:
         self.harms: list[Harm] = []
+        self.full: list[Harm] = []  # times in which the disk of a server was full
         self.kills: list[Kill] = []
         self.findings: list[Finding] = []
         self._undo: list[tuple[float, int, Callable[[], object]]] = []

@@ -7,6 +7,7 @@
                                               of the one that stands where the batch is committed
     granted     a token                       is of one batch, in all lives of the server
     kept        a lease                       is not lost by a trainer to whom nothing happened
+    unmade      a snapshot                    is refused only while a disk is full
 
 Where states stay with trainers ("kept") segments since the last flush may be trained again: there a
 segment is committed once or more, each from a state that its predecessor was left in, and never
@@ -60,6 +61,7 @@ class Case:
     servers: int = 1
     spare: int = 0  # cells that may be missing
     restless: bool = False  # whether trainers were interrupted
+    full: Sequence[Harm] = ()  # times in which a server could store no snapshot
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class _Told:
         self.errors: list[Line] = []
         self.faults: list[Line] = []
         self.gaps: list[Line] = []
+        self.unmade: list[Line] = []
         self.taken_again: list[int] = []
         self.joins: dict[str, tuple[int, int]] = {}  # by trainer: its run and its rank
         for line in lines:
@@ -118,6 +121,8 @@ class _Told:
                 self.joins[line.who] = line.more[1], line.more[2]
             elif line.what == "gap":
                 self.gaps.append(line)
+            elif line.what == "unmade":
+                self.unmade.append(line)
 
 
 def share_of(token: int, servers: int) -> int:
@@ -159,6 +164,8 @@ def judge(case: Case) -> Verdict:
         "a trainer ends well",
         [f"{line.who}: {line.more[0]}: {line.more[1]}" for line in told.errors],
     )
+    unmade = [f"{line.who}: {line.more[1]}" for line in told.unmade if not _no_room(case, line)]
+    verdict.add("a snapshot is made where disks have room", unmade)
     refused = [f"{line.token}: {line.more}" for line in told.faults]
     verdict.add("no commit is refused for a fault of its own", refused)
     handed = Counter(cell for cells in told.cells.values() for cell in cells)
@@ -246,6 +253,11 @@ def _out_of_step(told: _Told, committed: set[int]) -> list[str]:
         if token in told.takes and (join := told.joins.get(told.takes[token].who)):
             counts[join[1]] += join[0] == last
     return [str(dict(counts))] if len(set(counts.values())) > 1 else []
+
+
+def _no_room(case: Case, unmade: Line) -> bool:
+    """Return whether a disk was full at a time between a snapshot's request and its refusal."""
+    return any(full.since <= unmade.at and full.until >= unmade.more[0] for full in case.full)
 
 
 def _lost_without_cause(case: Case, told: _Told) -> list[str]:

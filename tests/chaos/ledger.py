@@ -6,6 +6,7 @@
     ok | stale | fault                the server's answer to it, each time one comes
     lost                              the client knew that the lease was gone and sent nothing
     flush  rows                       states of lanes were handed over, and that was answered
+    unmade asked, text                a snapshot, asked for at this time, was refused
     gap    seconds                    this process was not run for so long
     join | end | error
 """

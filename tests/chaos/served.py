@@ -16,6 +16,7 @@ from tests.ports import free_port
 from .faults import fill_disk, send
 from .happenings import Happenings
 from .hosts import Host
+from .judge import Harm
 from .processes import Process, living
 
 if TYPE_CHECKING:
@@ -175,12 +176,18 @@ class Server:
     def crowd_disk(self, seconds: float) -> bool:
         if not self._own_disk or not self._state.exists():
             return False
+        since = time.monotonic()
         self._happenings.note(seconds + 1.0, self.name)
-        self._full_until = time.monotonic() + seconds + 1.0
+        self._full_until = since + seconds + 1.0
         if not self.children("worker"):  # it is starting, and a start without room is refused
             self._struck = True
         filler = fill_disk(self._state)
-        self._happenings.later(seconds, lambda: filler.unlink(missing_ok=True))
+
+        def empty() -> None:
+            filler.unlink(missing_ok=True)
+            self._happenings.full.append(Harm(since, time.monotonic(), self.name))
+
+        self._happenings.later(seconds, empty)
         return True
 
     def lose_host(self, seconds: float) -> bool:

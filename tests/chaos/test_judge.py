@@ -137,6 +137,10 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
         "no commit is refused for a fault of its own",
         lambda: more(rows(), Line(120.0, "t0.0", "fault", 2, ("state", "no"))),
     ),
+    "a snapshot that was refused where all disks had room": (
+        "a snapshot is made where disks have room",
+        lambda: more(rows(), Line(120.0, "t0.0", "unmade", 0, (119.0, "no"))),
+    ),
     "a trainer that left without an answer": (
         "who leaves has been answered",
         lambda: without(segments(), "ok", FIRST),
@@ -203,3 +207,15 @@ def test_an_interrupted_commit_needs_no_answer() -> None:
     case = without(segments(), "ok", FIRST)
     assert broken(case) == {"who leaves has been answered"}
     assert broken(replace(case, restless=True)) == set()
+
+
+@pytest.mark.parametrize(("since", "until"), [(90.0, 119.5), (119.5, 119.7), (119.5, 130.0)])
+def test_a_snapshot_may_be_refused_where_a_disk_was_full_since_it_was_asked_for(
+    since: float, until: float
+) -> None:
+    case = more(rows(), Line(120.0, "t0.0", "unmade", 0, (119.0, "no")))
+    assert not broken(replace(case, full=[Harm(since, until, "s1")]))
+    before, after = Harm(90.0, 118.9, "s0"), Harm(120.1, 130.0, "s0")
+    assert broken(replace(case, full=[before, after])) == {
+        "a snapshot is made where disks have room"
+    }

@@ -250,7 +250,11 @@ class Trainer:
         if chance < 0.6:
             if not self._mode.states:
                 self._ledger.note("send", token)
-            feed.snapshot()
+            asked = time.monotonic()
+            try:
+                feed.snapshot()
+            except headrace.ServerError as error:
+                self._ledger.note("unmade", 0, asked, str(error))
         elif chance < 0.8 and self._mode.resized:
             feed.set_batch_size(self._chance.randint(1, 7))
         elif chance < 0.9:

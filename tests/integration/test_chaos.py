@@ -6,9 +6,11 @@ All processes and kills here are real.  The long form is ``make chaos-long``.
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,8 +22,10 @@ from tests.chaos import driver, served
 from tests.chaos.bugs import BUGS
 from tests.chaos.driver import Setup, run
 from tests.chaos.faults import FAULTS, LASTING
-from tests.chaos.feeds import MODES, MORE_MODES, mode_of
+from tests.chaos.feeds import MODES, MORE_MODES, mode_of, pipeline
+from tests.chaos.ledger import Ledger, read_lines
 from tests.chaos.results import report
+from tests.chaos.trainer import Trainer
 
 #: Bugs by the law that they break.
 QUICK = {
@@ -163,6 +167,22 @@ def test_the_end_of_a_trainer_that_nobody_brought_about_is_found(
     monkeypatch.setattr(driver, "_TRAINER_CODES", (0,))
     found = run(Setup("plain", "ends", ("trainer killed",), 2.0, 0.3, 500), tmp_path)
     assert {finding.law for finding in found.verdict.findings} == {"a trainer ends well"}
+
+
+@pytest.mark.tools
+def test_a_trainer_notes_a_refused_snapshot_and_goes_on(tmp_path: Path) -> None:
+    """The server has no state directory, so it refuses each snapshot."""
+    chance = random.Random()
+    chance.random = lambda: 0.55  # type: ignore[method-assign]
+    ledger = tmp_path / "ledger"
+    trainer = Trainer(Ledger(str(ledger), "t0.0"), mode_of("plain"), chance, "", 0.0)
+    asked = time.monotonic()
+    with hs.run(pipeline("plain", 40)) as server, headrace.connect(server.address) as feed:
+        assert trainer._does_something(feed, next(feed).token)
+        assert len(list(feed)) == 9
+    _send, line = read_lines(ledger)
+    assert line.what == "unmade" and asked < line.more[0] < line.at
+    assert "state directory" in line.more[1]
 
 
 @pytest.mark.tools
