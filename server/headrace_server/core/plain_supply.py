@@ -192,8 +192,8 @@ class PlainSupply(Supply):
                     trainer.idle = True
                     self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
         if self.world:
-            trainers = self._trainers.by_rank.values()
-            self._lifecycle.effects += () if paused else self._rounds.tell(trainers, self._coming())
+            if not paused and (new := self._trainers.new_ranks()):
+                self._lifecycle.effects += self._rounds.tell(new, self._coming())
         elif self._full:
             self._tell_following()
 

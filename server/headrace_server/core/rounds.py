@@ -110,7 +110,7 @@ class Rounds:
         return [*map(self.next_name, partitions), *lacking]
 
     def tell(self, trainers: Iterable[Trainer], coming: Collection[int]) -> list[Following]:
-        """Return messages to trainers that do not know of which round their next batch is.
+        """Return messages that tell trainers of which round their next batch is.
 
         A trainer that came back has the batches of rounds that it took in its earlier life behind
         it.  It may get the next one of another owner at once, and must know that this one has none
@@ -118,12 +118,11 @@ class Rounds:
         """
         messages = []
         for trainer in trainers:
-            if trainer.following is None:
-                waiting = [batch.round_name for batch in self.queues[trainer.rank].waiting()]
-                rounds = [*self._coming(trainer.rank, coming), *waiting]
-                rounds = rounds or [self.next_name(partition) for partition in self.next_round]
-                trainer.following = min(rounds, default=(0, 0))
-                messages.append(Following(trainer.session, *trainer.following))
+            waiting = [batch.round_name for batch in self.queues[trainer.rank].waiting()]
+            rounds = [*self._coming(trainer.rank, coming), *waiting]
+            rounds = rounds or [self.next_name(partition) for partition in self.next_round]
+            trainer.following = min(rounds, default=(0, 0))
+            messages.append(Following(trainer.session, *trainer.following))
         return messages
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
