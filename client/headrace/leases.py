@@ -246,9 +246,7 @@ class Leases:
                 self._committed[partition] = max(token, self._committed.get(partition, 0))
             self._answered(token)
         for token in message.stale:
-            name = self._name_of(token)
-            if self._answered(token):
-                self.refused.append(StaleLease(f"{name} {_STALE}"))
+            self._answered(token, StaleLease(f"{self._name_of(token)} {_STALE}"))
         if not isinstance(message.faults, (list, tuple)):
             raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
         for fault in message.faults:
@@ -256,9 +254,8 @@ class Leases:
                 raise ProtocolError(
                     f"a fault of a commit is {fault!r:.80}, not [token, code, text]"
                 )
-            name = self._name_of(fault[0])
-            if self._answered(fault[0]):
-                self.refused.append(from_code(fault[1], f"{name}: {fault[2]}"))
+            refused = from_code(fault[1], f"{self._name_of(fault[0])}: {fault[2]}")
+            self._answered(fault[0], refused)
 
     def _name_of(self, token: int) -> str:
         """Return the name of a held or unanswered batch for errors."""
@@ -270,14 +267,20 @@ class Leases:
             keys = known[1]()
         return named(known[0], keys)
 
-    def _answered(self, token: int) -> bool:
-        """Note the answer to a commit or a save; return whether one was due."""
-        self._places.pop(token, None)
-        self._named.pop(token, None)
+    def _answered(self, token: int, refused: HeadraceError | None = None) -> None:
+        """Note the answer to a commit or a save, if one is due.
+
+        Ctrl-C may come between two lines, and then the answer comes again.  A batch keeps its place
+        until then: a restarted server must know the batch of a commit that is sent again.
+        """
+        if refused is not None and (token in self._unanswered or token in self.uploads):
+            self.refused.append(refused)
         if token in self._unanswered:
             del self._unanswered[token]
-            return True
-        return self.uploads.answered(token)
+        else:
+            self.uploads.answered(token)
+        self._places.pop(token, None)
+        self._named.pop(token, None)
 
     # Outgoing messages
 

@@ -43,9 +43,12 @@ class Uploads:
         self.unsaid.append(token)  # first: Ctrl-C may come between the two
         self._saves[token] = (columns, block)
 
-    def answered(self, token: int) -> bool:
-        """Forget an answered save; return whether an answer was due."""
-        return self._saves.pop(token, None) is not None
+    def __contains__(self, token: int) -> bool:
+        return token in self._saves
+
+    def answered(self, token: int) -> None:
+        """Forget an answered save."""
+        self._saves.pop(token, None)
 
     def hand_over(self, token: int, to: Uploads) -> bool:
         """Move an unanswered save to another session; return whether there is one."""

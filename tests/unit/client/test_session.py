@@ -1220,3 +1220,37 @@ def test_a_delivery_that_is_interrupted_anywhere_is_there_or_goes_back():
         lost = [token for _, token in talk.session.lost(taken)]
         assert taken + lost == [5] or not talk.session.holds(5), line
     assert line > 40
+
+
+def test_a_commit_that_is_sent_again_after_an_interrupted_answer_is_known_to_a_restarted_server():
+    for line in itertools.count():
+        talk = opened()
+        talk.deliver(delivery(1, 5))
+        talk.take()
+        talk.session.place(5, b"segments")
+        talk.session.save(5, [], None)
+        talk.said()
+        if not interrupted_at(line, lambda talk=talk: talk.hear(Outcome(1, (5,)))):
+            break
+        talk.session.lose()
+        (hello,) = talk.said(1.0)
+        places = [place.token for place in hello.batches]
+        talk.hear(welcome(2, life="another"))
+        again = [save.token for step in talk.said() for save in step.saves]
+        assert places == [5] or again == [], line
+    assert line > 20
+
+
+@pytest.mark.parametrize("answer", [{"stale": (5,)}, {"faults": [[5, "state", "no"]]}])
+def test_an_interrupted_refusal_is_raised_at_least_once(answer):
+    for line in itertools.count():
+        talk = opened()
+        talk.deliver(delivery(1, 5))
+        talk.take()
+        talk.session.save(5, [], None)
+        talk.said()
+        outcome = Outcome(1, **answer)
+        if not interrupted_at(line, lambda talk=talk, outcome=outcome: talk.hear(outcome)):
+            break
+        talk.hear(outcome)
+        assert talk.session.refused and talk.session.settled, line
