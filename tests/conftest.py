@@ -12,6 +12,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,10 @@ from .patience import PATIENCE_S
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 for _name, _value in _ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
+
+# A job in the background of a script ignores them, and so would all processes of the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _HERE = Path(__file__).parent
 #: Their tests are those of tools that measure or harm the product, and of programs beside it.
