@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
-from tests.nursery import WarmPopen, environment
+from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
 
 from .serving import connect, serving
@@ -289,6 +289,31 @@ def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
                 thread.start()
                 thread.join(PATIENCE_S)
             assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+
+
+def test_a_server_that_ends_before_its_trainers_commit_was_not_drained():
+    command = [sys.executable, "-m", "headrace_server.cli"]
+    target = "tests.integration.test_watching:forever"
+    options = ["--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0", "--drain-timeout", "0.1"]
+    serve = [*command, "serve", target, *options]
+    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    with process.stdout:
+        address = process.stdout.readline().split()[-1]
+        shown = process.stdout.readline().split()[-1]
+        try:
+            feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
+            next(feed)
+            run = warm_run("-m", "headrace_server.cli", "drain", "--http", shown)
+            assert (run.returncode, run.stdout) == (
+                1,
+                "the server has ended, and 1 batches were still out\n",
+            )
+            with pytest.raises(headrace.HeadraceError):
+                feed.close()
         finally:
             process.kill()
             process.wait(PATIENCE_S)

@@ -99,13 +99,14 @@ def _url(given: str) -> str:
 
 _LOOK_S = 0.3
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
-_WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S)
+_WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S, least=1)
 
 
 @with_options(SERVERS, TOKEN, Option("wait", "seconds", default=60.0))
 def drain(options: Namespace) -> int:
     """Make a server hand out nothing more, and wait until trainers have committed their batches.
-    Then headrace serve ends.  The exit code is 1 if some are uncommitted after the wait.
+    Then headrace serve ends.  The exit code is 1 if some are uncommitted after the wait, or when
+    the server ends.
 
     wait: how long to wait for commits
     """
@@ -113,9 +114,14 @@ def drain(options: Namespace) -> int:
     for asker in servers:
         asker.post("/drain")
     deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
+    seen: dict[str, int] = {}
     while True:
         out = [_out(asker) for asker in servers]
+        seen |= {one.url: n for one, n in zip(servers, out, strict=True) if n is not None}
         left = sum(count for count in out if count is not None)
+        if not left and any(seen.values()):
+            print(f"the server has ended, and {sum(seen.values())} batches were still out")
+            return exits.FAILED
         if not left:
             ended = "the server has ended" if len(out) == 1 else "the servers have ended"
             print(f"drained: {'nothing is out' if out.count(None) < len(out) else ended}")

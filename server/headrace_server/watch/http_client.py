@@ -100,6 +100,7 @@ class HttpClient:
             reason = getattr(error, "strerror", None) or str(error)
             if isinstance(error, TimeoutError):
                 reason = f"no answer within {timeout_s:g} s"
+                reason += ", and what was asked for may still be done" * (method == "POST")
             # A server that does not answer in time may live.
             lost = DeadlineExceeded if isinstance(error, TimeoutError) else ConnectionLost
             raise lost(

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, ServerError
 from headrace_server.cli import main, remote
 from headrace_server.watch.http_client import HttpClient
 
@@ -62,6 +62,17 @@ def test_a_server_that_ends_meanwhile_is_drained(
     assert capsys.readouterr().out == "drained: the server has ended\n"
 
 
+def test_a_server_that_ends_before_all_is_committed_makes_the_exit_code_1(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    served.feeds = {"a": feed(standing=out(2, 1))}
+    looks = iter([remote._out, lambda asker: None])
+    monkeypatch.setattr(remote, "_out", lambda asker: next(looks)(asker))
+    assert main(["drain", "--http", served.address]) == 1
+    said = capsys.readouterr().out
+    assert said == "the server has ended, and 3 batches were still out\n"
+
+
 def test_a_server_that_answers_nothing_has_not_ended(
     served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -105,6 +116,17 @@ def test_one_that_is_used_is_refused_unless_forced(
     assert main(["restart", "used", "--force", "--http", served.address]) == 0
     assert served.asked == [{"restart": "used", "force": True}]
     assert main(["restart", "absent", "--http", served.address]) == 2
+
+
+def test_an_order_without_an_answer_may_still_be_carried_out(
+    capsys: pytest.CaptureFixture[str],
+):
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # nobody accepts
+        url = "http://127.0.0.1:{1}".format(*hung.getsockname())
+        with pytest.raises(DeadlineExceeded, match="asked for may still be done"):
+            HttpClient(url).restart("a", timeout_s=0.05)
+        assert main(["restart", "a", "--wait", "0", "--http", url]) == 2
+    assert "--wait 0.0 does not lie in 1 " in capsys.readouterr().err
 
 
 def test_the_token_is_one_line_of_json(served: Served, capsys: pytest.CaptureFixture[str]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from argparse import Namespace
 from collections.abc import Iterator
 
 import pytest
 
-from headrace_server.cli.serve import Signals
+from headrace_server.cli.serve import Signals, until_stopped
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -58,6 +59,16 @@ def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_s
     send(first)
     send(signal.SIGHUP)
     assert signals.first.is_set() and not signals.second.is_set()
+
+
+def test_after_a_drain_by_http_its_end_can_be_seen_before_the_server_ends(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    stop, done = started(), []
+    server = Namespace(draining=True, drain=lambda _: done.append("drained"), failed_feeds=dict)
+    monkeypatch.setattr(stop.first, "wait", done.append)
+    assert until_stopped(server, stop, Namespace(drain_timeout=0)) == 0
+    assert done == ["drained", 2.0]
 
 
 def test_nohup_stays_in_force():
