@@ -90,19 +90,21 @@ def add_options(
 def in_options(text: str, options: tuple[Option, ...], places: Mapping[str, str]) -> str:
     """Return an error of Python's functions with a command's options in place of arguments.
 
-    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure``.  Where
-    ``places`` has the option, the value was given there: ``HEADRACE_STATE_DIR='x'``.  A name
-    without its value is an argument only where it has an underscore: others are words.
+    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure`` (but
+    not as the last argument of a call).  Where ``places`` has the option, the value was given
+    there: ``HEADRACE_STATE_DIR='x'``.  A name without its value is an argument only where it has an
+    underscore: others are words.
     """
     for option in options:
         name = option.argument or option.name
         flag = option.shown
         if option.kind == "flag" and option.name not in places:
-            text = re.sub(rf"{_ALONE}{name}=True\b", flag, text)
+            text = re.sub(rf"{_ALONE}{name}=True\b(?!\))", flag, text)
             text = re.sub(rf"{_ALONE}{name}=False\b", flag.replace("--", "--no-", 1), text)
-        place = f"{places[option.name]}=" if option.name in places else f"{flag} "
-        literal = place.replace("\\", r"\\")
-        text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", literal, text)
+        else:
+            place = f"{places[option.name]}=" if option.name in places else f"{flag} "
+            literal = place.replace("\\", r"\\")
+            text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", literal, text)
         if "_" in name:
             text = re.sub(rf"{_ALONE}{name}\b(?![=/.(\w'\"])", flag, text)
     return text

@@ -34,6 +34,9 @@ from .pipelines import PIPELINE, PIPELINES, load, load_one
 
 logger = logging.getLogger("headrace.server")
 
+#: How long ``headrace drain``, which looks every 0.3 s, can see the end of a drain.
+_LAST_LOOK_S = 2.0
+
 DRAIN_TIMEOUT = Option(
     "drain_timeout", "seconds", "how long a signal waits for commits", default=20.0
 )
@@ -79,15 +82,17 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
         return None
     tokens = []
     for text in given:
-        path = Path(text)
+        argument, content = "resume", text
         try:
-            content = text if text.lstrip().startswith("{") else path.read_text()
+            if not text.lstrip().startswith("{"):
+                argument = f"{text:.120}: content"
+                content = Path(text).read_text(errors="replace")
         except OSError as error:
             raise ValueError(
                 f"--resume {text!r:.120} is neither a token (JSON) nor a file that can be read: "
                 f"{error.strerror}"
             ) from None
-        token = Token.from_plain("resume", content)
+        token = Token.from_plain(argument, content)
         was = Resumption() if not state_dir else resumption(Path(state_dir), token.feed)
         if token.snapshot in (was.snapshot, was.before):
             logger.warning(
@@ -118,6 +123,8 @@ def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
         another = stop.second if stop.first.is_set() else stop.first
         while waiter.is_alive() and not another.is_set():
             waiter.join(0.1)
+        if not stop.first.is_set():
+            stop.first.wait(_LAST_LOOK_S)
     stop.ignore()
     return exits.FAILED if server.failed_feeds() else exits.WELL
 

@@ -295,7 +295,7 @@ def _address(argument: str, value: Any) -> tuple[str, int]:
 
 def read_token(path: Any) -> str:
     """Return the token in a file; ValueError where it holds none."""
-    with usable("http_token_file", path), open(path, encoding="utf-8") as stream:
+    with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:
         token = stream.read(4096).strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or any(c.isspace() for c in token):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,15 @@ def test_a_mistake_in_an_option_names_the_option(
     assert frame.main(["serve", *numbers, *words]) == 2
     told = capsys.readouterr().err
     assert text in told and "=" not in told.replace("http=", ""), told
+
+
+@pytest.mark.parametrize("content", [b"", b"no token", b"\xff\xfe"])
+def test_a_file_that_holds_no_token_of_a_snapshot_is_named(
+    content: bytes, numbers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file.json").write_bytes(content)
+    assert frame.main(["serve", *numbers, "--resume", str(tmp_path / "file.json")]) == 2
+    assert re.search(r"/file.json: content='.*' is not JSON", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

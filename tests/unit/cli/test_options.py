@@ -105,6 +105,7 @@ NAMED = (
         ("give allow_config_change=True to", "give --allow-config-change to"),
         ("allow_config_change=False", "--no-allow-config-change"),
         # What is no argument stays.
+        ("by Server.restart('a', allow_config_change=True)", None),
         ("the state_directory=7, my_state_dir=7", "the state_directory=7, my_state_dir=7"),
         ("/a/state_dir/b and 'state_dir' and state_dir.x", None),
         ("workers bind what is durability", None),

@@ -77,6 +77,9 @@ def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
         ) as error:
             HttpOptions.of("h:1", file)
         assert not wrong or wrong not in str(error.value)
+    file.write_bytes(b"\xff0123456789abcdef")
+    with pytest.raises(ValueError, match="token' holds no token"):
+        HttpOptions.of("h:1", file)
 
 
 def test_a_token_without_http_is_a_mistake(tmp_path: Path):
