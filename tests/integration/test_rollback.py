@@ -168,6 +168,10 @@ def test_a_journal_that_was_removed_is_missed_at_the_start_until_it_is_back(
     refused = f"{journal} is damaged: it is gone, and commits were stored in it.*from a snapshot"
     with pytest.raises(headrace.ServerError, match=refused):
         at.restart(lambda: journal.rename(elsewhere))
+    journal.mkdir()
+    with pytest.raises(headrace.ServerError, match=f"^{journal}: Is a directory$"):
+        at.restart()
+    journal.rmdir()
     elsewhere.rename(journal)
     at.restart()
     cells = [cell for _, cell in kept + rest(at)]

@@ -382,11 +382,13 @@ class Partitions:
             self._fail(name, error)
 
     def _fail(self, name: PartitionName, error: Exception) -> None:
-        """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
+        """Report that a feed can not go on; an unforeseen error is logged with its traceback."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows
         text = str(error)
-        if not isinstance(error, HeadraceError):
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        elif not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"
             logger.error("%s", "".join(traceback.format_exception(error)))
         self._send((name[0], Desk.fail, code_of(error), text[:8000]))
