@@ -119,14 +119,13 @@ class Switchboard:
             StoreLanes: partitions.flush,
         }
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
-            Send: self.unstored_rounds.deliver,
+            **dict.fromkeys(
+                (Send, EpochBegun, Following, Idle, Passed), self.unstored_rounds.deliver
+            ),
             Answer: lambda desk, e: outbox.answer(e),
             FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.unstored_rounds.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
-            **dict.fromkeys(
-                (EpochBegun, Following, Idle, Passed), lambda _, e: outbox.tell_turn(e)
-            ),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
             **dict.fromkeys((Returned, Reclaimed), lambda desk, e: None),  # for the record alone
         }
