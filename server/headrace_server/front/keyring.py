@@ -57,6 +57,14 @@ class KeyRing:
             )
         _check_mode(path, str(path), secret=True)
         self.secret: Secret = parse_secret(_read(path), str(path))
+        known = self.directory / (SERVER + PUBLIC)
+        public = zmq.curve_public(self.secret.text.encode()).decode()
+        if known.is_file() and parse_public(_read(known), str(known)) != public:
+            raise ValueError(
+                f"{known} is not the public key of {path.name}, so trainers with copies of it "
+                "would not get in: put the right one there, or move both away and make a new "
+                f"pair by headrace keygen {directory}"
+            )
         trainers = self.directory / TRAINERS
         if not trainers.is_dir():
             raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
@@ -114,7 +122,8 @@ class KeyRing:
         except OSError as error:
             if is_shortage(error):
                 raise
-            logger.warning("no trainer is let in: %s", error)
+            if self._seen:  # else it was logged before
+                logger.warning("no trainer is let in: %s", error)
             return
         for name in names:
             if not name.endswith(PUBLIC):

@@ -94,10 +94,16 @@ def test_two_names_of_one_key_are_one_trainer(keys: Path, caplog: pytest.LogCapt
     assert "alice and bob have one key" in caplog.text
 
 
-def test_a_directory_that_goes_away_lets_nobody_in(keys: Path):
+def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
+    keys: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING, "headrace.trainers")
     ring = KeyRing(keys)
     (keys / "trainers").rename(keys / "away")
     assert ring.refresh() and ring.names == []
+    assert not ring.refresh() and caplog.text.count("no trainer is let in") == 1
+    (keys / "away").rename(keys / "trainers")
+    assert ring.refresh() and ring.names == ["alice"]
 
 
 def _read_by_all(keys: Path) -> None:
@@ -110,6 +116,10 @@ def _written_by_all(keys: Path) -> None:
 
 def _exchanged(keys: Path) -> None:
     shutil.copy(keys / "server.public", keys / "server.secret")
+
+
+def _of_another_pair(keys: Path) -> None:
+    make_pair(keys / "other", None)[0].replace(keys / "server.secret")
 
 
 def _missing(keys: Path) -> None:
@@ -126,6 +136,7 @@ def _no_trainers(keys: Path) -> None:
         (_read_by_all, r"server\.secret can be read by everybody \(mode 0644\): chmod 600 "),
         (_written_by_all, r"trainers can be written by everybody"),
         (_exchanged, r"server\.secret holds a curve-public"),
+        (_of_another_pair, r"server\.public is not the public key of server\.secret, so .*keygen"),
         (_missing, r"keys=.* has no server\.secret: headrace keygen"),
         (_no_trainers, "keys=.* has no directory trainers"),
         (shutil.rmtree, "keys=.* is no directory: headrace keygen"),
