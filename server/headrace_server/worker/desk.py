@@ -253,6 +253,7 @@ class Desk:
         dispatcher, runs = self.dispatcher, self.runs
         # a member of its group has settled the run
         if hello.group and self._grouped.group_of(hello.group) is not None:
+            runs.check(hello)
             if hello.run not in (0, runs.current):
                 raise Later("it is not known yet whether trainers of an earlier run are at work")
             return runs.current
