@@ -79,7 +79,6 @@ TESTED_IN = {
     "headrace_server.cli.convert": "test_offline_commands.py",
     "headrace_server.cli.preview": "test_offline_commands.py",
     "headrace_server.replay_server": "test_flight.py",
-    "headrace_server.worker.unstored_rounds": "test_runs.py",
     "headrace_server.worker.events": "test_announcing.py",
     "headrace_server.front.front": "test_owner.py",
     "headrace_server.state.journal_file": "test_journal.py",
