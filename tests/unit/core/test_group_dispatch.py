@@ -450,6 +450,18 @@ def test_a_claimed_batch_that_all_members_have_committed_is_stored_once_it_is_ju
     assert answers == [Answer(1, (5,), ()), Answer(2, (5,), ())]
 
 
+def test_a_member_that_is_alone_hears_the_end_though_a_batch_fills_no_round():
+    """All others have heard the end from an earlier life of the owner, and come no more."""
+    d = GroupDispatcher(Dispatcher([0], TTL, 4))
+    d.join_group(1, hello(b"1", 0, 2, "g", 2), 0.0, 1)
+    d.window(1, 1)
+    d.made(Batch(0, 0, 1))
+    assert not [e for e in d.take_effects() if isinstance(e, Finish)]
+    d.partition_ended(0)
+    assert [e for e in d.take_effects() if isinstance(e, Finish)] == [Finish(1)]
+    assert d.dropped == {"incomplete_round": 1}
+
+
 def segments(states: str = AT_SERVER) -> GroupDispatcher:
     """Two members of a group that is rank 0 of 1; they have the first member of its rounds."""
     d = GroupDispatcher(Dispatcher([0], TTL, 4, order="lanes", states=states))
