@@ -90,6 +90,8 @@ class Leases:
     _said_returned: deque[int] = field(
         init=False, default_factory=lambda: deque(maxlen=_MOST_RETURNED)
     )
+    #: Listed as held in a greeting, which may be answered late, and not returned long ago.
+    _greeted: set[int] = field(init=False, default_factory=set)
     #: The highest acknowledged token, by partition.
     _committed: dict[int, int] = field(init=False, default_factory=dict)
     #: Segments of each unanswered batch, to describe it to a restarted server.
@@ -316,8 +318,9 @@ class Leases:
         """Resend all that a lost connection may have lost, in the same session or in another."""
         self._commits = list(self._unanswered)
         self.uploads.reopened()
-        if anew:
-            self._said_returned.clear()
+        if anew:  # it counts returned batches as held only where a greeting did
+            returned = [token for token in self._said_returned if token in self._greeted]
+            self._said_returned = deque(returned, _MOST_RETURNED)
         self._returned += [token for token in self._said_returned if token not in self._held]
 
     def _commits_to_report(self) -> tuple[int, ...]:
@@ -329,6 +332,8 @@ class Leases:
         """Return descriptions of the batches in hand, as many as a header holds."""
         ready = {received.delivery.token for received in self.ready}
         self.missed = self._held - ready - self._places.keys()
+        self._greeted.intersection_update((*self._said_returned, *self._returned))
+        self._greeted |= self._held
         places, room = [], _PLACES_BYTES
         for token, segments in self._places.items():
             room -= 64 + len(segments)

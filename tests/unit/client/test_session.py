@@ -132,6 +132,23 @@ def test_returned_batches_are_returned_again_in_the_same_session_after_a_reconne
     assert not any(one.returned for one in talk.said() if isinstance(one, Step))
 
 
+def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_greeting_opens():
+    """1. The greeting names a batch that is not taken.  2. The answer to an earlier greeting comes,
+    of a session that is over by now, and the batch goes back there.  3. The greeting is answered.
+    That session counts the batch as held; it would send those after it first.
+    """
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    for _ in range(2):
+        talk.session.greet()
+        (greeting,) = talk.said()
+        assert greeting.held == (11,)
+    talk.hear(welcome(2))
+    assert talk.said()[-1].returned == (11,)
+    talk.hear(welcome(3))
+    assert talk.said()[-1].returned == (11,)
+
+
 def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery_as_received():
     session = Session("feed", b"nonce", 2)
     session.receive(welcome(), [], 0)
