@@ -36,7 +36,7 @@ from headrace_proto.interrupts import start
 
 from .address_lookup import AddressLookup
 from .connection import Connection
-from .session import Session
+from .session import Session, agree_on_run
 from .silent_servers import SilentServers
 from .transports import Sleep, Waker, check_files
 
@@ -372,6 +372,8 @@ class Driver:
             self._regroup()
 
     def _regroup(self) -> None:
+        with self.lock:
+            agree_on_run(self.sessions)
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
         if not all(session.connected for session in self.sessions):

@@ -131,6 +131,9 @@ class Admission:
         desk, name = self._checked(hello, key)
         now = self.clock()
         session = self._sessions.resume(hello.nonce, desk.name, identity, key)
+        if session is not None and hello.run > session.run:  # owner 0 has given it another one
+            self.end(identity)
+            session = None
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headrace.leases import Received
 from headrace.requests import DrainInput, FlushStates, StatesPart
-from headrace.session import Session
+from headrace.session import Session, agree_on_run
 from headrace_proto.errors import (
     Cancelled,
     ConnectionLost,
@@ -147,6 +147,30 @@ def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_gree
     assert talk.said()[-1].returned == (11,)
     talk.hear(welcome(3))
     assert talk.said()[-1].returned == (11,)
+
+
+def trainer(run=5):
+    """Sessions of one trainer with two owners, where it is of this run."""
+    first = Session("feed", b"nonce", 0, 0, 1, owner=0)
+    first.receive(replace(welcome(), run=run, owners=2), [], 0.0)
+    sessions = [first, first.beside(1)]
+    sessions[1].receive(replace(welcome(2), run=run, owner=1, owners=2), [], 0.0)
+    return sessions
+
+
+def test_all_owners_are_greeted_in_the_run_that_the_first_one_has_given_last():
+    """1. The first owner dies, and its answer to the first greeting comes late: after the greeting
+    was repeated, which the next life answers, too.  2. All others of the next run would wait for
+    this trainer at the first owner, and it for them at the second.
+    """
+    sessions = trainer()
+    agree_on_run(sessions)
+    assert all(session.connected for session in sessions)
+    sessions[0].receive(replace(welcome(3), run=6, owners=2), [], 0.0)
+    agree_on_run(sessions)
+    assert [session.connected for session in sessions] == [True, False]
+    (greeting,) = sessions[1].outgoing(0.0)
+    assert isinstance(greeting, Hello) and greeting.run == 6 and greeting.owner == 1
 
 
 def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery_as_received():
