@@ -96,7 +96,8 @@ class Leases:
     _committed: dict[int, int] = field(init=False, default_factory=dict)
     #: Segments of each unanswered batch, to describe it to a restarted server.
     _places: dict[int, bytes] = field(init=False, default_factory=dict)
-    #: Batches that were taken before the last greeting and placed after it.
+    #: Batches that were taken before the last greeting, and are placed after it if at all.  A group
+    #: gets such a batch again under its token.
     missed: set[int] = field(init=False, default_factory=set)
     #: For errors, by token: the delivery of a batch, and a function that makes its first keys.
     _named: dict[int, tuple[Delivery, _Keys]] = field(init=False, default_factory=dict)
@@ -142,8 +143,8 @@ class Leases:
         return True
 
     def give_back(self, token: int) -> None:
-        """Return a batch that the trainer will not use."""
-        if token in self._held:
+        """Return a batch that the trainer will not use, unless it was sent again meanwhile."""
+        if token in self._held and all(one.delivery.token != token for one in self.ready):
             self._held.discard(token)
             self._named.pop(token, None)
             self._places.pop(token, None)

@@ -125,6 +125,7 @@ class Session(HelloFacts):
             return None
         self._wanting = False
         received = self.ready.popleft()
+        self.missed.discard(received.delivery.token)
         if self._known_by_number:  # taken before a greeting could list it
             self.place(received.delivery.token)
         return received

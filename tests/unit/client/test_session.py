@@ -549,10 +549,11 @@ def test_a_heartbeat_lists_no_mapped_batches_where_they_are_too_many():
     talk = opened(63)
     for n in range(1, 4002):
         talk.deliver(delivery(n, n, "slab-0-0-0"))
+        talk.take()
         talk.session.give_back(n)
-    assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, ())
+    assert talk.said(HEARTBEAT)[-1] == Renew(1, 4064, 4001, ())
     talk.session.mapped.release(1)
-    assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, (), tuple(range(2, 4002)), 4001)
+    assert talk.said(HEARTBEAT)[-1] == Renew(1, 4064, 4001, (), tuple(range(2, 4002)), 4001)
 
 
 # Commits
@@ -1295,3 +1296,22 @@ def test_an_interrupted_refusal_is_raised_at_least_once(answer):
             break
         talk.hear(outcome)
         assert talk.session.refused and talk.session.settled, line
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_batch_that_was_taken_amid_a_restart_can_be_taken_when_it_comes_again(at_once):
+    """A member of a group gets it again under its token, before it has given it back or after."""
+    talk = opened()
+    talk.deliver(delivery(1, 5))
+    talk.take()
+    talk.session.lose()
+    talk.said(1.0)
+    talk.hear(welcome(2, life="another"))
+    if at_once:
+        talk.deliver(delivery(1, 5), session=2)
+    assert not talk.session.place(5, b"segments")
+    talk.session.give_back(5)
+    assert [token for step in talk.said() for token in step.returned] == [5] * (not at_once)
+    if not at_once:
+        talk.deliver(delivery(1, 5), session=2)
+    assert talk.take() == 5 and talk.session.place(5, b"segments") and talk.session.holds(5)
