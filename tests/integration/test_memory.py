@@ -195,6 +195,14 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
     assert sorted(got) in (list(range(12)), list(range(1, 12)))
 
 
+def test_a_loop_goes_on_where_a_second_batch_would_not_fit_beside_the_first() -> None:
+    """Less than half of the slab is in use, but what is free lies in two segments.  A loop keeps
+    its batch until it has the next one, so it must be a copy.
+    """
+    with serving(blocks(3 * 9, _MIB, 9), slab_bytes=24 * _MIB) as server, connect(server) as feed:
+        assert [is_right(batch) for batch in feed] == [True] * 3
+
+
 def resources(pids: list[int]) -> tuple[list[float], list[int]]:
     """Return resident MiB, without shared memory, and the open files of processes."""
     processes = [psutil.Process(pid) for pid in pids]

@@ -103,6 +103,14 @@ class Arena:
         self._segments[number].carve(size)
         return self._occupied(number, 0, size)
 
+    def admits(self, nbytes: int) -> bool:
+        """Return whether ``allocate`` would find room now."""
+        size, segments = _whole_pages(nbytes), self._segments.values()
+        empty = sum(one.size for one in segments if one.free == [(0, one.size)])
+        if self.budget_bytes - self.reserved_bytes + empty >= size:
+            return True
+        return any(stop - start >= size for one in segments for start, stop in one.free)
+
     def free(self, block: Block) -> None:
         """Free a block; ValueError, and no change, if it is not occupied."""
         place = (block.segment, block.offset)

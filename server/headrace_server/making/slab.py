@@ -27,8 +27,10 @@ from ..files.durable_file import FULL, opened, room
 
 logger = logging.getLogger("headrace.worker")
 
-#: Fraction of the slab in use above which it lends no block, since it would soon take it back.
+#: Fraction of the slab in use above which it lends no block, since it would soon take it back …
 _LENDING_ENDS = 0.5
+#: … and above which trainers copy batches out instead of holding them.
+_CROWDED = 0.5
 
 
 @lru_cache(maxsize=1024)
@@ -64,12 +66,20 @@ class Slab:
         self._memory: dict[int, np.ndarray] = {}
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
+        self._largest = 0  # bytes of the largest block so far
+        self._short = False  # whether the file system had no room for a new segment
         self._logged_full = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
     def fraction_used(self) -> float:
         return (self._arena.used_bytes - self._lent_bytes) / self._arena.budget_bytes
+
+    @property
+    def crowded(self) -> bool:
+        """Whether trainers must copy batches, since there could be no room for the next one."""
+        full = self._short or self.fraction_used > _CROWDED
+        return full or not self._arena.admits(self._largest)
 
     @property
     def budget_bytes(self) -> int:
@@ -127,15 +137,18 @@ class Slab:
         block = self._arena.allocate(nbytes)
         while self._arena.retired:
             self._remove(self._arena.retired.pop(0))
+        self._largest = max(self._largest, nbytes)
         if block is None or block.segment in self._memory:
             return block
         size = self._arena.size_of(block.segment)
         try:
             self._create(block.segment, size)
+            self._short = False
         except OSError as error:
             self._arena.free(block)
             if error.errno not in FULL:
                 raise
+            self._short = True
             remedy = f"no room for a segment of {size} bytes in {self._directory}: " + room(
                 self._directory,
                 "make it larger (in a container: --shm-size), or set slab_bytes lower",

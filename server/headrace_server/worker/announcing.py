@@ -20,8 +20,6 @@ from ..process.relay_messages import BlockPlace
 from .desk import Desk
 from .events import EventSink
 
-#: Fraction of the slab in use above which trainers copy batches out instead of holding them.
-_CROWDED = 0.5
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
 #: Number of batches after which partitions note how to go on.
@@ -43,7 +41,7 @@ class Announcer:
     def announce(self, feed: str, run: Run, batch: Batch) -> None:
         """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
         slab, block = self._slab, batch.body.block
-        columns, crowded = self._columns_of(batch.body.slots), slab.fraction_used > _CROWDED
+        columns, crowded = self._columns_of(batch.body.slots), slab.crowded
         segment = slab.name_of(block)
         batch.body = BlockPlace(segment, block.offset, columns, crowded, block)
         self._send((feed, Desk.on_made, batch))

@@ -152,7 +152,9 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @rule(nbytes=st.integers(0, pages(12)) | st.sampled_from([pages(1), pages(20), pages(40)]))
     def allocate(self, nbytes):
+        admitted = self.arena.admits(nbytes)
         block = self.arena.allocate(nbytes)
+        assert admitted == (block is not None)
         while self.arena.retired:
             number = self.arena.retired.pop()
             del self.segments[number]

@@ -61,6 +61,18 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
     assert len(sizes(tmp_path)) == 1
 
 
+def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(
+    tmp_path: Path,
+):
+    s = slab(tmp_path, pages=10, segment_pages=8)
+    large = s.allocate(5 * PAGE)  # 3 pages are left beside it, and 2 in another segment
+    assert large is not None and s.fraction_used == 0.5 and s.crowded
+    s.free(large)
+    assert not s.crowded
+    assert s.allocate(3 * PAGE) is not None and not s.crowded
+    assert s.allocate(PAGE) is not None and s.crowded
+
+
 def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path: Path):
     s = slab(tmp_path, pages=8)
     small = [s.allocate(PAGE) for _ in range(8)]
@@ -136,8 +148,10 @@ def test_room_that_came_back_is_used(small_tmpfs: Path):
     (small_tmpfs / "other").write_bytes(bytes(3 * PAGE))
     kept = s.allocate(4 * PAGE)
     assert kept is not None and s.allocate(PAGE) is None
+    assert s.fraction_used < 0.5 and s.crowded
     (small_tmpfs / "other").unlink()
     block = s.allocate(PAGE)
+    assert not s.crowded
     assert block is not None and s.name_of(block) == "slab-3-7-1"
     s.memory(block)[:] = 9
     assert map_segment(small_tmpfs / "slab-3-7-1")[0] == 9
