@@ -23,7 +23,7 @@ import zmq
 from headrace_proto import messages
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, LimitExceeded
 
 from ..process import relay_messages
 from ..process.channel_server import SPARE, ChannelServer
@@ -379,7 +379,7 @@ def main() -> None:
         serve(plain, pipe)
     except BaseException as error:
         pipe.report("dying", text=f"{error}")
-        if not isinstance(error, CanNotBind):
+        if not isinstance(error, (CanNotBind, LimitExceeded)):
             traceback.print_exc()
         sys.exit(1)
 

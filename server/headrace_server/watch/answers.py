@@ -61,6 +61,9 @@ class HttpRequest:
     peer: str  # its address
 
 
+_TOKEN_NEEDED = b"the token is needed: give the file that the server has to --http-token-file\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """The answer to one request."""
@@ -192,9 +195,7 @@ class Answers:
             if scheme.lower() != "bearer" or not hmac.compare_digest(
                 given.strip().encode(errors="replace"), wanted
             ):
-                return Response(
-                    401, b"the token is needed\n", headers={"WWW-Authenticate": "Bearer"}
-                )
+                return Response(401, _TOKEN_NEEDED, headers={"WWW-Authenticate": "Bearer"})
             return None
         if not is_here(request.peer) or not _names_here(request):
             return _text(403, "only from this machine, for the server has no token file")
