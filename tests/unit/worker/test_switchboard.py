@@ -1,13 +1,19 @@
-"""Every effect of a dispatcher has a handler."""
+"""Every effect of a dispatcher has a handler; owners and their trainers do not deadlock."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Welcome
 from headrace_server.core import dispatch_effects
+from tests.examples import some
 from tests.trials.bench import Bench
+
+from .owners_world import World
 
 
 def test_every_effect_has_a_handler(tmp_path: Path):
@@ -39,3 +45,35 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
         runs.append((welcome.session, welcome.resumed, welcome.run))
     assert runs == [(1, False, 1), (1, True, 1), (3, False, 5), (3, True, 5)]
     bench.close()
+
+
+@settings(max_examples=some(90), deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32),
+    order=st.sampled_from(["", "arrival", "lanes"]),
+    counts=st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=3, max_size=3),
+    trainers=st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]),
+    local=st.booleans(),
+    in_step=st.booleans(),
+    faults=st.integers(0, 15),
+)
+@example(  # members of a run that is over greet an owner where one of the next run waits for them
+    seed=219,
+    order="lanes",
+    counts=[[1, 3, 1, 3, 4, 3, 3, 4], [], [1, 4]],
+    trainers=(1, 3),
+    local=True,
+    in_step=True,
+    faults=4,
+)
+def test_ranks_and_groups_of_two_owners_come_to_the_end_whatever_befalls_them(
+    seed: int,
+    order: str,
+    counts: list[list[int]],
+    trainers: tuple[int, int],
+    local: bool,
+    in_step: bool,
+    faults: int,
+):
+    """They take the same rounds in the same order, and each batch is committed once."""
+    World(seed, order, counts, *trainers, local, in_step).run(faults)
