@@ -105,11 +105,13 @@ class Arena:
 
     def admits(self, nbytes: int) -> bool:
         """Return whether ``allocate`` would find room now."""
-        size, segments = _whole_pages(nbytes), self._segments.values()
-        empty = sum(one.size for one in segments if one.free == [(0, one.size)])
-        if self.budget_bytes - self.reserved_bytes + empty >= size:
+        size, rest = _whole_pages(nbytes), self.budget_bytes - self.reserved_bytes
+        if rest >= size:
             return True
-        return any(stop - start >= size for one in segments for start, stop in one.free)
+        segments = self._segments.values()
+        if any(stop - start >= size for one in segments for start, stop in one.free):
+            return True
+        return rest + sum(one.size for one in segments if one.free == [(0, one.size)]) >= size
 
     def free(self, block: Block) -> None:
         """Free a block; ValueError, and no change, if it is not occupied."""
