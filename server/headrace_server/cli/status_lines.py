@@ -36,7 +36,7 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
     if status["workers"]:
         painted += ["", *_table(_WORKERS, status["workers"][:_MOST_WORKERS])]
     for event in status["events"][:3]:
-        first = event["text"].split("\n")[0]
+        first = event["text"].split("\n")[0].removesuffix("; its last words were:")
         painted += ["", f"{event['kind']}: {one_line(first)[:_LONGEST_TEXT]}"]
     return painted
 

@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
+from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ServerError
 from headrace_proto.token import new_snapshot
@@ -49,6 +50,12 @@ class HttpClient:
         status = self.get(f"/status.json{'?all=1' if every else ''}", timeout_s)
         if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
             raise _Stranger(self.url, 200)
+        if not status.keys() >= ServerStatus.__required_keys__:
+            raise ServerError(
+                f"the server at {self.url} is of another release of headrace "
+                f"({status.get('version')!r:.40}) than this one ({__version__!r}), which can not "
+                "read its status: ask it by a command of its release"
+            )
         return cast(ServerStatus, status)
 
     def seen(self, timeout_s: float = TIMEOUT_S) -> tuple[str, ServerStatus | str]:

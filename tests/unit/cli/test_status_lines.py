@@ -69,6 +69,12 @@ def test_hostile_texts_are_shown_as_what_they_are():
     assert "\x1b" not in "\n".join(lines(seen)) and "\x07" not in "\n".join(lines(seen, color=True))
 
 
+def test_the_last_words_of_a_worker_are_in_the_log_alone():
+    told = "worker-0-0 was killed by SIGKILL"
+    event = {"at": 0.0, "kind": "worker died", "text": f"{told}; its last words were:\nbye"}
+    assert lines(server() | {"events": [event]})[-1] == f"worker died: {told}"
+
+
 def test_colors_are_only_there_when_they_are_asked_for():
     assert "\x1b[31m●\x1b[0m" in text(True, a=feed(verdict=VERDICT))
     assert "\x1b" not in text(False, a=feed(verdict=VERDICT))

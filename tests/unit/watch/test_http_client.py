@@ -113,6 +113,12 @@ def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: 
     )
 
 
+def test_a_status_of_another_release_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(HttpClient, "get", lambda *_: {"feeds": {}, "version": "9.9"})
+    with pytest.raises(ServerError, match=r"http://h:1 is of another release .*'9\.9'.*command"):
+        HttpClient("http://h:1").status()
+
+
 def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
     """They do so at the same time."""
     asked: list[Any] = []
