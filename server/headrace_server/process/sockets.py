@@ -7,7 +7,11 @@ messages.
 
 from __future__ import annotations
 
+import errno
+import os
+import socket as unix
 from collections.abc import Iterable
+from pathlib import Path
 
 import zmq
 
@@ -59,8 +63,25 @@ def bind_all(socket: zmq.Socket[bytes], binds: Iterable[str]) -> list[str]:
     """Bind a socket; return the addresses for trainers.  CanNotBind names the one at fault."""
     addresses = []
     for bind in binds:
+        _check_free(bind)
         with rewording(CanNotBind, f"bind={bind!r}: ", zmq.ZMQError):
             socket.bind(bind)
         endpoint = socket.get_string(zmq.LAST_ENDPOINT)
         addresses.append(endpoint.rstrip("\0"))
     return addresses
+
+
+def _check_free(bind: str) -> None:
+    """CanNotBind where ZeroMQ would remove a file, or the socket of a server that runs.
+
+    The socket of a server that has ended stays, and may be replaced.
+    """
+    path = Path(bind.removeprefix("ipc://"))
+    if not bind.startswith("ipc://") or not os.path.exists(path):
+        return
+    if not path.is_socket():
+        raise CanNotBind(f"bind={bind!r}: there is a file of this name, which is no socket")
+    with unix.socket(unix.AF_UNIX) as probe:
+        probe.setblocking(False)
+        if probe.connect_ex(str(path)) in (0, errno.EAGAIN):
+            raise CanNotBind(f"bind={bind!r}: {os.strerror(errno.EADDRINUSE)}")

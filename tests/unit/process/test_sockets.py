@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import socket as unix
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
 from headrace_proto import limits
-from headrace_server.process.sockets import public_router
+from headrace_server.process.sockets import CanNotBind, bind_all, public_router
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
@@ -48,6 +50,24 @@ def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: So
     with pytest.raises(zmq.ZMQError) as caught:
         router.send_multipart([b"nobody", b"x"], zmq.NOBLOCK)
     assert caught.value.errno == zmq.EHOSTUNREACH
+
+
+def test_a_socket_takes_the_place_of_no_file_and_of_no_other_server(at: Sockets, tmp_path: Path):
+    """ZeroMQ would remove either.  The socket of a server that has ended may be removed."""
+    file, left, place = tmp_path / "feeds.py", tmp_path / "left", f"ipc://{tmp_path}/socket"
+    file.write_text("mine")
+    first, second = (at.keep(public_router(at.context)) for _ in range(2))
+    with pytest.raises(
+        CanNotBind, match=r"feeds\.py': there is a file of this name, which is no s"
+    ):
+        bind_all(first, [f"ipc://{file}"])
+    assert file.read_text() == "mine"
+    assert bind_all(first, [place]) == [place]
+    with pytest.raises(CanNotBind, match="socket': Address already in use"):
+        bind_all(second, [place])
+    with unix.socket(unix.AF_UNIX) as ended:
+        ended.bind(str(left))
+    assert left.is_socket() and bind_all(second, [f"ipc://{left}"]) == [f"ipc://{left}"]
 
 
 def silent_trainer(at: Sockets, router: Any) -> bytes:
