@@ -268,12 +268,16 @@ class Dispatcher(EpochBorders):
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
         """Give batches back to a trainer that was given up and returns as a new session."""
-        if session not in self._trainers.present:
+        trainer = self._trainers.present.get(session)
+        if trainer is None:
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
             batch = self._leases.adopt(token, session, now)
             if batch is not None:
                 batch.wait_no_more()
+                trainer.following = (
+                    batch.round_name
+                )  # it may return this one, which comes next then
 
     def resend(self, session: int, last_seq: int) -> None:
         """Resend what a session that reconnected has not received, under the same tokens."""

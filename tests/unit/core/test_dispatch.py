@@ -1239,6 +1239,20 @@ def test_a_rank_that_joins_is_told_once_of_which_round_its_next_batch_is():
         d.commit(session, tuple(e.token for e in kinds(d.take_effects(), Send)))
 
 
+def test_a_rank_that_returns_with_batches_is_told_of_none_after_them_for_it_may_give_them_back():
+    """1. It was silent for too long, with a batch that it has not taken.  2. That goes back.
+    It would take a later batch of another owner first.
+    """
+    d = Prompt([0], TTL, shared=True)
+    d.join(1, 0.0, 0, 1), d.window(1, 1), d.made(Batch(0, 0, 1))
+    (token,) = (e.token for e in kinds(d.take_effects(), Send))
+    d.leave(1), d.take_effects()
+    d.join(2, 0.0, 0, 1), d.adopt(2, (token,), 0.0)
+    assert kinds(d.take_effects(), Following) == []
+    d.give_back(2, (token,)), d.window(2, 1)
+    assert sent(d) == [(2, (0, 0))]
+
+
 def test_trainers_that_ask_for_much_take_turns():
     d = Prompt(range(1), TTL)
     d.join(1, 0.0), d.join(2, 0.0)
