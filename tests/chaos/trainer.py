@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import headrace
+import headrace_proto
 from headrace import connection
 from headrace.link import Link
 from headrace.requests import FlushStates, Request
@@ -44,6 +45,8 @@ _RESTLESS = 0.05
 _INTERRUPTED = 0.1
 _CALL_S = 0.02
 _AGAIN_S = 0.0005
+#: Where the code of the client is, and that of the trainer.
+_OURS = (*(os.path.dirname(of.__file__) for of in (headrace, headrace_proto)), __file__)
 #: Texts of errors after which a trainer joins again: of a rank that stood still while all others
 #: were started again, and of one that was interrupted while it sent.
 _EXCUSES = ("is of a run that is over", "the connection was interrupted amid a message")
@@ -123,7 +126,8 @@ def watch(ledger: Ledger, lease_s: float) -> None:
 class Interrupts:
     """Ctrl-C at a random moment of some calls of the client, as in a notebook.
 
-    The signal counts where the client's code runs, and nowhere else.
+    The signal counts where the client's code runs, with all that it calls, and nowhere else: amid
+    the end of a ``with`` statement it would take a batch from the trainer that it has already.
     """
 
     def __init__(self, chance: random.Random, share: float) -> None:
@@ -133,9 +137,12 @@ class Interrupts:
         signal.signal(signal.SIGALRM, self._strike)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
-        if not self._calls or frame is None:
+        if not self._calls:
             return
-        if frame.f_code.co_filename == __file__ or frame.f_code.co_name in ("__next__", "take"):
+        while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        code = None if frame is None else frame.f_code
+        if code is None or code.co_filename == __file__ or code.co_name in ("__next__", "take"):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         else:
             self._calls = False
