@@ -301,8 +301,9 @@ class Supervisor:
         self.begin_drain()
         try:
             self._ask_owners("pause", timeout_s)
-        except HeadraceError as error:
-            why = "; ".join(filter(None, (str(error), *(p.inside for p in self._crew.posts))))
+        except HeadraceError:
+            end = str(self._ended() or f"they were not within {timeout_s:g} s")
+            why = "; ".join(filter(None, (end, *(p.inside for p in self._crew.posts))))
             logger.warning("the drain ends before all batches are committed: %s", why)
             return self.failure is not None
         logger.info("the drain has ended: all batches are committed")
