@@ -213,6 +213,10 @@ class Leases:
                 continue
             inline = not delivery.segment
             self.last_seq, self.exhausted, token = delivery.seq, False, delivery.token
+            if token in self._unanswered or token in self.uploads:  # sent again amid its commit
+                if not inline:
+                    self.mapped.release(token)
+                continue
             self._named[token] = delivery, tuple  # before it counts as held: Ctrl-C may come
             self._held.add(token)
             if not inline:

@@ -149,6 +149,28 @@ def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_gree
     assert talk.said()[-1].returned == (11,)
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_batch_that_is_sent_again_while_its_commit_is_on_the_way_is_not_trained_twice(saves):
+    """A member of a group gets a batch under its token again where the server counts it as lost.
+
+    A heartbeat of its last session may come late, to a session of the next life with its number.
+    """
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    token = talk.take()
+    if saves:
+        talk.session.save(token, [], b"")
+    else:
+        talk.session.commit(token)
+    talk.said()
+    talk.deliver(delivery(2, 11))
+    assert talk.take() is None and not talk.session.settled
+    talk.hear(Outcome(1, (11,), ()))
+    assert talk.session.settled
+    talk.deliver(delivery(3, 12))
+    assert talk.take() == 12
+
+
 def trainer(run=5):
     """Sessions of one trainer with two owners, where it is of this run."""
     first = Session("feed", b"nonce", 0, 0, 1, owner=0)
