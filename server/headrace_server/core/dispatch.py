@@ -275,9 +275,7 @@ class Dispatcher(EpochBorders):
             batch = self._leases.adopt(token, session, now)
             if batch is not None:
                 batch.wait_no_more()
-                trainer.following = (
-                    batch.round_name
-                )  # it may return this one, which comes next then
+        self._tell_of_none_after(trainer)
 
     def resend(self, session: int, last_seq: int) -> None:
         """Resend what a session that reconnected has not received, under the same tokens."""
@@ -393,6 +391,7 @@ class Dispatcher(EpochBorders):
             if trainer := self._trainers.present.get(session):
                 self._lifecycle.resend(trainer, last_seq, leases)
                 trainer.knows_nothing()
+                self._tell_of_none_after(trainer)
                 self._trainers.ask(session)
         self._resends.clear()
 

@@ -78,6 +78,12 @@ class DispatchState:
         if supply is not self._supply:
             self._supply, self._claims = supply, claims_of(supply, self._lifecycle, self._claims)
 
+    def _tell_of_none_after(self, trainer: Trainer) -> None:
+        """Leave untold what follows the batches of its last session, for it may return some."""
+        mine = self._leases.of_session(trainer.session)
+        adopted = (lease.batch.round_name for lease in mine if not lease.seq)
+        trainer.following = next(adopted, None)
+
     def _held_by(self, session: int) -> int:
         """Return the number of batches that count against the credits of a session.
 

@@ -1249,6 +1249,8 @@ def test_a_rank_that_returns_with_batches_is_told_of_none_after_them_for_it_may_
     d.leave(1), d.take_effects()
     d.join(2, 0.0, 0, 1), d.adopt(2, (token,), 0.0)
     assert kinds(d.take_effects(), Following) == []
+    d.resend(2, 0)  # its greeting was repeated
+    assert kinds(d.take_effects(), Following) == []
     d.give_back(2, (token,)), d.window(2, 1)
     assert sent(d) == [(2, (0, 0))]
 
