@@ -36,7 +36,8 @@ from headrace_proto.interrupts import start
 
 from .address_lookup import AddressLookup
 from .connection import Connection
-from .session import Session, agree_on_run
+from .session import Session
+from .shares import agree_on_run
 from .silent_servers import SilentServers
 from .transports import Sleep, Waker, check_files
 

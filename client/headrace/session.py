@@ -383,19 +383,6 @@ class Session(HelloFacts):
         return Bye(self.welcome.session) if self.connected and self.welcome is not None else None
 
 
-def agree_on_run(sessions: Sequence[Session]) -> None:
-    """Greet owners again that know this trainer by another run than the first owner does.
-
-    A first greeting that was repeated has two answers where the owner died in between: its next
-    life begins another run.
-    """
-    run = sessions[0].run
-    for session in sessions[1:]:
-        if session.run != run:
-            session.run = run
-            session.greet()
-
-
 #: How each message but a Deliver is handled; those that are not listed answer requests.
 _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Welcome: Session._on_welcome,

@@ -268,14 +268,13 @@ class Dispatcher(EpochBorders):
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
         """Give batches back to a trainer that was given up and returns as a new session."""
-        trainer = self._trainers.present.get(session)
-        if trainer is None:
+        if session not in self._trainers.present:
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
             batch = self._leases.adopt(token, session, now)
             if batch is not None:
                 batch.wait_no_more()
-        self._tell_of_none_after(trainer)
+        self._tell_of_none_after(self._trainers.present[session])
 
     def resend(self, session: int, last_seq: int) -> None:
         """Resend what a session that reconnected has not received, under the same tokens."""
@@ -289,10 +288,9 @@ class Dispatcher(EpochBorders):
     def seen(self, session: int, now: float) -> bool:
         """Note a sign of life; False where the session is not known."""
         trainer = self._trainers.present.get(session)
-        if trainer is None:
-            return False
-        trainer.seen = now
-        return True
+        if trainer is not None:
+            trainer.seen = now
+        return trainer is not None
 
     def leave(self, session: int) -> None:
         """End a session: its batches go to others."""

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from headrace.leases import Received
 from headrace.requests import DrainInput, FlushStates, StatesPart
-from headrace.session import Session, agree_on_run
+from headrace.session import Session
+from headrace.shares import agree_on_run
 from headrace_proto.errors import (
     Cancelled,
     ConnectionLost,

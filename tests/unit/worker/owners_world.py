@@ -21,7 +21,8 @@ from unittest import mock
 
 import headrace_server as hs
 from headrace.any_order import merge_of
-from headrace.session import Session, agree_on_run
+from headrace.session import Session
+from headrace.shares import agree_on_run
 from headrace_proto.messages import FROM_TRAINER, Step
 from headrace_proto.placement import next_term
 from headrace_server.process.config import FeedConfig, RunConfig
