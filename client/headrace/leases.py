@@ -80,6 +80,8 @@ class Leases:
     # … whether the owner has still to be asked for it …
     _take_due: bool = field(init=False, default=False)
     _said_take: int = field(init=False, default=0)  # … and number of the last take that was sent
+    #: Deliveries up to this one may have crossed a take: the server hands their rows out again.
+    _crossed_upto: int = field(init=False, default=0)
 
     _said_window: int = field(init=False, default=0)
     _held: set[int] = field(init=False, default_factory=set)  # ready, or in the trainer's hands
@@ -223,14 +225,16 @@ class Leases:
                 self.mapped.add(token)
             source = frames[delivery.frame - 1] if inline else self.memory
             self.ready.append(Received(delivery, source, self.openings, self.mapped))
-            if delivery.meta or self.sized[0]:
+            if delivery.meta or self.sized[0] or delivery.seq <= self._crossed_upto:
                 self._check_take(delivery)
 
     def _check_take(self, delivery: Delivery) -> None:
         """Return a delivery to the server if it does not belong to the current take."""
-        if delivery.meta.get("take", 0) != self.sized[0]:
+        take = delivery.meta.get("take", 0)
+        if take != self.sized[0] or (not take and delivery.seq <= self._crossed_upto):
             self._let_go(self.ready.pop())
-        elif self.sized[0]:
+        elif take:  # nothing that crossed it comes later
+            self._crossed_upto = 0
             self._take_due, self._said_take, self._said_window = False, 0, self.last_seq
 
     def _let_ready_go(self) -> None:
@@ -298,6 +302,7 @@ class Leases:
         if request == before:
             return []
         if request:
+            self._crossed_upto = max(self._crossed_upto, self._said_window)
             self._said_window = self.last_seq  # the server forgets the window
         return [Take(session, request or before, rows, self.last_seq)]
 

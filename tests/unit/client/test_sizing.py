@@ -73,6 +73,24 @@ def test_a_take_is_withdrawn_where_another_owner_gave_the_batch():
     assert not session.idle, "it may have enough for fewer rows"
 
 
+def test_a_batch_that_crossed_a_withdrawn_take_is_not_used():
+    """The server has taken it back; that which it sends after the withdrawal is used."""
+    session = opened(prefetch=1)
+    session.prefetch = 0
+    session.want()
+    said(session)
+    session.begin_take(5, 3)
+    session.want()
+    said(session)
+    session.end_take()
+    session.want()
+    said(session)
+    deliver(session, 1)
+    assert not session.ready and said(session) == [Step(1, 2, returned=(101,))]
+    deliver(session, 2)
+    assert session.take().delivery.seq == 2
+
+
 def test_a_take_is_resent_to_a_server_that_does_not_know_it():
     session = opened()
     session.begin_take(5, 3)
