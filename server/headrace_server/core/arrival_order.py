@@ -141,6 +141,7 @@ class ArrivalOrder(InStep):
             order = indices.argsort(kind="stable")[:size]
             slots = np.concatenate([waiting, slots])[order]
             further[: len(order)] = order >= len(waiting)
+        slots = slots[:size]  # a take may have more rows
         missing = size - len(slots)
         if self._fresh.count < missing:
             return None

@@ -554,3 +554,17 @@ def test_released_examples_that_fill_no_batch_after_the_end_are_dropped():
     assert not machine.done
     machine.release(batch)
     assert machine.done and machine.dropped() == {"remainder": 1}
+
+
+def test_the_batch_expected_after_one_of_more_rows_has_the_declared_size():
+    """A restarted owner knows the batch of a take, and not yet that trainers name sizes."""
+    machine = ArrivalOrder(4, None, True)
+    feed = Feed(machine, [3] * 9, [9])
+    machine.want(6, stripe=1)
+    while (batch := feed.next_draft()) is None:
+        pass
+    assert len(batch) == 6
+    machine.sized = False
+    expected = machine.expected()
+    assert expected.slots.tolist() == batch.slots.tolist()[:4]
+    assert expected.segments.tolist() == [1] * 4
