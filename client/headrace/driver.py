@@ -230,10 +230,7 @@ class Driver:
 
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""
-        due_s = inf
-        for session in self.sessions:
-            due_s = min(due_s, session.due_in(now))
-        return due_s
+        return min([session.due_in(now) for session in self.sessions], default=inf)
 
     def _wake(self) -> None:
         """Wake the lazy thread."""

@@ -42,8 +42,7 @@ from .hello import HelloFacts
 from .leases import Received
 from .requests import Requests
 
-#: Messages that are handled whatever session is open, also where none is.
-_OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)
+_OF_NO_SESSION = (Welcome, Refused, ServedShare, Pulse)  # handled also where none is open
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
 _SILENT = 2.5  # heartbeats without an answer after which the server counts as lost
 
