@@ -75,6 +75,8 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
 def _parted(named: str) -> tuple[str, str]:
     """Split a target: the name of the feed (or none), and the rest."""
     name, sign, target = named.partition("=")
+    if sign and not name:
+        raise ValueError(f"{named!r:.120} has no name of a feed before the =")
     return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
 
 

@@ -46,6 +46,8 @@ def test_a_target_may_name_its_feed(feeds: str):
     assert list(load([f"speech={feeds}:one", f"{feeds}:one"])) == ["speech", "one"]
     with pytest.raises(TypeError, match="is a dict, which names its feeds itself"):
         load([f"speech={feeds}:both"])
+    with pytest.raises(ValueError, match=r"'=.*feeds\.py:one' has no name of a feed before the ="):
+        load([f"={feeds}:one"])
 
 
 @pytest.mark.parametrize(
