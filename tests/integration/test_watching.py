@@ -267,57 +267,46 @@ def test_states_that_are_kept_are_counted(tmp_path: Path):
         assert store["since_commit_s"] is not None and store["faults"] == []
 
 
-def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
-    command = [sys.executable, "-m", "headrace_server.cli"]
+@contextlib.contextmanager
+def command_line_server(*options: str) -> Iterator[tuple[WarmPopen, str, str]]:
+    """Yield the process of ``headrace serve``, the address for trainers, and that of HTTP."""
     target = "tests.integration.test_watching:forever"
-    serve = [*command, "serve", target, "--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
+    where = ["--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
+    serve = [sys.executable, "-m", "headrace_server.cli", "serve", target, *where, *options]
     process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     with process.stdout:
         address = process.stdout.readline().split()[-1]
         shown = process.stdout.readline().split()[-1]
         try:
-            with headrace.connect(address, timeout=PATIENCE_S) as feed:
-                next(feed)
-                thread = threading.Thread(target=lambda: feed.close())
-                run = subprocess.run(
-                    [*command, "drain", "--wait", "0", "--http", shown],
-                    capture_output=True,
-                    text=True,
-                    timeout=PATIENCE_S,
-                )
-                assert run.returncode == 1 and "still out" in run.stdout, run.stderr
-                thread.start()
-                thread.join(PATIENCE_S)
-            assert process.wait(PATIENCE_S) == 0
+            yield process, address, shown
         finally:
             process.kill()
             process.wait(PATIENCE_S)
+
+
+def test_drain_ends_a_server_of_the_command_line_well():
+    with command_line_server() as (process, address, shown):
+        with headrace.connect(address, timeout=PATIENCE_S) as feed:
+            next(feed)
+            thread = threading.Thread(target=lambda: feed.close())
+            drain = ["-m", "headrace_server.cli", "drain", "--wait", "0", "--http", shown]
+            run = warm_run(*drain)
+            assert run.returncode == 1 and "still out" in run.stdout, run.stderr
+            thread.start()
+            thread.join(PATIENCE_S)
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_server_that_ends_before_its_trainers_commit_was_not_drained():
-    command = [sys.executable, "-m", "headrace_server.cli"]
-    target = "tests.integration.test_watching:forever"
-    options = ["--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0", "--drain-timeout", "0.1"]
-    serve = [*command, "serve", target, *options]
-    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment())
-    assert process.stdout is not None
-    with process.stdout:
-        address = process.stdout.readline().split()[-1]
-        shown = process.stdout.readline().split()[-1]
-        try:
-            feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
-            next(feed)
-            run = warm_run("-m", "headrace_server.cli", "drain", "--http", shown)
-            assert (run.returncode, run.stdout) == (
-                1,
-                "the server has ended, and 1 batches were still out\n",
-            )
-            with contextlib.suppress(headrace.HeadraceError):  # none where it knows of the end
-                feed.close()
-        finally:
-            process.kill()
-            process.wait(PATIENCE_S)
+    with command_line_server("--drain-timeout", "0.1") as (_, address, shown):
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
+        next(feed)
+        run = warm_run("-m", "headrace_server.cli", "drain", "--http", shown)
+        said = "the server has ended, and 1 batches were still out\n"
+        assert (run.returncode, run.stdout) == (1, said)
+        with contextlib.suppress(headrace.HeadraceError):  # none where it knows of the end
+            feed.close()
 
 
 def forever() -> hs.Pipeline:
