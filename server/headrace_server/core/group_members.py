@@ -23,7 +23,7 @@ from .dispatch import Dispatcher
 from .dispatch_effects import Batch, JoinRefused
 from .dispatch_state import NOTHING_LEFT
 from .group_state import Group, MemberPlace
-from .trainers import MAX_WAITING
+from .trainers import LATE_S, MAX_WAITING
 
 
 class GroupMembers(Dispatcher):
@@ -54,7 +54,7 @@ class GroupMembers(Dispatcher):
         fault = group.fault(hello)
         if not fault and any(one.nonce == hello.nonce for one in group.members if not one.session):
             return True
-        asked = self._asked.first(hello.nonce, now)
+        asked = self._asked.first(hello.nonce, now) + LATE_S
         if (fault or group.begun) and any(one.seen <= asked for one in group.present):
             return False
         if fault:

@@ -25,7 +25,7 @@ from headrace_proto.messages import Hello
 from .bounded_map import BoundedMap
 from .dispatch_effects import JoinRefused
 from .end_of_feed import RETURN_S
-from .trainers import MAX_WAITING, Trainer
+from .trainers import LATE_S, MAX_WAITING, Trainer
 
 #: A number from the wire must leave room for the runs after it.
 MAX_RUN = 1 << 62
@@ -62,7 +62,7 @@ class Runs:
         self.check(hello)
         rank, named = hello.rank, hello.run  # 0 if it comes for the first time
         asked = self._asked.first(hello.nonce, now)
-        there = {trainer.rank: trainer.seen > asked for trainer in present}
+        there = {trainer.rank: trainer.seen > asked + LATE_S for trainer in present}
         if not named and not there:
             # Trainers of an earlier life are on their way, if they live.
             returns = bool(self.current) and not self._ranks and now < asked + RETURN_S

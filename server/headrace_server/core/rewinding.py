@@ -27,7 +27,7 @@ from enum import Enum
 from headrace_proto.errors import FeedInUse
 
 from .bounded_map import BoundedMap
-from .trainers import MAX_WAITING
+from .trainers import LATE_S, MAX_WAITING
 
 #: Takes the place of a snapshot's name: the state before the first batch.
 BEGINNING = "beginning"
@@ -101,7 +101,7 @@ class Rewinding:
         """Judge a Hello with a token, the first one or a repeated one."""
         if resume == self.snapshot and self.untouched:
             return Judgement.JOIN
-        asked = self._asked.first(nonce, now)
+        asked = self._asked.first(nonce, now) + LATE_S
         others = [m for m in members if m.process != process]
         group = [m for m in others if m.resumed == resume == self.snapshot]
         if any(m.seen > asked for m in group):

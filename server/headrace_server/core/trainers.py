@@ -22,6 +22,9 @@ from .dispatch_effects import JoinRefused
 MAX_WORLD = 65_536
 #: Maximum number of trainers whose first request is remembered while they wait to be let in.
 MAX_WAITING = 10_000
+#: A message that comes later than this after another trainer has first asked shows that its sender
+#: lives; an earlier one may be late, of a trainer that is dead.
+LATE_S = 2.5
 
 
 @dataclass(slots=True, eq=False)

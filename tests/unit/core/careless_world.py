@@ -30,6 +30,7 @@ from headrace_server.core.dispatch_effects import (
 )
 from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.lane_order import LaneOrder
+from headrace_server.core.trainers import LATE_S
 
 from .greetings import hello
 
@@ -294,7 +295,7 @@ class World:
         quiet = 0
         while not (self.d.ended and all(p.finished for p in self.partitions)):
             before = self.state()
-            self.now += 0.01
+            self.now += LATE_S
             for session in self.trainers:
                 self.d.seen(session, self.now)
             self.fill()

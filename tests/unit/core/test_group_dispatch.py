@@ -26,6 +26,7 @@ from headrace_server.core.dispatch_effects import (
     StoreLanes,
 )
 from headrace_server.core.group_dispatch import GroupDispatcher
+from headrace_server.core.trainers import LATE_S
 from tests.examples import some
 
 from .greetings import hello
@@ -117,7 +118,7 @@ class World:
         self.trainers[i] = Trainer(b"%d" % self.random.getrandbits(64), old.size)
         for other in self.trainers:
             if other.session:
-                self.d.seen(other.session, 1.0)  # else it would have to wait
+                self.d.seen(other.session, 1.0 + LATE_S)  # else it would have to wait
         self.join(self.trainers[i])
 
     def restart(self) -> None:

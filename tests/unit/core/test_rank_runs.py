@@ -7,7 +7,7 @@ import pytest
 from headrace_server.core.dispatch_effects import JoinRefused
 from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.core.rank_runs import Runs
-from headrace_server.core.trainers import Trainer
+from headrace_server.core.trainers import LATE_S, Trainer
 
 from .greetings import hello
 
@@ -55,14 +55,16 @@ def test_a_job_that_starts_again_is_another_run():
 
 def test_a_rank_that_comes_back_is_of_the_run_of_those_that_live():
     """1. Rank 0 dies and comes back; rank 1 has sent nothing since.
-    2. A message of rank 1 comes.
+    2. A message of rank 1 comes, which may be from before its death.  3. Another one comes.
     """
     feed = Feed()
     feed.join(b"a0", 0), feed.join(b"a1", 1)
     feed.leave(0)
     assert feed.judge(b"b0", 0, now=5.0) is None
-    feed.hear(1, 5.5)
-    assert feed.join(b"b0", 0, now=6.0) == 1
+    feed.hear(1, 5.0 + LATE_S)
+    assert feed.judge(b"b0", 0, now=8.0) is None
+    feed.hear(1, 8.5)
+    assert feed.join(b"b0", 0, now=9.0) == 1
 
 
 def test_a_rank_that_comes_back_begins_another_run_once_the_others_are_found_dead():
@@ -80,8 +82,10 @@ def test_a_place_that_a_living_trainer_has_is_not_waited_for():
     feed = Feed()
     feed.join(b"a0", 0)
     assert feed.judge(b"b0", 0, now=5.0) is None
-    feed.hear(0, 5.5)
-    assert feed.judge(b"b0", 0, now=6.0) == 1  # and is refused when it joins
+    feed.hear(0, 5.0 + LATE_S)
+    assert feed.judge(b"b0", 0, now=8.0) is None  # it may be dead, and its message late
+    feed.hear(0, 8.5)
+    assert feed.judge(b"b0", 0, now=9.0) == 1  # and is refused when it joins
 
 
 def test_another_number_of_ranks_waits_for_the_death_of_those_that_are_there():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.rewinding import BEGINNING, Judgement, PresentTrainer, Rewinding
+from headrace_server.core.trainers import LATE_S
 
 S, OTHER = "snapshot", "another"
 
@@ -25,7 +26,9 @@ def test_a_trainer_of_a_living_group_joins_once_another_member_has_greeted():
     feed = Rewinding(1, S)
     assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 0.9)], 1.0) is Judgement.WAIT
     assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 0.9)], 2.0) is Judgement.WAIT
-    assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 2.5)], 3.0) is Judgement.JOIN
+    late = [PresentTrainer(b"q", S, 1.0 + LATE_S)]  # of one that may be dead
+    assert feed.judge(b"n", b"p", S, late, 4.0) is Judgement.WAIT
+    assert feed.judge(b"n", b"p", S, [PresentTrainer(b"q", S, 4.5)], 5.0) is Judgement.JOIN
 
 
 def test_a_group_that_is_given_up_has_the_feed_taken_back():
@@ -74,9 +77,11 @@ def test_a_return_to_the_beginning_is_refused_once_another_trainer_has_greeted()
     feed = Rewinding(1, S)
     others = [PresentTrainer(b"q", S, 0.9), PresentTrainer(b"r", "", 0.5)]
     assert feed.judge(b"n", b"p", BEGINNING, others, 1.0) is Judgement.WAIT
-    alive = [PresentTrainer(b"q", S, 1.9)]
-    assert feed.judge(b"n", b"p", BEGINNING, alive, 2.0) is Judgement.REFUSE
-    assert feed.judge(b"m", b"p", BEGINNING, [], 3.0) is Judgement.TAKE_BACK
+    late = [PresentTrainer(b"q", S, 1.0 + LATE_S)]
+    assert feed.judge(b"n", b"p", BEGINNING, late, 4.0) is Judgement.WAIT
+    alive = [PresentTrainer(b"q", S, 4.5)]
+    assert feed.judge(b"n", b"p", BEGINNING, alive, 5.0) is Judgement.REFUSE
+    assert feed.judge(b"m", b"p", BEGINNING, [], 6.0) is Judgement.TAKE_BACK
 
 
 def test_trainers_that_start_a_feed_anew_together_are_a_group():
@@ -86,7 +91,7 @@ def test_trainers_that_start_a_feed_anew_together_are_a_group():
         is Judgement.WAIT
     )
     assert (
-        feed.judge(b"n", b"p", BEGINNING, [PresentTrainer(b"q", BEGINNING, 1.5)], 2.0)
+        feed.judge(b"n", b"p", BEGINNING, [PresentTrainer(b"q", BEGINNING, 4.5)], 5.0)
         is Judgement.JOIN
     )
 
@@ -96,5 +101,5 @@ def test_trainers_that_acknowledged_the_end_do_not_use_the_feed_and_still_form_a
     assert Rewinding().judge(b"n", b"p", BEGINNING, ended, 1.0) is Judgement.TAKE_BACK
     feed = Rewinding(1, BEGINNING)
     feed.judge(b"n", b"p", BEGINNING, ended, 1.0)
-    ended = [PresentTrainer(b"q", BEGINNING, 2.0, uses=False)]
-    assert feed.judge(b"n", b"p", BEGINNING, ended, 2.0) is Judgement.JOIN
+    ended = [PresentTrainer(b"q", BEGINNING, 4.5, uses=False)]
+    assert feed.judge(b"n", b"p", BEGINNING, ended, 5.0) is Judgement.JOIN

@@ -30,9 +30,8 @@ from headrace_server.worker import outbox
 
 from .played_owner import FEED, OWNERS, PARTITIONS, Owner
 
-#: Refusals after which a trainer joins again: of one that slept while others began another run, and
-#: where a late message of a dead trainer made it seem alive.
-_EXCUSES = "is of a run that is over", "are there already", "is taken by another trainer"
+#: The refusal of a trainer that slept while others began another run; it joins again.
+_EXCUSE = "is of a run that is over"
 _LOOK_S, _STEP_S, _WAIT_S = 0.25, 0.2, 0.02
 #: Time of a burst of faults, of all bursts, and in which all must end after the last one.
 _BURST_S, _FAULTS_S, _END_S = 2.0, 4.0, 120.0
@@ -124,7 +123,7 @@ class Trainer:
         if self.gone or self.asleep:
             return
         if failure := next((one.failure for one in self.sessions if one.failure), None):
-            assert any(excuse in str(failure) for excuse in _EXCUSES), failure
+            assert _EXCUSE in str(failure), failure
             self.leave()
             return
         if self.merge is None:

@@ -96,12 +96,12 @@ def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool
     with pytest.raises(Later, match="other trainers may use the feed"):
         desk.admit(restarting(), [PresentTrainer(b"q", "", 0.9)], 1.0)
     with pytest.raises(FeedInUse, match="headrace restart f --force"):
-        desk.admit(restarting(), [PresentTrainer(b"q", "", 2.9)], 3.0)
+        desk.admit(restarting(), [PresentTrainer(b"q", "", 4.5)], 5.0)
     with pytest.raises(Later, match="is being started from its beginning"):
-        desk.admit(restarting(), [], 4.0)
+        desk.admit(restarting(), [], 6.0)
     asked = ("take_back", {"snapshot": BEGINNING})
     assert desk.reports == [asked]
-    desk.admit(restarting(generation=0), [PresentTrainer(b"q", "", 2.9)], 5.0)  # it reconnects
+    desk.admit(restarting(generation=0), [PresentTrainer(b"q", "", 4.5)], 7.0)  # it reconnects
 
 
 def test_a_trainer_from_before_the_restart_is_refused_with_that_reason():

@@ -66,6 +66,15 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=True,
     faults=4,
 )
+@example(  # messages of a dead member come after another one has greeted in its place
+    seed=805518345,
+    order="",
+    counts=[[1, 3, 4, 1, 3, 3, 2], [2, 2], [1, 3, 3, 4, 4]],
+    trainers=(2, 2),
+    local=False,
+    in_step=False,
+    faults=14,
+)
 def test_ranks_and_groups_of_two_owners_come_to_the_end_whatever_befalls_them(
     seed: int,
     order: str,
