@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, is_mistake
 
 from .connecting import connect
 from .prefetch import AUTO
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = measure(feed, options.seconds)
     except (HeadraceError, ValueError, TypeError, ImportError) as error:
         print(f"headrace: {error}", file=sys.stderr)
-        return 1 if isinstance(error, HeadraceError) else 2
+        return 2 if is_mistake(error) else 1
     if options.json:
         print(json.dumps(found))
         return 0

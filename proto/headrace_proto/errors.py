@@ -49,6 +49,7 @@ __all__ = [
     "VersionMismatch",
     "code_of",
     "from_code",
+    "is_mistake",
     "rewording",
 ]
 
@@ -156,6 +157,11 @@ def code_of(error: BaseException) -> str:
 def from_code(code: str, text: str) -> HeadraceError:
     """Return the error of a code and a text; a code of a later version becomes a ServerError."""
     return _CODES.get(code, ServerError)(text)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Return whether the caller asked for what can not be, and nothing failed: exit code 2."""
+    return isinstance(error, UnknownFeed) or not isinstance(error, HeadraceError)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, is_mistake
 
 WELL = 0
 FAILED = 1
@@ -41,6 +41,5 @@ def paragraph(error: BaseException) -> str:
 
 def code_of(error: BaseException) -> int:
     """Return the exit code for an error of ``SHOWN``."""
-    if isinstance(error, HeadraceError):
-        return FAILED
-    return FAILED if isinstance(error, OSError) and error.errno in _MACHINE else MISTAKE
+    of_machine = isinstance(error, OSError) and error.errno in _MACHINE
+    return MISTAKE if is_mistake(error) and not of_machine else FAILED

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, UnknownFeed
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
@@ -53,7 +53,7 @@ def feed_of(state: Path, feed: str | None) -> str:
         )
     listed = ", ".join(recorded)
     what = "name one of the feeds" if feed is None else f"there is no flight of feed {feed!r}"
-    raise ServerError(f"{what}; {state} has recorded {listed}")
+    raise UnknownFeed(f"{what}; {state} has recorded {listed}")
 
 
 def served_as(state: Path, feed: str, parse: Callable[[Any], T]) -> T:

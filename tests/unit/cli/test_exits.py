@@ -6,7 +6,13 @@ import errno
 
 import pytest
 
-from headrace_proto.errors import ConnectionLost, FilesMissing, HeadraceError, ServerError
+from headrace_proto.errors import (
+    ConnectionLost,
+    FilesMissing,
+    HeadraceError,
+    ServerError,
+    UnknownFeed,
+)
 from headrace_server.cli import exits
 
 
@@ -17,6 +23,7 @@ from headrace_server.cli import exits
         (FilesMissing("x"), exits.FAILED),  # a ValueError and an OSError, too
         (ConnectionLost("x"), exits.FAILED),
         (HeadraceError("x"), exits.FAILED),
+        (UnknownFeed("x"), exits.MISTAKE),
         (ValueError("x"), exits.MISTAKE),
         (ImportError("x"), exits.MISTAKE),
         (FileNotFoundError(errno.ENOENT, "x"), exits.MISTAKE),

@@ -56,5 +56,7 @@ def test_the_bench_reports_what_it_can_not_measure(capsys: pytest.CaptureFixture
     assert main(["tcp://127.0.0.1:1", "--consume", "--timeout", "0.2"]) == 1
     assert "no server answered" in capsys.readouterr().err
     with hs.run(hs.from_examples([{"x": 1}]).batch(1)) as server:
+        assert main([server.address, "--consume", "--feed", "absent"]) == 2
+        assert "no feed 'absent'" in capsys.readouterr().err
         assert main([server.address, "--consume"]) == 1
     assert "too few to measure" in capsys.readouterr().err

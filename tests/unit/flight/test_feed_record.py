@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, UnknownFeed
 from headrace_proto.messages import Hello
 from headrace_server.core.dispatch_effects import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
@@ -298,7 +298,7 @@ def test_a_record_of_another_release_is_refused_with_the_remedy(tmp_path: Path) 
 
 def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
     fates(tmp_path, [sent(1, 0)])
-    with pytest.raises(ServerError, match=r"no flight of feed 'g'; .* has recorded f"):
+    with pytest.raises(UnknownFeed, match=r"no flight of feed 'g'; .* has recorded f"):
         feed_of(tmp_path, "g")
     with pytest.raises(ServerError, match="holds no record of a feed"):
         feed_of(tmp_path / "feeds", None)
