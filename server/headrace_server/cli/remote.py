@@ -196,7 +196,10 @@ def inspect(options: Namespace) -> int:
     path = f"/inspect?key={quote(key)}"
     if options.feed is not None:
         path += f"&feed={quote(options.feed)}"
-    answers = [asker.get(path) for asker in askers(options)]
+    servers = askers(options)
+    for asker in servers:
+        asker.status()  # which refuses the answers of strangers
+    answers = [asker.get(path) for asker in servers]
     answer = dict(answers[0])
     for part in ("found", "unheard"):
         answer[part] = [one for each in answers for one in each[part]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -11,7 +13,7 @@ from headrace_server.watch.http import HttpOptions, HttpService
 
 from ..watch.watched import Watched
 
-__all__ = ["Served", "other", "served"]
+__all__ = ["Served", "other", "served", "stranger"]
 
 
 class Served(Watched):
@@ -28,6 +30,32 @@ def serving() -> Iterator[Served]:
     server.address = service.address
     yield server
     service.close()
+
+
+@contextlib.contextmanager
+def stranger(status: int, kind: str, body: bytes) -> Iterator[str]:
+    """Yield the URL of another kind of server, which has one answer to everything."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from headrace_server.cli import main
 
 from ..watch.statuses import feed
-from .served import Served, served
+from .served import Served, served, stranger
 
 __all__ = ["served"]
 
@@ -71,3 +71,13 @@ def test_a_key_may_be_any_bytes(served: Served, capsys: pytest.CaptureFixture[st
 def test_a_feed_without_segments_is_a_mistake(served: Served, capsys: pytest.CaptureFixture[str]):
     assert inspected(served, "k", "--feed", "plain") == 2
     assert "has no segments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"[1, 2]", b'{"found": 3}', b"null", b"<html>hello</html>"])
+def test_another_kind_of_server_is_told_in_a_line(
+    answer: bytes, capsys: pytest.CaptureFixture[str]
+):
+    with stranger(200, "application/json", answer) as url:
+        assert main(["inspect", "k", "--http", url]) == 1
+    said = f"headrace: the peer at {url} (which answers 200) is no headrace server\n"
+    assert capsys.readouterr().err == said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from headrace_proto.token import SNAPSHOT
 from headrace_server.watch.http_client import HttpClient, shown, snapshot_of_all
 from tests.patience import PATIENCE_S
 
-from ..cli.served import Served, served
+from ..cli.served import Served, served, stranger
 
 __all__ = ["served"]
 
@@ -83,34 +82,14 @@ def test_what_a_terminal_would_obey_is_shown_and_not_done():
         (200, "text/html", b"<html>hello</html>"),
         (200, "application/json", b"[1, 2]"),
         (200, "application/json", b'{"status": "up"}'),
+        (200, "application/json", b"[" * 100_000),
     ],
 )
 def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: bytes):
     """A command must not show the page of a stranger."""
-
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with pytest.raises(ServerError) as caught:
-                HttpClient(f"http://127.0.0.1:{server.server_port}").status()
-        finally:
-            server.shutdown()
-            thread.join()
-    assert str(caught.value) == (
-        f"the peer at http://127.0.0.1:{server.server_port} (which answers {status}) is no "
-        "headrace server"
-    )
+    with stranger(status, kind, body) as url, pytest.raises(ServerError) as caught:
+        HttpClient(url).status()
+    assert str(caught.value) == f"the peer at {url} (which answers {status}) is no headrace server"
 
 
 def test_a_status_of_another_release_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
