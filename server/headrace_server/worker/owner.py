@@ -87,7 +87,8 @@ class Owner:
         trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
-        sessions = SessionTable(directory, trainers, why, life.worker, config.workers, life.number)
+        lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
+        sessions = SessionTable(directory, trainers, why, life.worker, config.workers, lives)
         channels = ChannelServer(
             directory / f"trainers-{life.worker}",
             trainers + SPARE,

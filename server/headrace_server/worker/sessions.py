@@ -38,6 +38,8 @@ logger = logging.getLogger("headrace.trainers")
 
 #: Prefix of a session's file name.
 _FILE = "trainer-"
+#: Sessions of a life before their numbers are those of the next life.
+_OF_A_LIFE = 10_000
 
 
 REMOTE, LOCAL, LEFT, LINGERING, DIED, OVER = STATES = (
@@ -139,9 +141,8 @@ class SessionTable:
     """All sessions of an owner.
 
     ``max_trainers`` bounds them, including ended ones whose trainers still map memory.  Sessions of
-    several owners in one run directory have different numbers.  The next ``life`` of an owner uses
-    the same numbers again and names its files differently, since trainers know a session by its
-    file.
+    several owners in one run directory have different numbers.  So have those of the lives of an
+    owner, since a message of the life before may come after the greeting of its trainer.
     """
 
     directory: Path
@@ -155,7 +156,7 @@ class SessionTable:
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
         self._by_identity: dict[bytes, Session] = {}
-        self._next = 1 + self.owner
+        self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
     def __len__(self) -> int:
         """Count the sessions, including ended ones with mapped memory."""

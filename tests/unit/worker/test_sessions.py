@@ -86,11 +86,12 @@ def test_sessions_of_several_owners_in_one_directory_differ_and_each_removes_its
         table.close()
 
 
-def test_a_session_of_the_next_life_of_an_owner_has_another_file(tmp_path: Path):
-    """So a greeting with what a trainer received in the life before is not taken for one of now."""
-    before, now = (SessionTable(tmp_path, life=life).open(b"a", "f", b"1") for life in range(2))
-    assert before.number == now.number and before.path != now.path
-    remove_files(tmp_path, 0, 1)
+def test_a_session_of_the_next_life_of_an_owner_has_another_number_and_another_file(tmp_path: Path):
+    """So neither a late message of the life before counts, nor a greeting with what came in it."""
+    tables = [SessionTable(tmp_path, owner=1, owners=2, life=life) for life in range(2)]
+    before, now = (table.open(b"a", "f", b"1") for table in tables)
+    assert tables[1].find(before.number, b"1") is None and before.path != now.path
+    remove_files(tmp_path, 1, 2)
     assert not list(tmp_path.iterdir())
 
 
