@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import ConnectionLost
+from headrace_proto.errors import ConnectionLost, HeadraceError, ServerError
 
 from ..process.option import Option
 from ..process.statuses import ServerStatus
@@ -51,10 +51,11 @@ TOKEN = Option(
 
 
 def askers(options: Namespace) -> list[HttpClient]:
-    """Return each server that the options or the environment name, with commas between them."""
+    """Return once each server that the options or the environment name, with commas between."""
     given, path = options.http or _DEFAULT, getattr(options, TOKEN.name, None)
     token = None if path is None else read_token(path)
-    return [HttpClient(_url(address.strip() or given), token) for address in given.split(",")]
+    urls = [_url(address.strip() or given).rstrip("/") for address in given.split(",")]
+    return [HttpClient(url, token) for url in dict.fromkeys(urls)]
 
 
 def askers_of_all(options: Namespace) -> list[HttpClient]:
@@ -63,11 +64,12 @@ def askers_of_all(options: Namespace) -> list[HttpClient]:
     A feed that only some of its servers end or restart would be in two states at once.
     """
     servers = askers(options)
-    for server in servers:
-        index, count = server.status()["share"]
-        if count > len(servers):
+    shares = [server.status()["share"] for server in servers]
+    known = len({index for index, _ in shares})
+    for server, (index, count) in zip(servers, shares, strict=True):
+        if count > known:
             raise ValueError(
-                f"http={options.http or _DEFAULT!r} names {len(servers)} of the {count} servers "
+                f"http={options.http or _DEFAULT!r} names {known} of the {count} servers "
                 f"of the feed ({server.url} has share {index}/{count}), and the others would go "
                 "on: give the addresses of all, with commas between them"
             )
@@ -110,10 +112,22 @@ def drain(options: Namespace) -> int:
 
     wait: how long to wait for commits
     """
-    servers = askers(options)
-    for asker in servers:
-        asker.post("/drain")
-    deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
+    servers, faults = [], []
+    for asker in askers(options):
+        try:
+            asker.post("/drain")
+            servers.append(asker)
+        except (HeadraceError, ValueError) as error:  # the others are drained all the same
+            faults.append(str(error))
+    code = _drained(servers, options.wait) if servers else exits.FAILED
+    if faults:
+        raise ServerError("\n".join(faults))
+    return code
+
+
+def _drained(servers: list[HttpClient], wait_s: float) -> int:
+    """Wait until servers that drain have nothing out; print what came of it, return the code."""
+    deadline = Deadline(wait_s, gap_s=TIMEOUT_S + _LOOK_S)
     seen: dict[str, int] = {}
     while True:
         out = [_out(asker) for asker in servers]

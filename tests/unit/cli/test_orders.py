@@ -90,6 +90,17 @@ def test_without_a_server_nothing_is_drained(capsys: pytest.CaptureFixture[str])
     assert "no server answers" in capsys.readouterr().err
 
 
+def test_a_living_server_is_drained_and_the_dead_ones_are_named(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    served.feeds = {"a": feed(standing=out(0))}
+    assert main(["drain", "--http", f"127.0.0.1:1,{served.address},127.0.0.1:2"]) == 1
+    said = capsys.readouterr()
+    assert served.draining and said.out == "drained: nothing is out\n"
+    for port in (1, 2):
+        assert f"no server answers at http://127.0.0.1:{port}: " in said.err
+
+
 def test_a_feed_is_closed(served: Served, capsys: pytest.CaptureFixture[str]):
     assert main(["end", "a", "--http", served.address]) == 0
     assert main(["end", "b/c&d", "--cancel", "--http", served.address]) == 0
@@ -169,6 +180,20 @@ def test_all_servers_that_are_named_are_asked(
     assert [one["whole"] for one in served.asked[2:]] == [False, True]
     assert main(["top", "--once", "--http", both]) == 2
     assert "--http names 2 servers: give --all" in capsys.readouterr().err
+
+
+def test_a_server_that_is_named_twice_is_asked_once_and_is_no_two_shares(
+    served: Served, other: Served, capsys: pytest.CaptureFixture[str]
+):
+    twice = f"{served.address},{served.address}/"
+    assert main(["end", "a", "--http", twice]) == 0
+    assert len(served.asked) == 1
+    served.share = other.share = [0, 2]
+    by_name = served.address.replace("127.0.0.1", "localhost")
+    for both in (twice, f"{served.address},{by_name}", f"{served.address},{other.address}"):
+        assert main(["end", "a", "--http", both]) == 2
+        assert "1 of the 2 servers of the feed" in capsys.readouterr().err
+    assert len(served.asked) == 1 and not other.asked
 
 
 @pytest.mark.parametrize("order", [("end", "a"), ("restart", "a"), ("snapshot",)])
