@@ -98,8 +98,7 @@ class Feed(Steering, Checkpoints):
         if self._schema is None:
             welcome = self._link.session.welcome
             if welcome is None or not welcome.schema:
-                failure = self._link.failure
-                if failure is not None:
+                if (failure := self._link.failure) is not None:
                     raise failure
                 self._claim = self._within_epochs(Session.take)
                 return {}
@@ -303,7 +302,10 @@ class Feed(Steering, Checkpoints):
         return FeedState(self)
 
     def close(self) -> None:
-        """Leave the feed.  The batch in hand is committed unless an exception is being handled."""
+        """Leave the feed.  The batch in hand is committed unless an exception is being handled.
+
+        A commit that gets no answer is an error, unless an earlier call raised that error.
+        """
         if self._link.left or os.getpid() != self._pid:
             return
         self._leave(commit=sys.exc_info()[0] is None)
@@ -367,9 +369,7 @@ class Feed(Steering, Checkpoints):
                 self._say_commits()
             elif saving is None:
                 self._say_given_back(self._commits.give_back())
-            if link.failure is not None:
-                return
-            if commit:
+            if commit and not link.failure_raised:
                 link.settle()
                 if saving is not None:
                     saving.flush()

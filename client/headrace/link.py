@@ -63,6 +63,7 @@ class Link(Owners):
         """``address``: of a server, or of several with commas between them."""
         super().__init__(address, session, prefetch or Prefetch(session.prefetch), keys, directory)
         self.left = False  # the trainer closed the feed
+        self.failure_raised = False  # by a wait, so the trainer knows of it
         self.looked_at = 0.0  # when a wait of this trainer last checked its condition
         # describes unfinished work of the trainer
         self.explain: Callable[[float], str] = lambda now: ""
@@ -356,6 +357,7 @@ class Link(Owners):
                 news = driver.news
                 for session in self.sessions:
                     if session.failure is not None:
+                        self.failure_raised = True
                         raise session.failed()
                 if driver.closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")

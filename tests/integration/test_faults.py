@@ -137,6 +137,32 @@ def test_a_break_commits_the_batch_in_hand():
     assert [first, *rest] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_feed_that_has_failed_says_once_that_the_last_commit_may_be_lost(told: bool):
+    with serving(numbered(40).batch(4)) as server:
+        feed = connect(server)
+        next(feed)
+        server.close()
+        eventually(lambda: "failed" in repr(feed))
+        if told:
+            with pytest.raises(headrace.HeadraceError, match="stop"):
+                next(feed)
+        else:
+            with pytest.raises(headrace.HeadraceError, match="stop"):
+                feed.close()
+        feed.close()
+
+
+def test_a_feed_that_has_failed_is_closed_without_an_error_where_all_is_committed():
+    with serving(numbered(40).batch(4)) as server:
+        feed = connect(server)
+        next(feed)
+        feed.commit()
+        server.close()
+        eventually(lambda: "failed" in repr(feed))
+        feed.close()
+
+
 def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tmp_path: Path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"
