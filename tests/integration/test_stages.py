@@ -138,3 +138,18 @@ def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: P
                     batch.commit()
         assert stream(kept, workers=0) == undisturbed
     assert found == undisturbed
+
+
+def test_a_sequence_of_a_function_is_shuffled_exactly_and_a_generator_ends_the_feed() -> None:
+    shuffled = hs.from_function(functions.sequence_of, 300).shuffle(seed=1).batch(50)
+    with serving(shuffled) as server, connect(server) as feed:
+        found = [i for batch in feed for i in batch["i"].tolist()]
+    assert sorted(found) == list(range(300)) and max(found[:50]) > 200
+
+    generated = hs.from_function(functions.numbered, 9, 1).shuffle(seed=1).batch(3)
+    with (
+        serving(generated) as server,
+        pytest.raises(headrace.DataError, match=r"can not be read by number.*window=n"),
+        connect(server) as feed,
+    ):
+        next(feed)

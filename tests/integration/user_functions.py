@@ -34,6 +34,10 @@ def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
         yield {"i": i, "x": np.full(nbytes, i % 251, np.uint8)}
 
 
+def sequence_of(n: int) -> list[dict[str, Any]]:
+    return [{"i": i} for i in range(n)]
+
+
 def images(n: int) -> Iterator[dict[str, Any]]:
     """Images of 150 kB, no two alike."""
     base = np.arange(224 * 224 * 3, dtype=np.uint32)

@@ -57,10 +57,11 @@ class Pipeline(Sequencing):
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        if window is None and "function" in (leaf.kind for leaf in self._source.leaves):
+        options = [leaf.options for leaf in self._source.leaves if leaf.kind == "function"]
+        if window is None and any(o["shards"] is not None or "batched" in o for o in options):
             raise ValueError(
-                "window=None: from_function can only be read forward; give the number of adjacent "
-                "examples that are mixed"
+                "window=None: from_function with shards= or batched=True can only be read forward; "
+                "give the number of adjacent examples that are mixed"
             )
         order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
         return replace(self, _order=order)

@@ -136,9 +136,14 @@ def test_the_schema_is_known_until_a_map_that_declares_none():
         (lambda p: p.shuffle(reshuffle="no"), TypeError, "reshuffle='no'"),
         (lambda p: p.shuffle().shuffle(), ValueError, "called twice"),
         (
-            lambda p: hs.from_function("m:f").take(3).shuffle(1),
+            lambda p: hs.from_function("m:f", shards=2).take(3).shuffle(1),
             ValueError,
-            "window=None: from_function can only be read forward",
+            "window=None: from_function with shards= or batched=True can only be read forward",
+        ),
+        (
+            lambda p: p.concat(hs.from_function("m:f", batched=True)).shuffle(1),
+            ValueError,
+            "window=None: from_function with shards= or batched=True",
         ),
         (lambda p: p.repeat().shuffle(), ValueError, "would mix the examples of different epochs"),
         (lambda p: p.repeat(1).shuffle(), ValueError, "before repeat"),
