@@ -174,8 +174,11 @@ def test_no_examples_are_a_source_of_none() -> None:
 @pytest.mark.parametrize("at", [1, 8])
 def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at: int) -> None:
     reader = opened("function", function=HERE + "broken", args=[at])
-    with pytest.raises(DataError, match=rf"broken, record {at}: it raised KeyError: 'no such"):
+    with pytest.raises(
+        DataError, match=rf"broken, record {at}: it raised KeyError: 'no such"
+    ) as seen:
         reader.read(0, b"", 20)
+    assert str(seen.value).endswith("; nothing after that can be read")
     bad = BadRecords(skip=True)
     reader = opened("function", function=HERE + "broken", args=[at], bad=bad)
     chunk, end = reader.read(0, b"", 20)

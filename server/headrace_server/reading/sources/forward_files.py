@@ -27,6 +27,9 @@ _INFLATE: Final = 1024 * 1024
 MOST_LINE: Final = 1 << 30
 MARK: Final = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors add
 
+#: Ends the error where the rest of a stream is lost.
+NOTHING_AFTER: Final = "; nothing after that can be read"
+
 
 class Damaged(Exception):
     """No record can be read after this place; ``reason`` is its short name."""

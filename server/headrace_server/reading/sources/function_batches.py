@@ -25,6 +25,7 @@ from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import Fields, Results
 
 from .factory import Factory, raised
+from .forward_files import NOTHING_AFTER
 from .record_streams import Place, Streams
 
 #: Maximum number of rows of one batch: their numbers alone take 128 MiB.
@@ -140,7 +141,7 @@ class _Walk:
             return False
         except Exception as error:  # a generator that raised is finished
             where = f"{self._batches.name}, batch {self.place.record}"
-            self._bad.report(DataError(f"{where}: {raised(error)}"))
+            self._bad.report(DataError(f"{where}: {raised(error)}{NOTHING_AFTER}"))
             return False
         self._batch, self._rows = self._batches.chunk(given, self.place, self._bad)
         return True

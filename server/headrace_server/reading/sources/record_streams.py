@@ -27,7 +27,7 @@ from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.reader import BadRecords, Opening
 
 from .example_rows import Row, RowSource, Shown, schema_of
-from .forward_files import Damaged
+from .forward_files import NOTHING_AFTER, Damaged
 
 #: Maximum number of files kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
@@ -168,7 +168,7 @@ class Records(RowSource):
         try:
             yield from records(self)
         except Damaged as error:
-            last = Record(self.place, None, str(error), error.reason)
+            last = Record(self.place, None, f"{error}{NOTHING_AFTER}", error.reason)
         self._ended = True
         if last is not None:
             yield last
