@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.driver import Driver
 from headrace.leases import Received
 from headrace.link import Link
 from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
@@ -214,6 +215,23 @@ def test_an_owner_that_is_started_again_is_greeted_and_the_other_is_not(link: Li
     batch = Delivery(1, 1, 0, 0, 1, 0, [], {}, "", 0, 1)
     owners.say(0, Deliver(17, (batch,)), b"")
     assert taking.end().delivery.token == 1
+
+
+def test_the_second_owner_is_greeted_in_a_later_run_of_the_first_while_the_trainer_does_nothing(
+    peer: Peer, owners: Owners
+):
+    """The greeting of the first was repeated, and the next life of that owner has answered, too."""
+    first, second = (Session("f", b"nonce", 0, 0, 1, owner=owner) for owner in (0, 1))
+    driver = Driver(peer.address, first, others=[second])
+    try:
+        for owner, run in ((0, 5), (1, 5), (0, 6)):
+            if run == 5:
+                owners.hear(owner, Hello)
+            told = {"owner": owner, "owners": 2, "partitions": 2, "run": run}
+            owners.say(owner, Welcome(1, "t", 7 + owner, "f", [], 1000.0, 3000.0, 64, **told))
+        owners.hear(1, Hello, lambda hello: hello.run == 6)
+    finally:
+        driver.close()
 
 
 def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: Owners):
