@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.errors import near
+from headrace_proto.errors import kind_of, near
 
 from .framework import NUMPY, Framework, load
 
@@ -54,9 +54,13 @@ def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Fram
     """Return a value with the framework that reads it; ValueError if it does not fit the state."""
     face = own if own.owns(value) else _face_of(value)
     if face is None:
-        if value is None:
-            raise ValueError(f"state {state.name!r}: got None, wanted {state.dtype} of {rows} rows")
-        face, value = NUMPY, _from_plain(state, value)
+        face, array = NUMPY, _from_plain(state, value)
+        if array.dtype == object and not array.ndim and type(value) is not bytes:
+            got = "None" if value is None else kind_of(value)
+            raise ValueError(
+                f"state {state.name!r}: got {got}, wanted {state.dtype} of {rows} rows"
+            )
+        value = array
     dtype, shape = face.described(value)
     wanted = (rows, *state.dims)
     if dtype != state.dtype or shape != wanted:

@@ -186,3 +186,10 @@ def test_a_look_at_a_value_loads_no_framework():
 def test_none_in_place_of_a_state_is_refused_as_none():
     with pytest.raises(ValueError, match="state 'lstm': got None, wanted float32 of 2 rows"):
         read(LSTM, None)
+
+
+def test_a_value_that_is_no_tensor_is_refused_by_its_type():
+    with pytest.raises(ValueError, match="state 'lstm': got a dict, wanted float32 of 2 rows"):
+        read(LSTM, {"h": VALUES, "c": VALUES})
+    with pytest.raises(ValueError, match="state 't': got a str, wanted bytes of 2 rows"):
+        read(State("t", "bytes", ()), "ab")
