@@ -189,6 +189,11 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0] in 'aeioAEIO' or name.startswith('nd') else 'a'} {name}"
 
 
+def brief(value: object, most: int = 60) -> str:
+    """Return the beginning of a value's repr on one line; that of an array has several."""
+    return " ".join(line.strip() for line in repr(value)[:most].splitlines())
+
+
 def near(word: object, known: abc.Iterable[str], least: float = 0.6) -> str:
     """Return ``; did you mean 'x'?`` for the known word that is most like this one, or nothing.
 

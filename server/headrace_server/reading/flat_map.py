@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto.errors import DataError, kind_of, rewording
+from headrace_proto.errors import DataError, brief, kind_of, rewording
 
 from ..core.row_copies import copy_ordinals
 from ..pipeline.row_steps import unbatched_field
@@ -70,7 +70,7 @@ class FlatMap(Map):
         """Return the fault of the outputs of one example, or ""."""
         if not isinstance(outputs, list):
             return (
-                f"gave {outputs!r:.60}, {kind_of(outputs)}; a flat_map gives a list (or "
+                f"gave {brief(outputs)}, {kind_of(outputs)}; a flat_map gives a list (or "
                 "another iterable) of dicts of column to value"
             )
         if len(outputs) > MAX_OUTPUTS:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError, brief, kind_of
 
 from ..pipeline.examples import names_fault
 from ..pipeline.forks import own
@@ -126,7 +126,7 @@ def _verdict_fault(result: Any) -> str:
         return ""
     if isinstance(result, np.ndarray) and result.dtype == bool and result.ndim == 0:
         return ""
-    return f"gave {result!r:.60}, {kind_of(result)}; a filter gives True or False"
+    return f"gave {brief(result)}, {kind_of(result)}; a filter gives True or False"
 
 
 def _mask_fault(result: Any, n: int) -> str:
@@ -177,7 +177,7 @@ class Map:
         """Return the fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""
         if not isinstance(result, Mapping):
             return (
-                f"gave {result!r:.60}, {kind_of(result)}; a map gives a dict of column to "
+                f"gave {brief(result)}, {kind_of(result)}; a map gives a dict of column to "
                 "value (return the dict, also where it was changed in place)"
             )
         wanted = names if self._results.fields is None else list(self._results.fields)
@@ -194,7 +194,7 @@ class Map:
             try:
                 rows = len(value)
             except Exception:
-                return f"gave column {name!r} of no length: {value!r:.60}; {n} rows are wanted"
+                return f"gave column {name!r} of no length: {brief(value)}; {n} rows are wanted"
             if rows != n or isinstance(value, (bytes, str, Mapping)):
                 return (
                     f"gave column {name!r} as {kind_of(value)} of length {rows}; a "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError, brief, kind_of
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, infer_field
@@ -199,7 +199,7 @@ def _misfit(value: Given, i: int, field: Field) -> str:
     except (ValueError, TypeError, IndexError) as error:
         return f"its row can not be taken out of its buffer: {error}"
     text = misfit(row, field)
-    return text and f"{row!r:.60} {text} (wanted {field})"
+    return text and f"{brief(row)} {text} (wanted {field})"
 
 
 def _fitted(value: Given, field: Field) -> Column:

@@ -357,6 +357,10 @@ def gives_bad_name(example):
     return {7: 1}
 
 
+def gives_table(example):
+    return np.zeros((2, 2))
+
+
 def gives_own_name(example):
     return {"@rate": 1}
 
@@ -371,6 +375,10 @@ def gives_own_name(example):
         (lambda p: p.filter(fails_on_odd), "record 0: filter function .*gave {'x':.*True or False"),
         (lambda p: p.map(gives_none), "record 0: .*gave None, a NoneType; a map gives a dict"),
         (lambda p: p.map(gives_number), "gave 3, an int; a map gives a dict"),
+        (
+            lambda p: p.map(gives_table),
+            r"gave array\(\[\[0., 0.\], \[0., 0.\]\]\), an ndarray; a map",
+        ),
         (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
         (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*no number, no string"),
         (

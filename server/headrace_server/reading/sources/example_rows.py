@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError, near
+from headrace_proto.errors import DataError, brief, near
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import Misfit, infer_field
@@ -114,7 +114,7 @@ def infer_fields(rows: Iterable[tuple[str, Mapping[Any, Any]]]) -> dict[str, Fie
         try:
             field = infer_field(values)
         except Misfit as misfit:
-            value, why = f"{values[misfit.row]!r:.60}", str(misfit)
+            value, why = brief(values[misfit.row]), str(misfit)
             fault = why if why.startswith(value) else f"{value} {why}"
             raise DataError(
                 f"{places[misfit.row]}, column {name!r}: {fault}; declare the features of the "

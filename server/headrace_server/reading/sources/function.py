@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError, brief, kind_of
 from headrace_server.pipeline.forks import own
 from headrace_server.reading.reader import BadRecords, Opening, Reader
 
@@ -58,7 +58,7 @@ def _reader(opening: Opening, factory: Factory) -> Reader:
 
 
 def _not_columns(row: Any) -> str:
-    return f"{row!r:.60} is {kind_of(row)}, not a dict of columns"
+    return f"{brief(row)} is {kind_of(row)}, not a dict of columns"
 
 
 def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError, brief, kind_of
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.reading.chunk import Chunk, Origin
@@ -165,7 +165,7 @@ class _Walk:
 def _shape_fault(given: Any) -> tuple[str, int]:
     """Return the fault of a batch's form, or "", and its number of rows."""
     if not isinstance(given, Mapping):
-        return f"{given!r:.60} is {kind_of(given)}, not a dict of columns", 0
+        return f"{brief(given)} is {kind_of(given)}, not a dict of columns", 0
     if fault := names_fault(given):
         return f"it has {fault}", 0
     lengths: dict[str, int] = {}
@@ -173,7 +173,7 @@ def _shape_fault(given: Any) -> tuple[str, int]:
         sized = hasattr(column, "__len__") and not isinstance(column, (str, bytes, Mapping))
         if not sized or (isinstance(column, np.ndarray) and not column.ndim):
             kind = kind_of(column)
-            return f"column {name!r} is {column!r:.40}, {kind}; it must be an array [n, …]", 0
+            return f"column {name!r} is {brief(column, 40)}, {kind}; it must be an array [n, …]", 0
         try:
             lengths[name] = len(column)
         except Exception as error:
