@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import ConnectionLost, HeadraceError, ServerError
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ServerError
 
 from ..process.option import Option
 from ..process.statuses import ServerStatus
@@ -170,15 +170,37 @@ def end(options: Namespace) -> None:
 
 @with_options(_FEED, SERVERS, TOKEN, Option("force", "flag", default=False), _WAIT)
 def restart(options: Namespace) -> None:
-    """Start a feed from its beginning, as if nothing was committed; with a state directory its
-    state is replaced.  The exit code is 1, and nothing is done, while trainers use the feed,
-    unless --force is given: they get FeedRewound then.
+    """Start a feed from its beginning, as if nothing was committed, and wait until it is open;
+    with a state directory its state is replaced.  The exit code is 1, and nothing is done,
+    while trainers use the feed, unless --force is given: they get FeedRewound then.  It is 1,
+    too, where the feed fails as it opens, or is not open after the wait.
 
     force: also while trainers use it: their work is undone
     """
-    for asker in askers_of_all(options):
-        asker.restart(options.feed, options.force, options.wait)
+    deadline = Deadline(options.wait, gap_s=options.wait)
+    servers = askers_of_all(options)
+    for asker in servers:
+        asker.restart(options.feed, options.force, max(deadline.left_s, 1.0))
+    for asker in servers:
+        _await_open(asker, options.feed, deadline, options.wait)
     print(f"feed {options.feed!r} starts from its beginning")
+
+
+def _await_open(asker: HttpClient, feed: str, deadline: Deadline, wait_s: float) -> None:
+    """Wait until a feed that is restarted is open; ServerError where it fails."""
+    while True:
+        status = asker.status()
+        seen = status["feeds"].get(feed)  # none while the workers have not begun to answer
+        if seen is not None and seen["failure"]:
+            raise ServerError(f"feed {feed!r} at {asker.url} has failed: {seen['failure'][1]}")
+        if seen is not None and seen["state"] != "opening":
+            return
+        if not deadline.left_s:
+            why = status["why"] or "it is opening"
+            raise DeadlineExceeded(
+                f"feed {feed!r} is restarted, but not open after {wait_s:g} s: {why} at {asker.url}"
+            )
+        time.sleep(_LOOK_S)
 
 
 @with_options(SERVERS, TOKEN, Option("feed", "text", metavar="NAME"), _WAIT)

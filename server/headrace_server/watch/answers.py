@@ -215,6 +215,7 @@ class Answers:
 
     def _restart(self, query: _Query) -> Response:
         self._watch.server.restart(query.get("feed"), query.get("force") == "1")
+        self._watch.forget_look()
         return _json({"restarted": query.get("feed")})
 
     def _drain(self, query: _Query) -> Response:

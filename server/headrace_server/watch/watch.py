@@ -100,6 +100,11 @@ class Watch:
                 self._looked = time.monotonic()
             return {**self._status, "uptime_s": round(time.monotonic() - self._begun, 1)}
 
+    def forget_look(self) -> None:
+        """Look again for the next status: a change is not in the last one."""
+        with self._lock:
+            self._looked = float("-inf")
+
     def every(self) -> ServerStatus:
         """Return the status of all servers of the feed.  ServerError where no peers are known."""
         index, servers = self._share

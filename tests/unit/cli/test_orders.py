@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, ServerError
 from headrace_server.cli import main, remote
 from headrace_server.watch.http_client import HttpClient
@@ -122,11 +123,55 @@ def test_a_feed_is_started_anew(served: Served, capsys: pytest.CaptureFixture[st
 def test_one_that_is_used_is_refused_unless_forced(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
+    served.feeds["used"] = feed()
     assert main(["restart", "used", "--http", served.address]) == 1
     assert "trainer 3 at gpu7 uses it" in capsys.readouterr().err
     assert main(["restart", "used", "--force", "--http", served.address]) == 0
     assert served.asked == [{"restart": "used", "force": True}]
     assert main(["restart", "absent", "--http", served.address]) == 2
+
+
+def restarted(served: Served, *looks: dict[str, object]) -> int:
+    """Restart a feed of which each look sees another status, and then always the last."""
+    look, left = served.look, iter(looks)
+
+    def later(timeout_s: float) -> object:
+        if served.asked:
+            served.feeds = {"a": feed(**next(left, looks[-1]))}
+        return look(timeout_s)
+
+    served.look = later  # type: ignore[method-assign,assignment]
+    return main(["restart", "a", "--wait", "1", "--http", served.address])
+
+
+def test_a_restart_lasts_until_the_feed_is_open(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert restarted(served, {"state": "opening"}, {"state": "opening"}, {"state": "open"}) == 0
+    assert served.looks == 4  # the first is before the order
+    assert capsys.readouterr().out == "feed 'a' starts from its beginning\n"
+
+
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [
+        ({"state": "opening"}, "feed 'a' is restarted, but not open after 1 s: it is opening"),
+        ({"state": "failed", "failure": ["data", "row 7 is bad"]}, "has failed: row 7 is bad"),
+    ],
+)
+def test_a_feed_that_does_not_open_makes_the_exit_code_1(
+    served: Served, capsys: pytest.CaptureFixture[str], look: dict[str, object], says: str
+):
+    assert restarted(served, look) == 1
+    said = capsys.readouterr()
+    assert says in said.err and served.address in said.err and not said.out
+
+
+def test_a_server_without_an_answer_may_be_starting_its_workers(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    served.fail("no answer within 5 s")
+    server = HttpClient(served.address)
+    with pytest.raises(DeadlineExceeded, match=r"not open after 1 s: no answer within 5 s"):
+        remote._await_open(server, "a", Deadline(1.0), 1.0)
 
 
 def test_an_order_without_an_answer_may_still_be_carried_out(

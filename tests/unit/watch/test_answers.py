@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_server.watch.answers import Answers, HttpRequest, Response
+from headrace_server.watch.http_client import HEADER
 from headrace_server.watch.watch import Watch
 
 from .statuses import feed
@@ -194,3 +195,14 @@ def test_with_a_token_only_who_has_it_may_and_from_anywhere(watch: Watch, server
     assert not server.draining
     away: dict[str, Any] = {"host": "feeder:8080", "authorization": f"bearer {token}"}
     assert drain(watch, away, "10.0.0.7", local=False, token=token) == 200 and server.draining
+
+
+def test_a_restart_makes_the_last_look_stale(
+    watch: Watch, server: Watched, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 600.0)
+    watch.status()
+    server.feeds = {"a": feed(state="opening")}
+    request = HttpRequest("POST", "/restart?feed=a", {**HERE, HEADER: "1"}, "127.0.0.1")
+    assert Answers(watch, True).answer(request).status == 200
+    assert watch.status()["feeds"]["a"]["state"] == "opening"
