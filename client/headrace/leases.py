@@ -215,6 +215,9 @@ class Leases:
                 continue
             inline = not delivery.segment
             self.last_seq, self.exhausted, token = delivery.seq, False, delivery.token
+            for returned in (self._returned, self._said_returned):
+                if token in returned:  # it was sent again for that, and is not to be returned again
+                    returned.remove(token)
             if token in self._unanswered or token in self.uploads:  # sent again amid its commit
                 if not inline:
                     self.mapped.release(token)
@@ -318,7 +321,9 @@ class Leases:
             commits, returned = tuple(self._commits), tuple(self._returned)
             if returned:
                 self._said_returned.extend(returned)
-            steps.append(Step(session, window, commits, released, returned, *saves[:1]))
+            first = saves[0] if saves else ()
+            last_seq = self.last_seq if returned else 0
+            steps.append(Step(session, window, commits, released, returned, first, last_seq))
             self._commits, self._returned, self._said_window = [], [], window
         if len(saves) > 1:
             steps.extend(Step(session, 0, saves=some) for some in saves[1:])
@@ -328,10 +333,10 @@ class Leases:
         """Resend all that a lost connection may have lost, in the same session or in another."""
         self._commits = list(self._unanswered)
         self.uploads.reopened()
-        if anew:  # it counts returned batches as held only where a greeting did
-            returned = [token for token in self._said_returned if token in self._greeted]
-            self._said_returned = deque(returned, _MOST_RETURNED)
-        self._returned += [token for token in self._said_returned if token not in self._held]
+        # A new session counts a returned batch as held only where a greeting listed it.
+        said = self._said_returned
+        self._returned += [token for token in said if not anew or token in self._greeted]
+        said.clear()
 
     def _commits_to_report(self) -> tuple[int, ...]:
         """Return the last acknowledged commits, one for each partition, the latest ones."""

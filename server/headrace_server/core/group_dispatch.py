@@ -37,12 +37,13 @@ class GroupDispatcher(GroupMembers):
             member.window = max(upto, member.window)
             self._touched[member.group] = None
 
-    def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
+    def give_back(self, session: int, tokens: tuple[int, ...], last_seq: int) -> None:
         member = self._member_of.get(session)
         if member is None:
-            super().give_back(session, tokens)
-        else:
-            self._send_again_to(member, tokens)
+            super().give_back(session, tokens, last_seq)
+        else:  # a batch that was returned twice may have been sent again in between
+            came = {token for token, seq in member.sent.items() if seq <= last_seq}
+            self._send_again_to(member, [token for token in tokens if token in came])
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         member = self._member_of.get(session)

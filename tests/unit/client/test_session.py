@@ -133,6 +133,19 @@ def test_returned_batches_are_returned_again_in_the_same_session_after_a_reconne
     assert not any(one.returned for one in talk.said() if isinstance(one, Step))
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_returned_batch_that_comes_again_is_not_returned_again(before):
+    """A group gets it under the same token, before or after its answer to a greeting."""
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.session.give_back(talk.take())
+    talk.said()
+    again = [lambda: talk.deliver(delivery(2, 11)), lambda: talk.hear(welcome(1, resumed=True))]
+    for one in again if before else again[::-1]:
+        one()
+    assert not any(one.returned for one in talk.said() if isinstance(one, Step))
+
+
 def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_greeting_opens():
     """1. The greeting names a batch that is not taken.  2. The answer to an earlier greeting comes,
     of a session that is over by now, and the batch goes back there.  3. The greeting is answered.
@@ -617,7 +630,7 @@ def test_a_returned_batch_is_neither_held_nor_committed():
     talk.session.give_back(11)
     talk.session.give_back(11)
     talk.session.commit(11)
-    assert talk.said() == [Step(1, 3, (), (), (11,))]
+    assert talk.said() == [Step(1, 3, (), (), (11,), (), 1)]
     assert talk.session.settled and talk.session.held() == 0
 
 
@@ -895,7 +908,7 @@ class Server:
             for token in message.released:
                 self.unmap(number, token)
             self.d.commit(number, message.commits)
-            self.d.give_back(number, message.returned)
+            self.d.give_back(number, message.returned, message.last_seq)
             self.d.window(number, message.window)
         elif isinstance(message, Renew):
             self.d.window(number, message.window)

@@ -226,7 +226,7 @@ class World:
         hands = self.trainers[session].hands
         token = token or self.random.choice([0, *hands])
         hands.pop(token, None)
-        self.d.give_back(session, (token,))
+        self.d.give_back(session, (token,), self.trainers[session].got)
         self.act()
 
     def renew(self, session):

@@ -99,7 +99,7 @@ class World:
         trainer.ready.clear()
         trainer.last_seq, trainer.ended = 0, False
         self.d.commit(session, tuple(trainer.unanswered))
-        self.d.give_back(session, returned)
+        self.d.give_back(session, returned, 0)
         self.act()
 
     def claim(self, trainer: Trainer) -> None:
@@ -245,7 +245,7 @@ class World:
             self.act()
             self.join(trainer)
         elif trainer.ready:
-            self.d.give_back(trainer.session, (trainer.ready.pop(),))
+            self.d.give_back(trainer.session, (trainer.ready.pop(),), trainer.last_seq)
         self.act()
 
     def renew(self, trainer: Trainer) -> None:
@@ -353,6 +353,19 @@ def test_a_member_that_comes_back_gets_what_it_has_not_committed_and_the_others_
     assert sent(d) == []
     joined(d, 3)
     assert sent(d) == [(1, 5, 4), (3, 1, 1), (3, 2, 2), (3, 3, 3), (3, 4, 4)]
+
+
+def test_a_batch_that_is_returned_twice_is_sent_again_once():
+    d = filled(1)
+    joined(d, 1)
+    joined(d, 2)
+    (token,) = {e.token for e in d.take_effects() if isinstance(e, Send)}
+    d.give_back(1, (token,), 1)
+    assert sent(d) == [(1, 2, 0)]
+    d.give_back(1, (token,), 1)
+    assert sent(d) == []
+    d.give_back(1, (token,), 2)
+    assert sent(d) == [(1, 3, 0)]
 
 
 def test_a_trainer_beside_a_group_that_is_back_as_another_session_keeps_what_it_holds():

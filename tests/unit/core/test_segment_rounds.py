@@ -410,7 +410,7 @@ def test_a_rank_that_keeps_states_gets_a_member_that_comes_back_in_lanes_that_be
     at = Ranks(order="lanes", states=AT_TRAINER)
     at.round(0, 0, 0)
     assert at.sent() == [(0, 0, 0), (1, 0, 0)]
-    at.d.give_back(11, (at.tokens[11],))
+    at.d.give_back(11, (at.tokens[11],), 9)
     at.d.window(11, 2)
     assert at.take(Leave) == [Leave(0, 1, 2)]
     late = at.tokens[11]

@@ -75,6 +75,15 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=False,
     faults=14,
 )
+@example(  # a member returns a batch again that it has been sent again by then
+    seed=551642995,
+    order="",
+    counts=[[3, 3, 1, 4, 4, 1, 1, 2], [1, 3, 1, 4, 4, 2], [2, 2, 2, 4, 2]],
+    trainers=(1, 2),
+    local=True,
+    in_step=False,
+    faults=12,
+)
 def test_ranks_and_groups_of_two_owners_come_to_the_end_whatever_befalls_them(
     seed: int,
     order: str,
