@@ -9,7 +9,7 @@ Each takes effect, or counts, for all trainers of the feed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Steering(Sizing):
         """
         self._link.check_usable()
         try:
+            if isinstance(probs, (str, bytes, Mapping, Set)):
+                raise TypeError
             wanted = tuple(map(float, probs))
         except (TypeError, ValueError):
             raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None

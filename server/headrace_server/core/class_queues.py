@@ -86,6 +86,10 @@ class ClassQueues(QueuedRows):
     def targets(self) -> Sequence[ClassQueues]:
         return (self,)
 
+    def check_target(self, target_probs: list[float]) -> None:
+        """Raise ValueError where another mix can not be used."""
+        self._mix.checked(target_probs)
+
     def set_target(self, target_probs: list[float], number: int) -> int:
         """Use another mix for all unformed batches; ``number``: of the first one."""
         if target_probs != self.probs.tolist():  # else repeated after the worker was replaced

@@ -20,6 +20,9 @@ from ..reading.sampling import Stratified
 #: Answer of a partition that has not read all examples of a claim yet.
 UNREAD: Final = -1
 
+#: Answer to a change of batches that comes when all are made.
+TOO_LATE: Final = "all batches of the feed were made before"
+
 Target = Stratified | ClassQueues
 
 
@@ -29,6 +32,14 @@ class PartitionCommits(ABC):
     Calls that a kind of batches does not need do nothing: plain batches are made whether trainers
     want them or not, and have no states.
     """
+
+    #: Whether no batch is left to be made.
+    all_made = False
+
+    def refuse_late(self) -> None:
+        """Raise ValueError where no batch is left that could be changed."""
+        if self.all_made:
+            raise ValueError(TOO_LATE)
 
     @property
     def starved(self) -> bool:

@@ -113,6 +113,7 @@ class Run:
         if isinstance(step, Read):
             self._next_read = step
             return Busy
+        self.commits.all_made = step is None
         return Resting if step is Rest else Done
 
     @property
@@ -207,6 +208,8 @@ class Run:
                 f"the feed has {len(targets)} stages with target proportions; "
                 "set_target_probs() needs exactly one"
             )
+        targets[0].check_target(probs)
+        self.commits.refuse_late()
         return self.commits.set_target(targets[0], probs)
 
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:

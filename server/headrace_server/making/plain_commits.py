@@ -162,6 +162,7 @@ class PlainCommits(NumberedCommits):
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         shaping = self._maker.shaping
         sizes = shaping.sizes_checked(batch_sizes)
+        self.refuse_late()
         if self._orders.waits:
             shaping.change_comes = True
             first = self._machine.next_number + shaping.machine.ready()

@@ -125,6 +125,12 @@ class Stratified(Sampler):
         self.rejected = np.zeros(self.num_classes, np.int64)
         self._noticed = False
 
+    def check_target(self, target_probs: list[float]) -> None:
+        """Raise ValueError where other proportions can not be used."""
+        checked = self._target.checked(target_probs)
+        if self._estimator is None:
+            acceptance(self._init, checked)
+
     def set_target(self, target_probs: list[float], number: int) -> int:
         """Use other proportions from the next row on; rows that wait for their batch stay.
 
@@ -132,8 +138,7 @@ class Stratified(Sampler):
         """
         if target_probs == self._target.now.tolist():  # asked again, after a worker was replaced
             return number
-        if self._estimator is None:
-            acceptance(self._init, self._target.checked(target_probs))
+        self.check_target(target_probs)
         self._target.change(target_probs, number)
         self._noticed = False
         return number

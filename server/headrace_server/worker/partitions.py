@@ -332,12 +332,12 @@ class Partitions:
             self.turns.end(name)
 
     def change(self, feed: str, change: Callable[[Run], int]) -> tuple[list[list[int]], str]:
-        """Change what the partitions of a feed make, except those that have made all batches.
+        """Change what the partitions of a feed make; where all are made, only check the change.
 
         Return each with its first changed batch, and the first fault.
         """
         since, faults = [], [""]
-        for name, run in _of(feed, self._running):
+        for name, run in _of(feed, self._running) or _of(feed, self._made):
             number = 0
             try:
                 number = change(run)
@@ -347,7 +347,7 @@ class Partitions:
                 faults.append(str(error))
             since.append([name[1], number])
             self._send((feed, Desk.on_counted, name[1], run.stats()))
-        return since, faults[:2][-1]
+        return since if _of(feed, self._running) else [], faults[:2][-1]
 
     def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
         """Return the waiting rows of each partition, its epoch, and whether it is open."""

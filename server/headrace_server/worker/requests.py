@@ -23,6 +23,7 @@ from typing import Any
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
+from ..making.partition_commits import TOO_LATE
 from ..making.partition_run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
@@ -36,7 +37,6 @@ from .state_blocks import LANES_LOST, StateFlush
 
 #: Time for a worker that runs user code to answer; then its partitions are listed as unheard.
 _PATIENCE_S = 3.0
-_TOO_LATE = "all batches of the feed were made before"
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class FeedRequests:
         def call() -> None:
             since, fault = self.partitions.change(desk.name, change)
             if desk.failure is None:
-                fault = fault[:1000] if since else _TOO_LATE
+                fault = fault[:1000] or ("" if since else TOO_LATE)
                 code = "server" if fault else ""
                 if not fault:
                     done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 ROWS = [{"i": i, "n": i % 5} for i in range(60)]
 
@@ -166,7 +167,7 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             for size, kind, text in wrong:
                 with pytest.raises(kind, match=text):
                     feed.set_batch_size(size)
-            for probs in (None, 0.5, "half", ["a"]):
+            for probs in (None, 0.5, "half", ["a"], "01", b"01", {0: 0.5, 1: 0.5}, {0, 1}):
                 with pytest.raises(TypeError, match=r"^probs=.* is not a list of numbers"):
                     feed.set_target_probs(probs)
             for call in (feed.drain, lambda cancel: server.end("plain", cancel)):
@@ -180,6 +181,47 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             pytest.raises(ValueError, match="has the batch size that it is declared with"),
         ):
             feed.set_batch_size(4)
+
+
+def all_made(server: hs.Server, feed: str) -> bool:
+    return all(partition["done"] for partition in server.stats()[feed]["partitions"])
+
+
+CLASSES = NUMBERS.stratified_sample("y", [0.5, 0.5], 5, init_probs=[0.5, 0.5])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers: int) -> None:
+    few = hs.from_examples([{"i": i, "y": i % 2} for i in range(8)])
+    feeds = {"plain": few.batch(2), "classes": few.stratified_sample_unknown_dist("y", [1, 0], 2)}
+    with hs.run(feeds, workers=workers, partitions=2) as server:
+        for name in feeds:
+            with connect(server, feed=name) as feed:
+                next(feed)
+                eventually(partial(all_made, server, name))
+                with pytest.raises(ValueError, match="there are 2 sizes; the feed has one"):
+                    feed.set_batch_size([4, 4])
+                with pytest.raises(ValueError, match="all batches of the feed were made before"):
+                    feed.set_batch_size(4)
+                targets = "sums to 1.1" if name == "classes" else "0 stages with target proportions"
+                with pytest.raises(ValueError, match=targets):
+                    feed.set_target_probs([0.5, 0.6])
+        with (
+            connect(server, feed="classes") as feed,
+            pytest.raises(ValueError, match="all batches of the feed were made before"),
+        ):
+            feed.set_target_probs([0.5, 0.5])
+
+
+def test_a_wrong_change_is_refused_while_an_earlier_one_has_not_taken_effect(tmp_path) -> None:
+    """It would be stored, and the feed would fail at the place of the earlier one."""
+    with hs.run(CLASSES, workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+        next(feed)
+        feed.set_target_probs([0.2, 0.8])
+    with hs.run(CLASSES, workers=0, state_dir=tmp_path) as server, connect(server) as feed:
+        with pytest.raises(ValueError, match=r"target_probs sums to 0\.1"):
+            feed.set_target_probs([0.1])
+        assert sum(1 for _ in feed) > 10
 
 
 def test_another_size_outlives_the_server_and_a_snapshot(tmp_path) -> None:
