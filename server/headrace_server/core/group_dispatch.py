@@ -102,6 +102,8 @@ class GroupDispatcher(GroupMembers):
         shared.payload = payload
         shared.asking.add(session)
         member.sent.pop(token, None)
+        if member.behind:
+            self._tell_again(group)
         self._commit_if_done(group, token, shared)
 
     def _commit_if_done(self, group: Group, token: int, shared: GroupBatch) -> None:
@@ -222,9 +224,8 @@ class GroupDispatcher(GroupMembers):
         if isinstance(effect, Answer):
             return self._answers(group, effect)
         if isinstance(effect, Following):
-            place = effect.number, effect.partition
             there = () if group.claimed else group.present  # else an earlier batch may come
-            return [Following(member.session, *member.first_round(place)) for member in there]
+            return [member.announce(effect) for member in there]
         return [replace(effect, session=member.session) for member in group.present]
 
     def _answers(self, group: Group, answer: Answer) -> Iterable[Effect]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_proto.messages import Hello
+from headrace_proto.messages import Following, Hello
 
 from .dispatch_effects import Batch, JoinRefused
 
@@ -54,6 +54,7 @@ class MemberPlace:
     window: int = 0
     seq: int = 0  # number of the last delivery
     sent: dict[int, int] = field(default_factory=dict)  # by token: number of the delivery
+    behind: bool = False  # was told of its own next round, which is before that of the group
 
     def waiting(self) -> list[tuple[int, Batch]]:
         """Return token and batch of all that are to be sent, in the order of tokens."""
@@ -75,11 +76,14 @@ class MemberPlace:
             and shared.batch.partition == of.partition
         )
 
-    def first_round(self, of_group: tuple[int, int]) -> tuple[int, int]:
-        """Return the round of its next batch, where ``of_group`` is that of the group's next."""
+    def announce(self, of_group: Following) -> Following:
+        """Return the notice of which round its next batch is; the group may have had that one."""
+        place = of_group.number, of_group.partition
         shared = self.group.batches.values()
         mine = [one.batch.round_name for one in shared if one.batch and self not in one.done]
-        return min([of_group, *mine])
+        first = min([place, *mine])
+        self.behind = first != place
+        return Following(self.session, *first)
 
     @property
     def credits(self) -> int:

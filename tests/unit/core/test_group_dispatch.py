@@ -445,6 +445,10 @@ def test_a_member_that_comes_back_is_told_its_own_next_round_once_no_earlier_one
     d.made(Batch(0, 1, 1))
     d.claimed(3, "done", 7)
     assert set(told()) == {Following(1, 1, 0), Following(4, 0, 2)}
+    d.commit(4, tuple(tokens[1:]))  # others may never want a batch that shows what is next here
+    assert set(told()) == {Following(1, 1, 0), Following(4, 1, 0)}
+    d.commit(1, (3,))
+    assert told() == []
 
 
 def test_a_claimed_batch_that_all_members_have_committed_is_stored_once_it_is_judged():

@@ -254,8 +254,10 @@ class World:
     # Events
 
     def later(self, seconds, call, *arguments):
-        event = (self.now + seconds, next(self._ties), call, arguments)
-        heapq.heappush(self._events, event)
+        self._at(self.now + seconds, call, *arguments)
+
+    def _at(self, time, call, *arguments):
+        heapq.heappush(self._events, (time, next(self._ties), call, arguments))
 
     def _trainer(self, connection):
         return self.every[int(connection.partition(b".")[0])]
@@ -269,8 +271,7 @@ class World:
         delay = self.random.random() * 2 if late else self.random.random() ** 4 * 0.05
         at = max(self.now + delay, self._arrives.get((connection, up), 0.0))
         self._arrives[connection, up] = at
-        values = owner, connection, up, message, frames, self.now
-        self.later(at - self.now, self._arrive, *values)
+        self._at(at, self._arrive, owner, connection, up, message, frames, self.now)
 
     def _arrive(self, owner, connection, up, message, frames, sent):
         if up:

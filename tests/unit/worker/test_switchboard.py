@@ -75,6 +75,15 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=False,
     faults=14,
 )
+@example(  # a member took a batch that the others had before, and they want none of that owner
+    seed=1531779666,
+    order="",
+    counts=[[1], [3, 4, 1, 4, 3, 4, 3, 1], [1, 1, 1, 4, 4, 2, 3, 4]],
+    trainers=(1, 3),
+    local=True,
+    in_step=False,
+    faults=10,
+)
 @example(  # a member returns a batch again that it has been sent again by then
     seed=551642995,
     order="",
