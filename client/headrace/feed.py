@@ -16,7 +16,7 @@ from headrace_proto.schema import Field, schema_from_wire
 from .batch import Batch, KnownSlots, rows_open
 from .blocks import BatchGone, Blocks, taken_again
 from .checkpoints import Checkpoints
-from .committing import DatasetRun, TakenBatches, tokens_of
+from .committing import TakenBatches, tokens_of
 from .epochs import Claim, Epochs, NoneYet
 from .framework import Framework
 from .leases import Received
@@ -346,12 +346,6 @@ class Feed(Steering, Checkpoints):
     def _say_given_back(self, tokens: list[int]) -> None:
         for token in tokens:
             self._link.give_back(token)
-
-    def _begin_run(self) -> DatasetRun:
-        """Note that TensorFlow begins to iterate; give back batches that it left before."""
-        run = DatasetRun()
-        self._say_given_back(self._commits.begin_run(run))
-        return run
 
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
