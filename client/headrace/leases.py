@@ -83,7 +83,8 @@ class Leases:
     #: Deliveries up to this one may have crossed a take: the server hands their rows out again.
     _crossed_upto: int = field(init=False, default=0)
 
-    _said_window: int = field(init=False, default=0)
+    _said_window: int = field(init=False, default=0)  # since the last greeting …
+    _widest: int = field(init=False, default=0)  # … and the widest one of this session
     _held: set[int] = field(init=False, default_factory=set)  # ready, or in the trainer's hands
     _unanswered: dict[int, None] = field(init=False, default_factory=dict)  # commits
     _commits: list[int] = field(init=False, default_factory=list)  # not yet sent
@@ -237,7 +238,7 @@ class Leases:
         if take != self.sized[0] or (not take and delivery.seq <= self._crossed_upto):
             self._let_go(self.ready.pop())
         elif take:  # nothing that crossed it comes later
-            self._crossed_upto = 0
+            self._crossed_upto, self._widest = 0, self.last_seq
             self._take_due, self._said_take, self._said_window = False, 0, self.last_seq
 
     def _let_ready_go(self) -> None:
@@ -305,7 +306,7 @@ class Leases:
         if request == before:
             return []
         if request:
-            self._crossed_upto = max(self._crossed_upto, self._said_window)
+            self._crossed_upto = self._widest
             self._said_window = self.last_seq  # the server forgets the window
         return [Take(session, request or before, rows, self.last_seq)]
 
@@ -325,6 +326,7 @@ class Leases:
             last_seq = self.last_seq if returned else 0
             steps.append(Step(session, window, commits, released, returned, first, last_seq))
             self._commits, self._returned, self._said_window = [], [], window
+            self._widest = max(self._widest, window)
         if len(saves) > 1:
             steps.extend(Step(session, 0, saves=some) for some in saves[1:])
         return steps

@@ -261,7 +261,7 @@ class Session(HelloFacts):
             self._let_ready_go()
             self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
-            self.last_seq = self.epoch = self._crossed_upto = 0
+            self.last_seq = self.epoch = self._crossed_upto = self._widest = 0
             self.mapped.used = False
             self.openings += 1
         self._said_window = self._said_take = 0

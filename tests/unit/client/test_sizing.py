@@ -91,6 +91,26 @@ def test_a_batch_that_crossed_a_withdrawn_take_is_not_used():
     assert session.take().delivery.seq == 2
 
 
+def test_a_batch_that_crossed_a_take_which_was_first_sent_after_a_reconnection_is_not_used():
+    session = opened(prefetch=1)
+    session.prefetch = 0
+    session.greet()
+    session.outgoing(0.0)
+    schema = session.welcome.schema
+    again = Welcome(1, "test", 1, "feed", schema, 1.0, 10.0, 64, "", "file", resumed=True)
+    session.receive(again, [], 0.0)
+    session.begin_take(5, 3)
+    session.want()
+    assert said(session) == [Take(1, 5, 3, 0)]
+    session.end_take()
+    session.want()
+    said(session)
+    deliver(session, 1)
+    assert not session.ready
+    deliver(session, 2)
+    assert session.take().delivery.seq == 2
+
+
 def test_a_take_is_resent_to_a_server_that_does_not_know_it():
     session = opened()
     session.begin_take(5, 3)
