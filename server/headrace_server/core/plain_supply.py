@@ -15,7 +15,7 @@ next life deals them again as they were, see plain_rounds.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headrace_proto.messages import Following, Idle
 
@@ -134,8 +134,13 @@ class PlainSupply(Supply):
                     self._add(fresh)
             self._deal_out()
         if self.world and not self._again and not self.stream.open:
-            for batch in self._rounds.drop():
-                self._lifecycle.drop(batch, "incomplete_round")
+            self._leave_out(self._rounds.drop())
+
+    def _leave_out(self, batches: Iterable[Batch]) -> None:
+        """Drop batches that fill no round, also for later lives."""
+        for batch in batches:
+            self._lifecycle.effects.append(PassOver(batch.partition, batch.number))
+            self._lifecycle.drop(batch, "incomplete_round")
 
     def _deal_out(self) -> None:
         trainers = self._trainers
@@ -171,9 +176,7 @@ class PlainSupply(Supply):
 
     def _add(self, fresh: Batch) -> None:
         """Add a batch to the next round of its kind, which it may complete."""
-        for batch in self._rounds.begin_epoch(fresh):
-            self._lifecycle.effects.append(PassOver(batch.partition, batch.number))
-            self._lifecycle.drop(batch, "incomplete_round")
+        self._leave_out(self._rounds.begin_epoch(fresh))
         trainers, members = self._trainers, self._rounds.add(fresh)
         for member in members:
             self._lifecycle.leases.void(member)  # from here on it belongs to this rank

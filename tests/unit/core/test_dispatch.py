@@ -16,6 +16,7 @@ from headrace_server.core.dispatch_effects import (
     Finish,
     Freed,
     JoinRefused,
+    PassOver,
     Returned,
     Send,
 )
@@ -1000,6 +1001,7 @@ def test_a_dropped_batch_is_freed_once_and_its_late_commit_is_stale():
     d.partition_ended(0)
     effects = d.take_effects()
     assert len(kinds(effects, Freed)) == 3 and kinds(effects, Finish) == [Finish(3)]
+    assert kinds(effects, PassOver) == [PassOver(0, n) for n in range(3)], "for later lives, too"
     assert d.dropped == {"incomplete_round": 3} and d.ended
     d.commit(3, tuple(tokens))
     assert d.take_effects() == [Answer(3, (), tuple(tokens))] and d.counts["batches"] == 0

@@ -84,6 +84,15 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=False,
     faults=10,
 )
+@example(  # an owner that dies would make the batches again that filled no round
+    seed=4053839818,
+    order="",
+    counts=[[4, 1, 2, 1, 2], [1, 4, 2, 3, 2, 4, 2], [2, 1, 3, 3, 2, 2, 3, 2, 1]],
+    trainers=(2, 1),
+    local=False,
+    in_step=False,
+    faults=6,
+)
 @example(  # a member returns a batch again that it has been sent again by then
     seed=551642995,
     order="",
