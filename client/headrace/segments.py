@@ -134,7 +134,7 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
 
     def state(self, name: str) -> Any:
         """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
-        if name not in self._layout.states:
+        if not isinstance(name, str) or name not in self._layout.states:
             raise unknown_state(name, self._layout.states)
         if self._continued is None:
             return self._column("state:" + name)
@@ -154,8 +154,8 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
 
         In a ``tf.function`` it returns the operation that does so once per call.
         """
-        if self._save is None:
-            raise unknown_state(name, ())
+        if self._save is None or not isinstance(name, str):
+            raise unknown_state(name, self._layout.states)
         return self._save(self, {name: value})
 
     def commit(self) -> None:

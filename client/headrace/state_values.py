@@ -44,10 +44,12 @@ class State:
         return prod(self.dims) * item
 
 
-def unknown_state(name: str, known: Collection[str]) -> KeyError:
-    """Return the error of a name that is no state of the feed."""
-    listed = list(known) or "none"
-    return KeyError(f"{name!r} is not a state of this feed; it has {listed}{near(name, known)}")
+def unknown_state(name: object, known: Collection[str]) -> KeyError:
+    """Return the error of a name that is no state of the feed, or of a value in its place."""
+    listed, given = list(known) or "none", f"{' '.join(repr(name).split()):.80}"
+    if not isinstance(name, str):
+        return KeyError(f"{given} ({kind_of(name)}) is not a state of this feed; it has {listed}")
+    return KeyError(f"{given} is not a state of this feed; it has {listed}{near(name, known)}")
 
 
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:

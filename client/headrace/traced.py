@@ -81,6 +81,8 @@ class TracedBatch(SegmentBatch):
         self._cache = dict(zip(traits.names, columns, strict=True))
 
     def save_state(self, name: str, value: Any) -> Any:
+        if not isinstance(name, str):
+            raise unknown_state(name, self._layout.states)
         return save_op(self._traits, self.token, {name: value}, self._cache["@key"].shape[:1])
 
     def array(self, name: str) -> np.ndarray:

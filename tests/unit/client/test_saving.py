@@ -104,6 +104,9 @@ def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(placement, late):
     ("name", "value", "kind", "text"),
     [
         ("gru", VALUE, KeyError, r"'gru' is not a state of this feed; it has \['lstm', 'tag'\]"),
+        (["lstm"], VALUE, KeyError, r"\['lstm'\] \(a list\) is not a state of .*'tag'\]"),
+        (VALUE, "lstm", KeyError, r"array\(\[\[.*\) \(an ndarray\) is not a state of this feed"),
+        (None, VALUE, KeyError, r"None \(a NoneType\) is not a state of this feed; it has"),
         (
             "lstm",
             VALUE[:1],

@@ -126,6 +126,8 @@ def test_columns_are_mappings_that_know_their_names():
         batch.state("gru")
     with pytest.raises(KeyError, match=r"did you mean 'lstm'\?"):
         batch.state("lsmt")
+    with pytest.raises(KeyError, match=r"\['lstm'\] \(a list\) is not a state of this feed"):
+        batch.state(["lstm"])
     with pytest.raises(TypeError, match=r"no \['x'\]: its columns are in batch\.sequences and"):
         batch["x"]
     with pytest.raises(KeyError, match=r"'x' is not a column.*'sequences:x'"):

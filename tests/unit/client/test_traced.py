@@ -149,6 +149,8 @@ def test_mistakes_that_show_in_the_trace_are_errors_of_the_trace():
         ):
             with pytest.raises(KeyError, match="'g' is not a state of this feed; it has"):
                 tf.function(use)(batch)
+        with pytest.raises(KeyError, match=r"\(a SymbolicTensor\) is not a state of this feed"):
+            tf.function(lambda b: b.save_state(b.state("n"), "n"))(batch)
         with pytest.raises(KeyError, match="'y' is not in the sequences of this batch"):
             tf.function(lambda b: b.sequences["y"])(batch)
         for name in ("partition", "meta", "nbytes"):
