@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from headrace_proto.errors import DataError
 
+from ..arguments import declared
 from ..core.partition_turns import bounds
 from ..core.plan import Read
 from ..files.index_cache import IndexCache
@@ -64,8 +65,8 @@ def check(options: Namespace) -> int:
     partitions: slices of each feed
     full: go through every example, its checksums and all stages, not only the first batches
     """
-    declared = {name: p.declaration() for name, p in load(options.pipelines).items()}
-    found = [survey(name, d, options.partitions, options.full) for name, d in declared.items()]
+    declarations = declared(load(options.pipelines)).items()
+    found = [survey(name, d, options.partitions, options.full) for name, d in declarations]
     ok = all(one.ok for one in found)
     if options.json:
         feeds = [{**dataclasses.asdict(one), "ok": one.ok} for one in found]

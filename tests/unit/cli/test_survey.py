@@ -12,6 +12,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.cli import check as module
+from headrace_server.cli import main
 from headrace_server.cli.check import Survey, survey
 
 EXAMPLES = [{"k": f"{i}", "x": np.ones(i % 5 + 1), "y": i % 3} for i in range(90)]
@@ -200,3 +201,18 @@ def test_the_memory_of_final_states_is_counted_for_each_partition():
     )
     assert looked(pipeline).state_bytes == (8 + 100) * 16
     assert looked(pipeline, partitions=2).ok
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("no name={}", "feed name 'no name' is not letters"), ("{}s", "has no feed")],
+)
+def test_what_no_server_would_take_is_refused(
+    target: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "feeds.py"
+    file.write_text(
+        "import headrace_server as hs\none = hs.from_examples([{'x': 1}]).batch(1)\nones = {}\n"
+    )
+    assert main(["check", target.format(f"{file}:one")]) == 2
+    assert says in capsys.readouterr().err
