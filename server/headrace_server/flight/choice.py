@@ -76,5 +76,5 @@ def _named(trainer: str, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
         life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
         return {t for t in known if (life, session) in t.sessions}
     if trainer.startswith("rank:"):
-        return {t for t in known if trainer == f"rank:{t.rank}"}
-    return {t for t in known if trainer in (t.host, t.host.rpartition(":")[0])}
+        return {t for t in known if t.rank >= 0 and trainer == f"rank:{t.rank}"}
+    return {t for t in known if trainer and trainer in (t.host, t.host.rpartition(":")[0])}

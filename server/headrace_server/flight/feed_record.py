@@ -75,7 +75,7 @@ def beside_of(value: Any) -> list[Path]:
     """Return the state directories that ``beside=`` names; TypeError where it names none."""
     listed = [value] if isinstance(value, (str, os.PathLike)) else value or ()
     if not isinstance(listed, (list, tuple)) or not all(
-        isinstance(one, (str, os.PathLike)) for one in listed
+        isinstance(one, (str, os.PathLike)) and os.fspath(one) for one in listed
     ):
         raise TypeError(f"beside={value!r:.200} is neither a state directory nor a list of them")
     return [Path(one) for one in listed]

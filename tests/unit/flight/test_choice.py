@@ -60,6 +60,13 @@ def test_a_trainer_is_a_session_a_rank_or_a_host() -> None:
     assert tokens("1", range(2, 9)) == [4]
 
 
+@pytest.mark.parametrize("text", ["rank:-1", ""])
+def test_trainers_without_a_rank_or_a_host_are_not_named_by_that(text: str) -> None:
+    nameless = HandOut(1, BatchId(1, 0, 0), 8, RecordedTrainer(((1, 1),), "here", -1, 0), 1, 0.0)
+    with pytest.raises(ValueError, match="is none that is recorded"):
+        handed_to(text, None, [nameless])
+
+
 def test_an_unknown_trainer_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"'3/1'.*there are 1/1 \(node:10, rank 0 of 2\)"):
         tokens("3/1")

@@ -16,7 +16,7 @@ from headrace_server.core.dispatch_effects import Answer, Batch, Effect, Reclaim
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.choice import handed_to
-from headrace_server.flight.feed_record import FeedRecord, feed_of
+from headrace_server.flight.feed_record import FeedRecord, beside_of, feed_of
 from headrace_server.flight.flight_file import FORMAT, frame
 from headrace_server.flight.recorder import Recorder, flight_directory
 from headrace_server.flight.rows import BatchId
@@ -304,6 +304,8 @@ def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: P
         feed_of(tmp_path / "feeds", None)
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         feed_of(tmp_path / "elsewhere", None)
+    with pytest.raises(TypeError, match=r"beside=\[''\] is neither a state directory nor a list"):
+        beside_of([""])
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file"):
         feed_of(tmp_path / "file", None)
