@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, UnknownFeed
 from headrace_server.cli import main
 from headrace_server.flight.feed_record import FeedRecord
 from tests.children import children_of
@@ -382,7 +382,7 @@ def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None
         hs.replay(tmp_path, flat(), first="0:2", last="0:1")
     with pytest.raises(ValueError, match="first and last are of all trainers"):
         hs.replay(tmp_path, flat(), first="0:1", trainer=1)
-    with pytest.raises(ServerError, match="no flight of feed 'other'"):
+    with pytest.raises(UnknownFeed, match="no flight of feed 'other'"):
         hs.replay(tmp_path, flat(), feed="other")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         hs.replay(tmp_path, flat(), beside=str(tmp_path / "nowhere"))
