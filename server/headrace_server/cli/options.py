@@ -133,10 +133,11 @@ def settled(
     values = {one.name: found.get(one.name, one.default) for one in options}
     for option in options:
         if option.positional and not values[option.name]:
-            raise ValueError(
-                f"no {option.metavar} is given: not on the command line, not as "
-                f"{variable(option)}, and not as {option.name} in a file of --config"
+            where = (
+                f": not on the command line, not as {variable(option)}, and not as {option.name} "
+                "in a file of --config"
             )
+            raise ValueError(f"no {option.metavar} is given{where * (CONFIG in options)}")
     return Namespace(**values), places
 
 

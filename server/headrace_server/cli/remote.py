@@ -52,9 +52,10 @@ TOKEN = Option(
 
 def askers(options: Namespace) -> list[HttpClient]:
     """Return once each server that the options or the environment name, with commas between."""
-    given, path = options.http or _DEFAULT, getattr(options, TOKEN.name, None)
+    given = _DEFAULT if options.http is None else options.http
+    path = getattr(options, TOKEN.name, None)
     token = None if path is None else read_token(path)
-    urls = [_url(address.strip() or given).rstrip("/") for address in given.split(",")]
+    urls = [_url(address.strip()).rstrip("/") for address in given.split(",")]
     return [HttpClient(url, token) for url in dict.fromkeys(urls)]
 
 
@@ -84,11 +85,16 @@ def status_of_all(servers: list[HttpClient]) -> ServerStatus:
 
 
 def _url(given: str) -> str:
-    """Return the URL of a server; ValueError unless it names a host, and a port that can be."""
+    """Return the URL of a server; ValueError unless it names a host, a port, and no more.
+
+    A URL may leave the port out, as behind a proxy.
+    """
     url = given if "://" in given else f"http://{given}"
     try:
         parts = urlsplit(url)
-        asks = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        named = parts.hostname and (url == given if parts.port is None else parts.port)
+        more = parts.query or parts.fragment or parts.username is not None
+        asks = parts.scheme in ("http", "https") and named and not more
     except ValueError:
         asks = False
     if not asks or not url.isprintable() or " " in url:

@@ -85,7 +85,11 @@ class HttpClient:
 
     def _order(self, path: str, timeout_s: float, **fields: str | bool | None) -> Any:
         """Post a request with the fields that are set."""
-        given = {name: "1" if value is True else value for name, value in fields.items() if value}
+        given = {
+            name: "1" if value is True else value
+            for name, value in fields.items()
+            if value is not None and value is not False
+        }
         return self.post(f"{path}?{urlencode(given)}", timeout_s)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> Any:
@@ -103,7 +107,7 @@ class HttpClient:
                 connection.request(method, parts.path + path, headers=headers)
                 with connection.getresponse() as answer:
                     body = answer.read(_MOST_BYTES)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if isinstance(error, TimeoutError):
                 reason = f"no answer within {timeout_s:g} s"

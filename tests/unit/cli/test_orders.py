@@ -197,8 +197,11 @@ def test_the_token_is_one_line_of_json(served: Served, capsys: pytest.CaptureFix
 def test_a_feed_that_is_not_served_and_a_snapshot_that_fails_are_told(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["snapshot", "--http", served.address, "--feed", "absent"]) == 2
-    assert "none of a" in capsys.readouterr().err
+    for name in ("absent", ""):
+        assert main(["snapshot", "--http", served.address, "--feed", name]) == 2
+        assert "none of a" in capsys.readouterr().err
+    assert main(["end", "", "--http", served.address]) == 2
+    assert capsys.readouterr().err == "headrace: no FEED is given\n"
     served.failure = ServerError("the disk is full")
     assert main(["snapshot", "--http", served.address]) == 1
     assert "the disk is full" in capsys.readouterr().err

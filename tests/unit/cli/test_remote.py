@@ -51,7 +51,8 @@ def test_what_listens_everywhere_is_asked_here(served: Served):
     "address",
     [
         *("ftp://h:1", "file:///etc/passwd", "http://", "tcp://h:5557"),
-        *("h:99999", "h:0", "h:x", "http://a b/", ":80", "h\n:80"),
+        *("h:99999", "h:0", "h:x", "http://a b/", ":80", "h\n:80", "", "h:1,", "h:1,,h:2"),
+        *("h", "h:", "u:p@h:1", "http://h:1?all=1", "h:1#feed"),
     ],
 )
 def test_other_addresses_are_refused(address: str):

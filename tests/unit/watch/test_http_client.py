@@ -29,6 +29,12 @@ def test_no_server_is_told_with_what_to_do():
             HttpClient(f"http://127.0.0.1:{port}").get("/status.json")
 
 
+@pytest.mark.parametrize("place", ["ä..b:1", f"{'a' * 64}:1", "127.0.0.1:1/ä"])
+def test_a_url_that_can_not_be_asked_has_no_server(place: str):
+    with pytest.raises(ConnectionLost, match=f"no server answers at http://{place}: "):
+        HttpClient(f"http://{place}").get("/status.json")
+
+
 def test_what_the_server_refuses_is_told_in_its_words(served: Served):
     with pytest.raises(ValueError, match="key is a key of 1 to 4096 bytes"):
         HttpClient(served.address).get("/inspect?key=")

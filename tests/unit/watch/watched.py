@@ -44,8 +44,8 @@ class Watched:
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
     ) -> dict[str, Any]:
         self.asked.append({"snapshot": name, "whole": whole})
-        if feed == "absent":
-            raise UnknownFeed("feed='absent' is none of a")
+        if feed in ("absent", ""):
+            raise UnknownFeed(f"{feed=} is none of a")
         if self.failure is not None:
             raise self.failure
         return {"headrace": 1, "feed": feed or "a", "snapshot": "20260102T030405Z-0123456789ab"}
