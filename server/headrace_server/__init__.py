@@ -61,7 +61,9 @@ __all__ = sorted([*_MODULES, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .pipeline.tensorflow_names import absent_of_module
+
+        raise absent_of_module(__name__, name)
     module = import_module(f"{__name__}.{_MODULES[name]}")
     found = globals()[name] = getattr(module, name)
     return found

@@ -1,8 +1,10 @@
-"""Hints for names that TensorFlow has and headrace has not: arguments and methods of a pipeline.
+"""Hints for names that TensorFlow has and headrace has not: arguments, methods and functions.
 
     bucket(…, num_threads=4)       TypeError: bucket() has no argument num_threads: …
     batch(8, drop_remainder=True)  TypeError: batch() has no argument drop_remainder: …
-    pipeline.prefetch(2)           AttributeError: Pipeline has no prefetch: …
+    pipeline.prefetch(2)           AttributeError: a Pipeline has no .prefetch(): …
+    saver.next_batch               AttributeError: a SequenceQueueingStateSaver has no …
+    hs.bucket(…)                   AttributeError: module … has no attribute 'bucket': …
 
 The names are those of tf.contrib.training and of tf.data.
 """
@@ -133,6 +135,25 @@ _METHODS = {
     "shard": "trainers share a feed; connect(rank=…, world_size=…) gives each its part",
     "window": "hs.read_tokens(…, window=n), or .batch_sequences_with_states(…)",
 }
+#: Members of a tf.contrib.training.SequenceQueueingStateSaver.
+_SAVER = {
+    "barrier": "feed.stats() counts ready and incomplete segments",
+    "close": "feed.drain() closes the input",
+    "name": "a feed has one, feed.name",
+    "next_batch": "trainers get batches: with headrace.connect(…) as feed: for batch in feed",
+    "prefetch_op": "workers insert examples by themselves",
+}
+#: Functions of tf.contrib.training that are methods here.
+_FUNCTIONS = (
+    "batch_sequences_with_states",
+    "bucket",
+    "bucket_by_sequence_length",
+    "rejection_sample",
+    "resample_at_rate",
+    "stratified_sample",
+    "stratified_sample_unknown_dist",
+    "weighted_resample",
+)
 
 
 def absent_argument(call: str, name: str, known: Collection[str]) -> TypeError | None:
@@ -152,3 +173,15 @@ def absent_method(name: str) -> AttributeError:
     if hint is None:
         return AttributeError(f"'Pipeline' object has no attribute {name!r}")
     return AttributeError(f"a Pipeline has no .{name}(): {hint}")
+
+
+def absent_of_saver(name: str) -> AttributeError:
+    """Return the error of an attribute that a SequenceQueueingStateSaver has not."""
+    hint = f": {_SAVER[name]}" if name in _SAVER else ""
+    return AttributeError(f"a SequenceQueueingStateSaver has no {name}{hint}")
+
+
+def absent_of_module(module: str, name: str) -> AttributeError:
+    """Return the error of an attribute that the module has not."""
+    hint = f": a Pipeline has it, as hs.read_arrow(…).{name}(…)" if name in _FUNCTIONS else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")

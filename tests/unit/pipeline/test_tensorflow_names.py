@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
+
 from .declared import SEGMENTS, SOURCE
 
 #: Calls that are right, and the arguments of the TensorFlow function of that name.
@@ -175,3 +177,13 @@ def test_no_seed_of_a_resampler_is_seed_0() -> None:
         return [resampled.batch(2) for resampled in both]
 
     assert declared() == declared(seed=None) == declared(seed=0) != declared(seed=1)
+
+
+def test_functions_of_the_original_are_methods_of_a_pipeline() -> None:
+    for name in CALLS.keys() - {"sequence_queueing_state_saver"}:  # there it is a class
+        with pytest.raises(
+            AttributeError, match=rf"'{name}': a Pipeline has it, as hs\..*\.{name}"
+        ):
+            getattr(hs, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'buckets'$"):
+        hs.buckets  # noqa: B018
