@@ -14,7 +14,13 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ServerError
+from headrace_proto.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    HeadraceError,
+    ServerError,
+    rewording,
+)
 
 from ..process.option import Option
 from ..process.statuses import ServerStatus
@@ -195,7 +201,8 @@ def restart(options: Namespace) -> None:
 def _await_open(asker: HttpClient, feed: str, deadline: Deadline, wait_s: float) -> None:
     """Wait until a feed that is restarted is open; ServerError where it fails."""
     while True:
-        status = asker.status()
+        with rewording(ServerError, f"feed {feed!r} is restarted, but not open: ", ConnectionLost):
+            status = asker.status()
         seen = status["feeds"].get(feed)  # none while the workers have not begun to answer
         if seen is not None and seen["failure"]:
             raise ServerError(f"feed {feed!r} at {asker.url} has failed: {seen['failure'][1]}")
@@ -237,7 +244,7 @@ def inspect(options: Namespace) -> int:
     key = os.fsencode(options.sequence)
     path = f"/inspect?key={quote(key)}"
     if options.feed is not None:
-        path += f"&feed={quote(options.feed)}"
+        path += f"&feed={quote(os.fsencode(options.feed))}"
     servers = askers(options)
     for asker in servers:
         asker.status()  # which refuses the answers of strangers

@@ -176,8 +176,11 @@ class Answers:
         keyed = [n for n, feed in feeds.items() if feed["pipeline"]["shape"] == "sequences"]
         if feed is None and len(keyed) == 1:
             feed = keyed[0]
-        if feed is None or feed not in feeds:
-            raise _Wrong(f"feed is one of the feeds of segments: {', '.join(keyed) or 'none'}")
+        listed = ", ".join(keyed) or "none"
+        if feed is None:
+            raise _Wrong(f"feed= is needed (--feed of a command), one of segments: {listed}")
+        if feed not in feeds:
+            raise _Wrong(f"feed={feed!r:.120} is none of the feeds of segments: {listed}")
         if feed not in keyed:
             raise _Wrong(f"feed {feed!r} has no segments, and knows no keys")
         answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())

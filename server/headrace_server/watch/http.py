@@ -297,7 +297,7 @@ def read_token(path: Any) -> str:
     """Return the token in a file; ValueError where it holds none."""
     with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:
         token = stream.read(4096).strip()
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or any(c.isspace() for c in token):
+    if len(token) < _SHORTEST_TOKEN or any(not "!" <= c <= "~" for c in token):
         raise ValueError(
             f"http_token_file={os.fsdecode(path)!r} holds no token: one line of {_SHORTEST_TOKEN} "
             "characters or more"

@@ -90,7 +90,7 @@ class HttpClient:
             for name, value in fields.items()
             if value is not None and value is not False
         }
-        return self.post(f"{path}?{urlencode(given)}", timeout_s)
+        return self.post(f"{path}?{urlencode(given, errors='surrogateescape')}", timeout_s)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}

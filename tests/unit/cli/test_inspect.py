@@ -81,3 +81,12 @@ def test_another_kind_of_server_is_told_in_a_line(
         assert main(["inspect", "k", "--http", url]) == 1
     said = f"headrace: the peer at {url} (which answers 200) is no headrace server\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("feed", ["nope", "", "\udcff"])
+def test_a_feed_that_is_not_served_is_named(
+    served: Served, capsys: pytest.CaptureFixture[str], feed: str
+):
+    assert inspected(served, "k", "--feed", feed) == 2
+    said = f"headrace: --feed {feed!r} is none of the feeds of segments: speech\n"
+    assert capsys.readouterr().err == said

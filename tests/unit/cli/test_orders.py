@@ -114,6 +114,11 @@ def test_a_feed_that_is_not_served_is_refused(served: Served, capsys: pytest.Cap
     assert "is none of a" in capsys.readouterr().err
 
 
+def test_the_name_of_a_feed_may_be_any_bytes(served: Served):
+    assert main(["end", "\udcff", "--http", served.address]) == 0
+    assert served.asked == [{"end": "\udcff", "cancel": False}]
+
+
 def test_a_feed_is_started_anew(served: Served, capsys: pytest.CaptureFixture[str]):
     assert main(["restart", "a", "--http", served.address]) == 0
     assert served.asked == [{"restart": "a", "force": False}]
@@ -163,6 +168,22 @@ def test_a_feed_that_does_not_open_makes_the_exit_code_1(
     assert restarted(served, look) == 1
     said = capsys.readouterr()
     assert says in said.err and served.address in said.err and not said.out
+
+
+def test_a_server_that_ends_before_the_feed_is_open_is_told_as_that(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    get = HttpClient.get
+
+    def gone(self: HttpClient, path: str, timeout_s: float) -> object:
+        if served.asked:
+            raise ConnectionLost("no server answers at http://h:1")
+        return get(self, path, timeout_s)
+
+    monkeypatch.setattr(HttpClient, "get", gone)
+    assert main(["restart", "a", "--http", served.address]) == 1
+    said = "headrace: feed 'a' is restarted, but not open: no server answers at http://h:1\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_server_without_an_answer_may_be_starting_its_workers(

@@ -70,7 +70,7 @@ def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     assert HttpOptions.of("h:1", file) == HttpOptions("h", 1, "0123456789abcdef")
-    for wrong in ("", "short", "0123456789 abcdef", "0123456789abcdeé"):
+    for wrong in ("", "short", "0123456789 abcdef", "0123456789abcdeé", "\0" * 16):
         file.write_text(wrong)
         with pytest.raises(
             ValueError, match="holds no token: one line of 16 characters or more"
