@@ -66,7 +66,7 @@ class Partition:
         self.input = deque(range(0, len(self.counts), CHUNK))
         self.read = False  # whether the machine knows that all is read
         self.orders, self.words, self.out = deque(), deque(), {}
-        self.made, self.chunk, self.finished = 0, 100, False
+        self.made, self.chunk, self.finished, self.starved = 0, 100, False, False
         going = [e for e, n in enumerate(self.next) if 0 < n < self.counts[e]]
         self.known = {e for e, n in enumerate(self.next) if n}
         numbers = [[e, self.index + e, 0, e, self.next[e], self.counts[e]] for e in going]
@@ -91,6 +91,7 @@ class Partition:
         order = self.orders.popleft()
         if isinstance(order, Want):
             self.machine.want(order.more, order.stripe)
+            self.starved = False
         elif isinstance(order, Deal):
             self.machine.deal(order.world, order.run, order.stripe)
             self.out.clear()
@@ -111,8 +112,9 @@ class Partition:
                 assert self.next[index - self.index] == segment, "once, and in order"
                 self.next[index - self.index] += 1
             self.store()
-        else:
-            assert not isinstance(order, Leave)
+        elif isinstance(order, Leave):
+            self.machine.leave(order.stripe, order.instead)
+            self.out = {n: b for n, b in self.out.items() if b.stripe != order.stripe}
 
     def claim(self, place):
         if place.token in self.tokens:
@@ -134,12 +136,16 @@ class Partition:
             return False
         machine = self.machine
         draft = machine.next_draft()
+        self.words += [("dry", stripe) for stripe in machine.take_dry()]
         if draft is not None:
-            at, rank, size = draft.member
-            meta = {"stripe": draft.stripe, "round": at, "rank": rank, "empty": size - len(draft)}
+            meta, size = {"stripe": draft.stripe}, len(draft)
+            if draft.member is not None:
+                at, rank, size = draft.member
+                meta |= {"round": at, "rank": rank, "empty": size - len(draft)}
             self.out[self.made] = draft
             self.words.append(("made", self.made, size, meta))
             self.made += 1
+            self.starved = False
         elif machine.hungry and self.input:
             self.offer()
         elif not self.input and not self.read:
@@ -150,6 +156,9 @@ class Partition:
             self.store()
             self.words.append(("finished",))
         else:
+            if machine.starved and not self.starved:
+                self.starved = True
+                self.words.append(("starved",))
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Ranks and groups over two owners, in simulated time: real machines on both sides.
+"""Trainers over two owners, ranks and groups too, in simulated time: real machines on both sides.
 
     trainer: Session with each owner, ByNumber ── messages, some late ──► owner (played_owner.py)
              takes a batch, commits it                                ◄──
@@ -62,10 +62,10 @@ class Trainer:
 
     def __init__(self, world, slot):
         self.world, self.slot, self.number = world, slot, len(world.every)
-        self.rank = slot // world.members
+        self.rank = slot // world.members if world.ranks else -1
         nonce = b"nonce of %d" % self.number
         session = Session(FEED, nonce, 0, self.rank, world.ranks, nonce, owner=0)
-        if world.members > 1:
+        if world.ranks and world.members > 1:
             session.group, session.members = f"of-{self.rank}", world.members
         session.heard_at = world.now
         self.sessions, self.merge = [session], None
@@ -151,9 +151,9 @@ class Trainer:
             self.merge.want()
             return
         delivery = received.delivery
-        place = delivery.meta["round"], delivery.partition
+        place = delivery.meta.get("round", delivery.number), delivery.partition
         session = self.sessions[self.merge.placement.owner_of(delivery.partition)]
-        if self.world.order:
+        if self.world.order and self.world.ranks:
             assert delivery.meta["rank"] == self.rank
             assert session.place(delivery.token, struct.pack("<qq", place[0], self.rank))
         self.world.check_place(self, place)
@@ -220,13 +220,15 @@ class Trainer:
 class World:
     """One feed over two owners, and its trainers.
 
-    ``local``: owners notice the death of a trainer at once.  ``in_step``: all trainers have their
-    batches of a round before any commits its own.
+    With ``ranks=0`` its trainers are no ranks, and each gets batches of its own.  ``local``: owners
+    notice the death of a trainer at once.  ``in_step``: all trainers have their batches of a round
+    before any commits its own.
     """
 
     def __init__(self, seed, order, counts, ranks, members, local, in_step):
         self.random = Random(seed)
         self.order, self.counts, self.ranks, self.members = order, counts, ranks, members
+        self.trainers = max(1, ranks) * members
         self.local, self.in_step = local, in_step
         self.now, self._term = 0.0, 0
         self._events, self._ties = [], itertools.count()
@@ -283,17 +285,17 @@ class World:
 
     def all_have(self, place):
         """Return whether a trainer may go on: each slot has had this round, or a later one."""
-        had = dict.fromkeys(range(self.ranks * self.members), (-1, 0))
+        had = dict.fromkeys(range(self.trainers), (-1, 0))
         for one in self.every:
             had[one.slot] = max([had[one.slot], *one.places])
-        return not self.in_step or min(had.values()) >= place
+        return not (self.in_step and self.ranks) or min(had.values()) >= place
 
     def check_place(self, trainer, place):
         """Check that rounds come in order, but for batches of a trainer that has died."""
         again = trainer.places[:]
         for one in self.every:
             again += one.places if one.rank == trainer.rank and one.gone else []
-        in_order = not trainer.places or place > trainer.places[-1]
+        in_order = not (self.ranks and trainer.places) or place > trainer.places[-1]
         assert in_order or place in again, f"{place} after {trainer.places}"
 
     # Faults
@@ -302,7 +304,7 @@ class World:
         what = self.random.choice(
             ["owner"] * 2 + ["server"] + ["die"] * 2 + ["leave"] + ["sleep"] * 2 + ["interrupt"]
         )
-        trainer = self.slots.get(self.random.randrange(self.ranks * self.members))
+        trainer = self.slots.get(self.random.randrange(self.trainers))
         if what in ("owner", "server"):
             there = self.owners if what == "server" else [self.random.choice(self.owners)]
             back = self.random.random() * 2
@@ -328,8 +330,7 @@ class World:
                 partition.check()
 
     def _run(self, faults):
-        slots = self.ranks * self.members
-        for slot in range(slots):
+        for slot in range(self.trainers):
             self.later(self.random.random(), Trainer, self, slot)
         burst = until = 0.0
         for _ in range(faults):
@@ -338,7 +339,7 @@ class World:
             at = burst + self.random.random() ** 3 * _BURST_S
             self.later(at, self._fault)
             until = max(until, at)
-        while len(self.slots) < slots or not all(one.over for one in self.slots.values()):
+        while len(self.slots) < self.trainers or not all(one.over for one in self.slots.values()):
             self.now, _, call, arguments = heapq.heappop(self._events)
             if self.now > until + _END_S:
                 told = map(str, (*self.owners, *self.slots.values()))

@@ -217,6 +217,10 @@ class _Partitions:
             event = (Desk.on_stored, number, [(rest[0], "", "")])
         elif kind == "claimed":
             event = (Desk.on_judged, *rest)
+        elif kind == "starved":
+            event = (Desk.on_starved, number)
+        elif kind == "dry":
+            event = (Desk.on_dry, *rest)
         else:
             event = (Desk.on_finished, number, {"dropped": {}})
             if isinstance(partition, Plain):

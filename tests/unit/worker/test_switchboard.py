@@ -52,7 +52,7 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     seed=st.integers(0, 2**32),
     order=st.sampled_from(["", "arrival", "lanes"]),
     counts=st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=3, max_size=3),
-    trainers=st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]),
+    trainers=st.sampled_from([(0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]),
     local=st.booleans(),
     in_step=st.booleans(),
     faults=st.integers(0, 15),
@@ -102,7 +102,7 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=False,
     faults=12,
 )
-def test_ranks_and_groups_of_two_owners_come_to_the_end_whatever_befalls_them(
+def test_trainers_of_two_owners_come_to_the_end_whatever_befalls_them(
     seed: int,
     order: str,
     counts: list[list[int]],
@@ -111,5 +111,5 @@ def test_ranks_and_groups_of_two_owners_come_to_the_end_whatever_befalls_them(
     in_step: bool,
     faults: int,
 ):
-    """They take the same rounds in the same order, and each batch is committed once."""
+    """Ranks take the same rounds in the same order, and each batch is committed once."""
     World(seed, order, counts, *trainers, local, in_step).run(faults)
