@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Versions of the protocol that this code speaks: ``(oldest, newest)``.
-PROTOCOL = (4, 4)
+PROTOCOL = (5, 5)
 
 #: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
 MAX_HEADER_BYTES = 64 * 1024
