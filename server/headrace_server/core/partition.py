@@ -28,7 +28,7 @@ from .transitions import Transitions
 VERSION = 2
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
-_HOPELESS_EPOCHS = 1000
+HOPELESS_EPOCHS = 1000
 #: Number of bits for the number in the epoch; the bits above them are the epoch.
 TURN_BITS = 32
 _INPUT: dict[str, type] = {
@@ -212,9 +212,18 @@ class Partition:
         self._empty_epochs = 0 if self._epoch_rows else self._empty_epochs + 1
         self._epoch_rows = 0
         self.epoch += 1
-        wanted = self._epochs is None or self.epoch < self._epochs
-        if wanted and self._empty_epochs < _HOPELESS_EPOCHS:
+        if self._wants(self.epoch) and self._empty_epochs < HOPELESS_EPOCHS:
             self._position = self._start
+
+    def _wants(self, epoch: int) -> bool:
+        return self._epochs is None or epoch < self._epochs
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether epochs are left out, since many in a row were empty."""
+        across = self.across_batches
+        empty = self._empty_epochs if across else self._empty_epochs_in_all
+        return empty >= HOPELESS_EPOCHS and self._wants(self.epoch + (not across))
 
     @property
     def _goes_on(self) -> bool:
@@ -224,8 +233,7 @@ class Partition:
         """
         if self.across_batches or self._closed:
             return False
-        wanted = self._epochs is None or self.epoch + 1 < self._epochs
-        return wanted and self._empty_epochs_in_all < _HOPELESS_EPOCHS
+        return self._wants(self.epoch + 1) and self._empty_epochs_in_all < HOPELESS_EPOCHS
 
     @property
     def _empty_epochs_in_all(self) -> int:

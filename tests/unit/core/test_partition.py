@@ -154,6 +154,13 @@ def test_a_partition_without_rows_ends_though_it_is_repeated(epochs):
     assert Driver(0, epochs=epochs).run(steps=5000).batches == {}
     driver = Driver(4, epochs=epochs, drops=lambda e, i: True).run(steps=5000)
     assert driver.batches == {} and not driver.step()
+    assert driver.machine.hopeless
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_a_partition_whose_epochs_were_all_read_is_not_hopeless(across):
+    driver = Driver(4, epochs=1000, drops=lambda e, i: True, across=across).run(steps=5000)
+    assert driver.batches == {} and not driver.step() and not driver.machine.hopeless
 
 
 @pytest.mark.parametrize("epochs", [None, 40])
@@ -266,7 +273,7 @@ def test_every_shape_ends_with_the_epoch_and_begins_with_the_next(shape, facts, 
 def test_an_epoch_without_a_batch_counts_as_empty():
     """Rows that can fill no batch would be read and dropped for ever."""
     driver = Driver(3, batch_size=4, epochs=None, across=False).run(steps=2000)
-    assert driver.batches == {} and not driver.step()
+    assert driver.batches == {} and not driver.step() and driver.machine.hopeless
     assert driver.machine.dropped() == {"remainder": 3000}
 
 

@@ -131,3 +131,13 @@ def test_batches_gather_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pyt
             break
     assert [count for count in made if count] == [2, 2]
     partitions.end()
+
+
+def test_an_endless_partition_that_ends_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Where stages drop every example, its trainers only see that their loops end."""
+    rows = hs.from_examples([{"i": i} for i in range(4)]).repeat()
+    partitions, sent = opened(rows.rejection_sample(0.0, 2).declaration(), tmp_path)
+    assert made(partitions, sent) == []
+    (text,) = caplog.messages
+    assert text.startswith("partition 0 of feed 'f' ends: 1000 epochs in a row made no batch")
+    partitions.end()
