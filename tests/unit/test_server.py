@@ -169,15 +169,16 @@ def test_the_error_of_a_module_whose_import_ends_the_process_has_its_last_output
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_address_in_use_is_named_and_no_traceback_is_shown(
-    module: Path, capfd: pytest.CaptureFixture[str]
+    workers: int, module: Path, capfd: pytest.CaptureFixture[str]
 ):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         bind = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ServerError, match=f"bind='{bind}': Address already in use"):
-            hs.run(BATCHES, bind=bind, shm_dir=module / "memory")
+        with pytest.raises(ServerError, match=f"code 1: bind='{bind}': Address already in use"):
+            hs.run(BATCHES, bind=bind, shm_dir=module / "memory", workers=workers)
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -23,14 +23,14 @@ import zmq
 from headrace_proto import messages
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import HeadraceError, LimitExceeded
+from headrace_proto.errors import HeadraceError
 
 from ..process import relay_messages
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, undivide
-from ..process.sockets import CanNotBind, bind_all, public_router, waits
+from ..process.sockets import EXPECTED, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
 from .key_gate import Gate
@@ -379,7 +379,7 @@ def main() -> None:
         serve(plain, pipe)
     except BaseException as error:
         pipe.report("dying", text=f"{error}")
-        if not isinstance(error, (CanNotBind, LimitExceeded)):
+        if not isinstance(error, EXPECTED):
             traceback.print_exc()
         sys.exit(1)
 

@@ -18,6 +18,7 @@ from typing import Any
 from headrace_proto.clock import Deadline
 
 from .child import Child, Pipe
+from .sockets import EXPECTED
 
 logger = logging.getLogger("headrace.server")
 
@@ -78,8 +79,9 @@ class InThread(Child):
         except ThreadEnded:
             code = -signal.SIGKILL
         except BaseException as error:
-            self.reason = f"{type(error).__name__}: {error}"
-            if not self._pipe.killed:  # else what it used is being closed, too
+            expected = isinstance(error, EXPECTED)
+            self.reason = f"{error}" if expected else f"{type(error).__name__}: {error}"
+            if not (expected or self._pipe.killed):  # else what it used is being closed, too
                 traceback.print_exc()
         finally:
             self._pipe.close()

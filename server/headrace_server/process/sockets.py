@@ -16,7 +16,7 @@ from pathlib import Path
 import zmq
 
 from headrace_proto import limits
-from headrace_proto.errors import rewording
+from headrace_proto.errors import LimitExceeded, rewording
 
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -29,6 +29,10 @@ _GONE_S = 10
 
 class CanNotBind(ValueError):
     """An address that a user gave is in use, or does not belong to this machine."""
+
+
+#: Errors by which a front ends, and which are no faults of the program: no traceback is shown.
+EXPECTED = CanNotBind, LimitExceeded
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:

@@ -65,9 +65,9 @@ class HttpService:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             family, place = found[0], found[4]
             self._socket = socket.create_server(place[:2], family=family, backlog=64)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             # create_server appends the address, which the error has already.
-            text = (error.strerror or str(error)).partition(" (while ")[0]
+            text = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
             raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
         bound = self._socket.getsockname()
         host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]

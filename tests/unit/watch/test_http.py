@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace_proto.clock import Deadline
+from headrace_proto.errors import ServerError
 from headrace_server.watch import answers
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpOptions, HttpService
@@ -272,3 +273,9 @@ def test_it_answers_before_there_is_a_server():
         assert asked(one)[0] == 200 and asked(one, "/readyz")[0] == 503
     finally:
         one.close()
+
+
+@pytest.mark.parametrize("host", ["ä..b", "a" * 64])
+def test_a_host_that_no_name_can_be_is_named(host: str):
+    with pytest.raises(ServerError, match=f"http='{host}:1': encoding with 'idna' codec failed"):
+        HttpService(HttpOptions(host, 1, None))
