@@ -170,7 +170,10 @@ def fixed_field(what: str, name: str, known: Mapping[str, Field]) -> Field:
     """Return the field of a column that is alike in all examples, and not empty."""
     field = field_of(what, name, known)
     if None in field.shape:
-        raise ValueError(f"{what} is {field}, which varies; it must have a fixed shape")
+        raise ValueError(
+            f"{what} is {field}, which varies; it must have a fixed shape: where it has, declare "
+            f"its feature, as hs.fixed({field.dtype!r}, shape)"
+        )
     if 0 in field.shape:
         raise ValueError(f"{what} is {field}, which is empty; every dimension must be 1 or more")
     return field

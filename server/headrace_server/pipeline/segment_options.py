@@ -197,7 +197,10 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
             raise ValueError(f"{what} is {field}; it must be a sequence of steps")
         steps, *inner = field.shape
         if None in inner:
-            raise ValueError(f"{what} is {field}; only the number of its steps may vary")
+            raise ValueError(
+                f"{what} is {field}; only the number of its steps may vary: where that is so, "
+                f"declare its feature, as hs.sequence({field.dtype!r}, shape)"
+            )
         if 0 in field.shape:
             raise ValueError(
                 f"{what} is {field}, which is empty; every dimension must be 1 or more"

@@ -383,7 +383,11 @@ KNOWN = [
     ({"input_sequences": ["thin"]}, ValueError, r"'thin' is float32\[\?, 0\], which is empty"),
     ({"input_sequences": ["twelve", "nine"]}, ValueError, "'twelve' has 12 steps, 'nine' has 9"),
     ({"input_context": ["x"]}, ValueError, "input_context: 'x' is not one of the columns"),
-    ({"input_context": ["audio"]}, ValueError, r"'audio' is float32\[\?, 64\], which varies"),
+    (
+        {"input_context": ["audio"]},
+        ValueError,
+        r"'audio' is float32\[\?, 64\], which varies; .*declare .*hs\.fixed\('float32', shape\)",
+    ),
     ({"input_context": ["hollow"]}, ValueError, r"'hollow' is float32\[4, 0\], which is empty"),
     ({"input_length": "x"}, ValueError, "input_length='x' is not one of the columns"),
     ({"input_length": "p"}, TypeError, r"input_length='p' is float32\[\]; it must be of integers"),
@@ -606,3 +610,13 @@ def test_a_pipeline_without_a_shape_names_these_too():
 def test_a_weighted_resampling_takes_the_batch_size_for_its_group():
     stage, *_ = batch(source().weighted_resample("p", 1.0)).declaration().stages
     assert stage.options["group"] == 32
+
+
+def test_a_sequence_whose_steps_differ_in_shape_is_to_be_declared():
+    """Nested lists of a file do not show that the inner ones are of one length."""
+    shapes = [{"k": "a", "x": np.zeros((3, 2))}, {"k": "b", "x": np.zeros((3, 4))}]
+    text = r"'x' is float64\[3, \?\]; only .*: .*declare .*, as hs\.sequence\('float64', shape\)"
+    with pytest.raises(ValueError, match=text):
+        hs.from_examples(shapes).batch_sequences_with_states(
+            "k", ["x"], [], None, {"s": 0.0}, num_unroll=2, batch_size=2
+        )
