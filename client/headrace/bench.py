@@ -68,7 +68,10 @@ def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
 
 
 def _prefetch(text: str) -> int | str:
-    return text if text == AUTO else int(text)
+    try:
+        return text if text == AUTO else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is neither an integer nor {AUTO}") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -201,12 +201,12 @@ def _parsed(path: str) -> dict[Any, Any]:
     if ending == ".toml":
         try:
             return tomllib.loads(data.decode())
-        except ValueError as error:  # also where it is not UTF-8
+        except (ValueError, RecursionError) as error:  # also where it is not UTF-8
             raise ValueError(f"{path} is not TOML: {error}") from None
     yaml = require("yaml", "yaml", f"--config {path}")
     try:
         found = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if found is None:
         return {}
@@ -225,10 +225,26 @@ def _checked(option: Option, value: Any, path: str) -> Any:
                 for name, target in value.items()
             )
         values = value if isinstance(value, list) else [value]
-        return tuple(_text(option, one, where, path) for one in values)
+        return tuple(_named(option, one, where, path) for one in values)
     if option.kind in _PARSERS:
         return option.check(value, where)
     return _text(option, value, where, path)
+
+
+def parted(named: str) -> tuple[str, str]:
+    """Split a target: the name of the feed (or none), and the rest."""
+    name, sign, target = named.partition("=")
+    if sign and not name:
+        raise ValueError(f"{named!r:.120} has no name of a feed before the =")
+    return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
+
+
+def _named(option: Option, value: Any, where: str, path: str) -> str:
+    """Return one of several values as a text; a target may have the name of its feed before it."""
+    given = option.kind == "target" and isinstance(value, str)
+    name, rest = parted(value) if given else ("", value)
+    text = _text(option, rest, where, path)
+    return f"{name}={text}" if name else text
 
 
 def _text(option: Option, value: Any, where: str, path: str) -> str:

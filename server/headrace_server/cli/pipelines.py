@@ -14,6 +14,7 @@ from ..pipeline.builder import Pipeline
 from ..pipeline.forks import own
 from ..pipeline.function_names import error_with_place, resolve
 from ..process.option import Option
+from .options import parted
 
 PIPELINES = Option(
     "pipelines",
@@ -50,7 +51,7 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
         sys.path.insert(0, os.getcwd())  # an installed script does not see modules that lie here
     pipelines: dict[str, Pipeline] = {}
     for named in targets:
-        given, target = _parted(named)
+        given, target = parted(named)
         value: Any = own(resolve)(target)
         name = given or target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
@@ -70,14 +71,6 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
                 )
             pipelines[feed] = pipeline
     return pipelines
-
-
-def _parted(named: str) -> tuple[str, str]:
-    """Split a target: the name of the feed (or none), and the rest."""
-    name, sign, target = named.partition("=")
-    if sign and not name:
-        raise ValueError(f"{named!r:.120} has no name of a feed before the =")
-    return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
 
 
 def _called(target: str, function: Callable[[], Any]) -> Any:

@@ -69,6 +69,12 @@ def test_pipelines_of_a_file_may_bear_names_of_feeds(write, tmp_path: Path):
     assert read(["--config", file]).pipelines == (f"speech={tmp_path}/feeds.py:a", "text=module:b")
 
 
+def test_a_target_of_a_list_may_name_its_feed(write, tmp_path: Path):
+    file = write('pipelines = ["a=feeds.py:f", "b=module:g", "c=d/feeds.py:h", "e/f=g.py:i"]\n')
+    named = (f"a={tmp_path}/feeds.py:f", "b=module:g", f"c={tmp_path}/d/feeds.py:h")
+    assert read(["--config", file]).pipelines == (*named, f"{tmp_path}/e/f=g.py:i")
+
+
 def test_yaml_says_the_same_as_toml(write):
     toml = write('pipelines = ["m:f"]\nworkers = 2\nlease_ttl = 2.5\nexit_when_done = true\n')
     yaml = write(
@@ -117,6 +123,9 @@ def test_what_a_file_says_wrong_is_named_with_the_file(text: str, words: str, wr
     [
         ("a.yaml", "- 1", "holds a list, not options by name"),
         ("a.yaml", "a: [", "is not YAML: "),
+        ("a.yaml", "[" * 5000, "is not YAML: "),
+        ("a.toml", "a = " + "[" * 5000, "is not TOML: "),
+        ("a.toml", "pipelines = ['=m:f']", "'=m:f' has no name of a feed before the ="),
         ("a.yaml", "durability: off", "durability=False is a bool, not a text (in quotes"),
         ("a.yml", "!!python/object/apply:os.getcwd []", "is not YAML: could not determine"),
         ("a.json", "{}", "its name ends in neither .toml nor .yaml"),

@@ -53,6 +53,9 @@ def test_the_bench_reports_what_it_can_not_measure(capsys: pytest.CaptureFixture
     assert "--consume" in capsys.readouterr().err
     assert main(["tcp://127.0.0.1:1", "--consume", "--seconds", "0"]) == 2
     assert "--seconds 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["tcp://127.0.0.1:1", "--consume", "--prefetch", "much"])
+    assert "argument --prefetch: 'much' is neither an integer nor auto" in capsys.readouterr().err
     assert main(["tcp://127.0.0.1:1", "--consume", "--timeout", "0.2"]) == 1
     assert "no server answered" in capsys.readouterr().err
     with hs.run(hs.from_examples([{"x": 1}]).batch(1)) as server:
