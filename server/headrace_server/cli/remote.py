@@ -10,7 +10,8 @@ import json
 import os
 import time
 from argparse import Namespace
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from headrace_proto.clock import Deadline
@@ -31,6 +32,8 @@ from . import exits
 from .frame import with_options
 from .options import JSON
 from .status_lines import lines
+
+T = TypeVar("T")
 
 _DEFAULT = "127.0.0.1:8080"
 SERVERS = Option(
@@ -83,6 +86,19 @@ def askers_of_all(options: Namespace) -> list[HttpClient]:
     return servers
 
 
+def _answers(
+    servers: list[HttpClient], ask: Callable[[HttpClient], T]
+) -> tuple[dict[HttpClient, T], str]:
+    """Return the answers of the servers that give one, and the errors of the others."""
+    found, faults = {}, []
+    for one in servers:
+        try:
+            found[one] = ask(one)
+        except (HeadraceError, ValueError) as error:
+            faults.append(str(error))
+    return found, "\n".join(faults)
+
+
 def status_of_all(servers: list[HttpClient]) -> ServerStatus:
     """Return the joined status of these servers, or of one and all its peers."""
     if len(servers) == 1:
@@ -124,16 +140,10 @@ def drain(options: Namespace) -> int:
 
     wait: how long to wait for commits
     """
-    servers, faults = [], []
-    for asker in askers(options):
-        try:
-            asker.post("/drain")
-            servers.append(asker)
-        except (HeadraceError, ValueError) as error:  # the others are drained all the same
-            faults.append(str(error))
-    code = _drained(servers, options.wait) if servers else exits.FAILED
+    asked, faults = _answers(askers(options), lambda asker: asker.post("/drain"))
+    code = _drained([*asked], options.wait) if asked else exits.FAILED
     if faults:
-        raise ServerError("\n".join(faults))
+        raise ServerError(faults)
     return code
 
 
@@ -296,18 +306,21 @@ def status(options: Namespace) -> int:
     by their URL.  With --all they are shown as one, and by share; the exit code is 1 while
     one is away.
     """
-    servers = askers(options)
+    servers, faults = askers(options), ""
     if options.all:
         found = {"": status_of_all(servers)}
     else:
-        found = {one.url: one.status() for one in servers}
-    several = len(found) > 1
-    if options.json:
+        seen, faults = _answers(servers, HttpClient.status)
+        found = {asker.url: one for asker, one in seen.items()}
+    several = len(servers) > 1 and not options.all
+    if options.json and found:
         print(json.dumps(found if several else next(iter(found.values()))))
-    else:
+    elif not options.json:
         for url, one in found.items():
             painted = "\n".join(lines(one))
             print(f"{url}\n{painted}\n" if several else painted)
+    if faults:
+        raise ServerError(faults)
     return exits.FAILED if any(map(_has_failed, found.values())) else exits.WELL
 
 

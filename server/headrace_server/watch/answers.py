@@ -171,8 +171,10 @@ class Answers:
         key = query.get("key", "").encode(errors="surrogateescape")
         if not key or len(key) > _LONGEST_KEY:
             raise _Wrong(f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
-        feeds = self._watch.status()["feeds"]
-        feed = query.get("feed")
+        status = self._watch.status()
+        feeds, feed = status["feeds"], query.get("feed")
+        if not feeds:  # it is starting, or has failed
+            return _text(503, status["why"])
         keyed = [n for n, feed in feeds.items() if feed["pipeline"]["shape"] == "sequences"]
         if feed is None and len(keyed) == 1:
             feed = keyed[0]

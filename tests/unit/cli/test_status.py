@@ -66,3 +66,15 @@ def test_several_servers_are_shown_one_after_the_other(
 def test_one_of_several_servers_that_has_failed_makes_it_1(served: Served, other: Served):
     other.feeds = {"a": feed(state="failed", failure=["data", "row 7 is bad"])}
     assert main(["status", "--http", f"{served.address},{other.address}"]) == 1
+
+
+def test_living_servers_are_shown_and_the_dead_one_is_named(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    some = f"127.0.0.1:1,{served.address}"
+    assert main(["status", "--http", some]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{served.address}\nserving  up ")
+    assert said.err.startswith("headrace: no server answers at http://127.0.0.1:1: ")
+    assert main(["status", "--json", "--http", some]) == 1
+    assert json.loads(capsys.readouterr().out).keys() == {served.address}

@@ -83,7 +83,8 @@ def test_a_server_that_drains_lives_and_is_not_ready(watch: Watch, server: Watch
 def test_one_that_starts_lives_and_is_not_ready_and_one_that_failed_does_neither():
     starting = Watch()
     assert get(starting, "/healthz").status == 200 and get(starting, "/readyz").status == 503
-    assert get(starting, "/inspect?key=k").status == 400
+    told = get(starting, "/inspect?key=k")
+    assert (told.status, told.body) == (503, b"the workers are opening the sources\n")
     server = Watched()
     server.fail("the front is gone")
     failed = Watch()
