@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = asked.options
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         code = asked.run(options)
-        sys.stdout.flush()
+        print(end="", flush=True)  # which does nothing where standard output is closed
         return exits.WELL if code is None else code
     except BrokenPipeError:  # the reader of its output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

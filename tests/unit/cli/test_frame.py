@@ -199,6 +199,13 @@ def test_a_line_that_names_nothing_ends_with_the_code_of_a_mistake(
     assert ended.value.code == 2 and "error: " in capsys.readouterr().err
 
 
+def test_a_closed_output_takes_no_exit_code_away(greet, monkeypatch: pytest.MonkeyPatch):
+    """As where a program that starts services closes it."""
+    monkeypatch.setattr(sys, "stdout", None)
+    greet(lambda options: print("a word") or 7)
+    assert frame.main(["greet"]) == 7
+
+
 def test_a_reader_that_goes_away_ends_a_command_without_a_word():
     script = (
         "import headrace_server.cli.frame as frame\n"
