@@ -72,6 +72,8 @@ class Leases:
     buffers: Any = field(init=False, default=None)  # … for states that go to the server
     openings: int = field(init=False, default=0)  # sessions opened, continuations not counted
     last_seq: int = field(init=False, default=0)  # number of the last delivery that came
+    #: The first batch whose commit was stale, until the order of batches goes back to it.
+    stale: Delivery | None = field(init=False, default=None)
 
     # all remaining batches are in trainers' hands
     exhausted: bool = field(init=False, default=False)
@@ -261,6 +263,8 @@ class Leases:
                 self._committed[partition] = max(token, self._committed.get(partition, 0))
             self._answered(token)
         for token in message.stale:
+            if self.stale is None and token in self._named:
+                self.stale = self._named[token][0]
             self._answered(token, StaleLease(f"{self._name_of(token)} {_STALE}"))
         if not isinstance(message.faults, (list, tuple)):
             raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")

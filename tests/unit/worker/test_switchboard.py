@@ -94,6 +94,15 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     in_step=False,
     faults=6,
 )
+@example(  # a member whose save was stale needs that batch again, of an owner it had behind it
+    seed=3653701131,
+    order="arrival",
+    counts=[[3, 1, 2, 2, 2, 3, 4], [2, 1, 2, 4, 2], [4]],
+    trainers=(2, 2),
+    local=True,
+    in_step=True,
+    faults=4,
+)
 @example(  # a member returns a batch again that it has been sent again by then
     seed=551642995,
     order="",
