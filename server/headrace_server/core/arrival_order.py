@@ -50,8 +50,8 @@ class ArrivalOrder(InStep):
         else:
             self._takes.pop(stripe, None)
 
-    def begin_epoch(self) -> None:
-        super().begin_epoch()
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
         self._wanted = 0  # trainers ask again for batches wanted at the border
         self._takes.clear()
 

@@ -257,7 +257,7 @@ class Partition:
         self._first_of_epoch = self.next_number
         self._on("begin epoch")
         self._position = self._start
-        self._shaper.begin_epoch()
+        self._shaper.begin_epoch(self.epoch)
 
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is needed for future plans."""

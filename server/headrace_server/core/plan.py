@@ -154,8 +154,8 @@ class Shaper(ABC):
         had ended before.
         """
 
-    def begin_epoch(self) -> None:
-        """Take rows again, after ``finish`` and the last draft."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Take rows of this epoch, after ``finish`` and the last draft of the one before."""
         self._finished = False
 
     @abstractmethod

@@ -70,12 +70,13 @@ class RoundMembers:
     def __init__(self, world: int, run: int, stripe: int, size: int, epoch: int = 0) -> None:
         """``size``: rows of a member's block.  Ranks have the stripes from ``stripe`` on.
 
-        ``epoch``: of the first round, where no batch crosses the border of an epoch.
+        ``epoch``: that is read, where no batch crosses its border; else 0.
         """
         self.world = world
         self.run = run
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
+        self.epoch = epoch
         self.next_round = epoch << TURN_BITS
         self.wanted = 0  # number of rounds that are wanted and not drafted
         self.begun = False  # whether anything was ever wanted
@@ -90,6 +91,12 @@ class RoundMembers:
     def rows(self) -> int:
         """Number of rows of a whole round."""
         return self.world * self.size
+
+    @property
+    def next_again(self) -> RoundRank | None:
+        """The first member to draft again, unless it is of an epoch that is not read yet."""
+        first = min(self.again, default=None)
+        return first if first is not None and first[0] >> TURN_BITS <= self.epoch else None
 
     def want(self, more: int) -> None:
         """Allow more rounds, and all members of ``again``."""
@@ -173,11 +180,12 @@ class InStep(AdmittedExamples):
         """Number of rows that are drafted together: those of a batch, or of a round."""
         return self.batch_size if self.members is None else self.members.rows
 
-    def begin_epoch(self) -> None:
-        super().begin_epoch()
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
         members = self.members
-        if members is not None:
-            members.next_round = ((members.next_round >> TURN_BITS) + 1) << TURN_BITS
+        if members is not None:  # an earlier process may have drafted rounds of this epoch
+            members.epoch = epoch
+            members.next_round = max(members.next_round, epoch << TURN_BITS)
 
     # Members
 
@@ -190,8 +198,9 @@ class InStep(AdmittedExamples):
     def _draft_more(self) -> bool:
         """Draft the next batch or round; return False if it has to wait for states or input."""
         members = self._ranks
-        if members.again:
-            return self._draft_again(min(members.again))
+        again = members.next_again
+        if again is not None:
+            return self._draft_again(again)
         waits = self._out and not self.ahead
         if waits or not members.wanted:
             return False
@@ -241,7 +250,7 @@ class InStep(AdmittedExamples):
     def done(self) -> bool:
         members = self.members
         if members is not None and (
-            members.drafted or members.again or (self.ahead and self._out)
+            members.drafted or members.next_again or (self.ahead and self._out)
         ):  # a member without rows, too, is made again when its rank leaves
             return False
         return super().done

@@ -210,9 +210,13 @@ class SegmentCommits(PartitionCommits):
                     change = self._stored.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
+    @property
+    def _epoch_of_rounds(self) -> int:
+        """The epoch that is read, where no batch crosses its border; else 0."""
+        return 0 if self._partition.across_batches else self._partition.epoch
+
     def deal(self, world: int, run: int, stripe: int) -> None:
-        machine = self._partition
-        self._machine.deal(world, run, stripe, 0 if machine.across_batches else machine.epoch)
+        self._machine.deal(world, run, stripe, self._epoch_of_rounds)
         self._out.clear()
         self._after.clear()
         self._rounds.dealt(run)
@@ -291,7 +295,7 @@ class SegmentCommits(PartitionCommits):
     def resume(self, saved: Saved) -> None:
         if "base" in saved.meta:
             self._go_on(saved)
-        self._rounds.resume(saved.meta)
+        self._rounds.resume(saved.meta, self._epoch_of_rounds)
         if "places" in saved.meta:
             self._machine.places = [
                 (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))

@@ -52,14 +52,14 @@ class StoredRounds:
             meta["members"] = pack([members.run, members.newest_rows()])
         return [Change(meta=meta)]
 
-    def resume(self, meta: Mapping[str, bytes]) -> None:
-        """Go on with what an earlier process stored."""
+    def resume(self, meta: Mapping[str, bytes], epoch: int) -> None:
+        """Go on with what an earlier process stored; ``epoch``: as for ``RoundMembers``."""
         if "dealt" not in meta:
             return
         world, self._run, next_round, left = msgpack.unpackb(meta["dealt"])
         if not world:
             return
-        members = RoundMembers(world, self._run, stripe=0, size=self._machine.batch_size)
+        members = RoundMembers(world, self._run, 0, self._machine.batch_size, epoch)
         members.next_round = self._newest = next_round
         members.again = dict.fromkeys((at, rank) for at, rank in left)
         run, stored = msgpack.unpackb(meta["members"]) if "members" in meta else (-1, [])

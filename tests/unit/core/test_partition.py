@@ -378,7 +378,7 @@ class OneByOne:
         if drop:
             self.rows.clear()
 
-    def begin_epoch(self):
+    def begin_epoch(self, epoch):
         self.ended = None
 
     def next_draft(self):

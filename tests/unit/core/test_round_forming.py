@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headrace_server.core.admitted_examples import BEGUN
 from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.lane_order import LaneOrder
+from headrace_server.core.partition import TURN_BITS
 from headrace_server.core.round_forming import MemberRows, RoundMembers
 from headrace_server.core.stored_state import Examples
 from tests.examples import some
@@ -256,3 +257,24 @@ def test_members_are_to_be_stored_when_they_are_drafted_and_when_they_are_done(
         members.moved = False
         assert batch is not None and queue.saved(batch) is not None
         assert members.moved and queue.left == left
+
+
+def test_a_member_of_a_later_epoch_is_drafted_again_once_that_epoch_is_read():
+    """A process that begins again reads the end of the epoch before, and has no rows for it."""
+    first = 1 << TURN_BITS  # round of epoch 1
+    machine = ArrivalOrder(1, 4)
+    members = RoundMembers(2, 7, 0, 1, epoch=0)
+    members.next_round, members.again = first + 1, {(first, 1): None}
+    known = MemberRows(np.array([FIRST + 1]), np.array([0]), np.array([0]))
+    machine.resume_rounds(members, {(first, 1): known})
+    machine.finish()
+    machine.want(1)
+    assert machine.next_draft() is None and machine.done
+    machine.begin_epoch(1)
+    machine.want(1)
+    assert machine.next_draft() is None and not machine.done
+    machine.offer(0, 2, {"key": ["a", "b"], "count": [1, 1]})
+    batch = machine.next_draft()
+    assert batch is not None and batch.indices.tolist() == [FIRST + 1]
+    assert (batch.member.round, batch.member.rank) == (first, 1)
+    assert members.next_round == first + 1, "the border adds no epoch to the rounds of this one"
