@@ -16,6 +16,7 @@ import headrace_server as hs
 from headrace_server.cli import main
 from headrace_server.supervisor.crew import Crew
 from tests.patience import PATIENCE_S, eventually
+from tests.ports import free_port
 
 from .processes import serve, trainer
 from .serving import serving
@@ -235,3 +236,26 @@ def test_a_trainer_that_is_refused_after_a_restart_is_not_waited_for(
             assert next(feed)["i"].tolist() == first
         with pytest.raises(headrace.FeedRewound):
             next(before)
+
+
+def test_a_batch_in_hand_stays_with_its_trainer_though_another_is_back_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.front.front_owner.RETURN_S", 10 * PATIENCE_S)
+    address, go = f"tcp://127.0.0.1:{free_port()}", tmp_path / "go"
+    holds = "--prefetch", "0", "--hold", "2", "--until", str(go)
+    rows = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
+    with trainer(address, *holds) as slow, trainer(address, *holds) as quick:
+        with serving(rows, bind=address, state_dir=tmp_path / "state"):
+            slow.wait_for("holding")
+            quick.wait_for("holding")
+            slow.signal(signal.SIGSTOP)
+        with serving(rows, bind=address, state_dir=tmp_path / "state") as server:
+            go.touch()
+            quick.wait_for("asks")
+            eventually(lambda: server.stats()["default"]["trainers"])
+            slow.signal(signal.SIGCONT)
+            assert slow.finish() == quick.finish() == 0
+            assert sorted(slow.rows() + quick.rows()) == [
+                [*range(i, i + 4)] for i in range(0, 40, 4)
+            ]

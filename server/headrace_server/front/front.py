@@ -77,7 +77,10 @@ class Front:
         workers = self._directory / "workers"
         self._alive: dict[bytes, FrontOwner] = {}  # by the name of the channel of its life
         self._channels = ChannelServer(workers, others, self._alive.__contains__, sys.maxsize)
-        self._owners = [FrontOwner(n, self._channels, self._say) for n in range(config.workers)]
+        state = config.state_directory
+        self._owners = [
+            FrontOwner(n, self._channels, self._say, state) for n in range(config.workers)
+        ]
         self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
         self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
         self._served = ServedShares(config)

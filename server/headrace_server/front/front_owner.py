@@ -5,10 +5,14 @@
                └── the front holds greetings until it is ready
 
 Each owner has its own sessions and memory, so the death of one touches no other.
+
+An owner hands nothing out before the trainers of its earlier life are back, since they have batches
+in hand.  With a state directory their number is stored there, for the next start of the server.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -33,13 +37,24 @@ _MOST_GREETING = 10_000
 _MOST_EXPLAINED = 256
 
 
+#: In the state directory: how many trainers are at work, by owner.
+AT_WORK = "trainers"
+
+
 class FrontOwner:
     """One owner, through all its lives."""
 
     def __init__(
-        self, number: int, channels: ChannelServer, say: Callable[[bytes, bytes], bool]
+        self,
+        number: int,
+        channels: ChannelServer,
+        say: Callable[[bytes, bytes], bool],
+        state: str | None = None,
     ) -> None:
-        """``say`` sends a header to a connection; it returns False where that is gone."""
+        """``say`` sends a header to a connection; it returns False where that is gone.
+
+        ``state``: the state directory.
+        """
         self.number = number
         self.name: bytes | None = None  # of the connection of its current life
         self.life = 0
@@ -56,6 +71,12 @@ class FrontOwner:
         self._held: BoundedMap[bytes, tuple[int, str, list[Frame]]] = BoundedMap(_MOST_GREETING)
         self._connection_of: dict[int, bytes] = {}  # by session
         self._awaited: set[bytes] = set()  # connections with a session of the life before
+        self._stored = None if state is None else Path(state, f"{AT_WORK}-{number}")
+        self._at_work = self._expected = 0  # trainers, as stored; those of the earlier server
+        if self._stored is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._at_work = self._expected = int(self._stored.read_text())
+        self._waits = False  # for some of both
         self._give_up_at = 0.0  # when the front waits for these no longer
 
     def __contains__(self, connection: bytes) -> bool:
@@ -88,7 +109,8 @@ class FrontOwner:
         self.life, self.name = life, name
         self._sent_keys = known
         self.tell(known)  # before any greeting
-        if not self._awaited:
+        self._waits = bool(self._awaited or self._expected)
+        if not self._waits:
             self.tell(AllBack())
 
     def end_life(self) -> list[int]:
@@ -115,7 +137,8 @@ class FrontOwner:
 
     def tick(self, now: float, known: Known) -> None:
         """Send it changed keys, and give up waiting for trainers that do not come back."""
-        if self.ready and now >= self._give_up_at:
+        if self.ready and self._waits and now >= self._give_up_at:
+            self._expected = 0
             self.see_back(*self._awaited)
         if known != self._sent_keys and self.name is not None:
             self._sent_keys = known
@@ -182,6 +205,7 @@ class FrontOwner:
         before = self.left(session)
         self.sessions[connection] = session
         self._connection_of[session] = connection
+        self._store_number()
         self.see_back(connection)
         return before
 
@@ -190,11 +214,22 @@ class FrontOwner:
         connection = self._connection_of.pop(session, b"")
         if self.sessions.get(connection) == session:
             del self.sessions[connection]
+            self._store_number()
         return connection
 
     def see_back(self, *connections: bytes) -> None:
         """Wait no longer for trainers of the life before: they are back, or given up."""
-        if self._awaited:
+        if self._waits:
             self._awaited.difference_update(connections)
-            if not self._awaited:
+            if not self._awaited and len(self.sessions) >= self._expected:
+                self._waits, self._expected = False, 0
+                self._store_number()
                 self.tell(AllBack())
+
+    def _store_number(self) -> None:
+        """Store how many trainers the next start of the server waits for."""
+        number = max(len(self.sessions), self._expected)
+        if self._stored is not None and number != self._at_work:
+            self._at_work = number
+            with contextlib.suppress(OSError):  # that start waits for others, or for fewer
+                self._stored.write_text(str(number))

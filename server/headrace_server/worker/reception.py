@@ -376,3 +376,5 @@ class Reception:
         for session in self._sessions.present():
             returns = durable and session.process != self.config.program
             self.outbox.stop(session, self.desks[session.feed], returns)
+            if not returns:  # the next start of the server does not wait for it
+                self._front.left(session.number)

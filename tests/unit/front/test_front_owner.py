@@ -27,11 +27,11 @@ KNOWN = Known(None)
 class World:
     """An owner, the messages to each of its lives, and those to trainers."""
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, state: str | None = None) -> None:
         self.told: list[tuple[bytes, object]] = []
         self.said: list[tuple[bytes, object]] = []
         self.gone: set[bytes] = set()
-        self.owner = FrontOwner(number, cast(ChannelServer, self), self._say)
+        self.owner = FrontOwner(number, cast(ChannelServer, self), self._say, state)
 
     def tell(self, name: bytes, frames: Sequence[bytes]) -> bool:
         self.told.append((name, FROM_FRONT.decode(frames[0])))
@@ -48,6 +48,10 @@ class World:
     def take_told(self) -> list[Any]:
         told, self.told = [message for _, message in self.told], []
         return told
+
+    def begun(self) -> list[Any]:
+        self.begin()
+        return self.take_told()
 
     def begin(self, name: bytes = b"1-0", now: float = 0.0) -> None:
         self.owner.begin_life(0, name, KNOWN)
@@ -134,6 +138,50 @@ def test_trainers_that_do_not_come_back_are_waited_for_a_moment_only():
     assert w.take_told() == []
     w.owner.tick(10.0 + RETURN_S, KNOWN)
     assert w.take_told() == [AllBack()]
+
+
+def at_work(state: Path, sessions: int) -> None:
+    """A server with so many trainers is killed."""
+    w = World(state=str(state))
+    w.begin()
+    for session in range(sessions + 1):
+        w.owner.opened(b"%d" % session, session)
+    w.owner.left(0)
+
+
+def test_the_next_server_waits_for_as_many_trainers_as_were_at_work(tmp_path: Path):
+    at_work(tmp_path, 2)
+    for connections in ((b"x",), (b"x", b"y")):  # a server that is killed amid this waits again
+        w = World(state=str(tmp_path))
+        w.begin()
+        for session, connection in enumerate(connections):
+            assert AllBack() not in w.take_told()
+            w.owner.opened(connection, session)
+    assert w.take_told() == [AllBack()]
+    assert AllBack() in World(number=2, state=str(tmp_path)).begun(), "another owner had none"
+
+
+def test_the_next_server_waits_for_them_for_a_moment_only(tmp_path: Path):
+    at_work(tmp_path, 2)
+    w = World(state=str(tmp_path))
+    w.begin()
+    w.owner.opened(b"x", 7)
+    w.take_told()
+    w.owner.tick(RETURN_S, KNOWN)
+    assert w.take_told() == [AllBack()]
+    assert AllBack() not in World(state=str(tmp_path)).begun(), "one is at work"
+    w.owner.left(7)
+    assert AllBack() in World(state=str(tmp_path)).begun()
+
+
+def test_a_number_of_trainers_that_can_not_be_read_or_stored_counts_as_none(tmp_path: Path):
+    (tmp_path / "trainers-1").write_text("some")
+    w = World(state=str(tmp_path))
+    assert AllBack() in w.begun()
+    w = World(state=str(tmp_path / "gone"))
+    w.begin()
+    w.owner.opened(b"x", 7)
+    assert w.owner.sessions == {b"x": 7}
 
 
 def test_a_session_that_comes_by_another_connection_leaves_the_first():
