@@ -24,7 +24,6 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
-from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName, PartitionTurns
 from ..flight.recorder import Recorder
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run
@@ -182,10 +181,7 @@ class Partitions:
                 self._epochs[name] = epoch
                 self._send((feed, Desk.on_next_epoch, partition, epoch, run.next_turn))
         elif step is Done:
-            if run.machine.hopeless and run.share != 0:
-                text = "partition %d of feed %r ends: %d epochs in a row made no batch, since its "
-                text += "stages drop each example, or none fills a batch"
-                logger.warning(text, partition, feed, HOPELESS_EPOCHS)
+            self._stalls.end(name, run)
             self._made[name] = self._running.pop(name)
             self.turns.end(name)
             self.stores.submit(name, run)

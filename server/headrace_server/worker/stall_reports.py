@@ -2,17 +2,22 @@
 
 made() ─► nothing for a second ─► wait() ─► desk, once a second
 full(), starve() ─► desk, once until a batch is made
+end() ─► the log, where no batch could ever be made
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 
+from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName
 from ..making.partition_run import Run
 from .desk import Desk
 from .events import EventSink
+
+logger = logging.getLogger("headrace.worker")
 
 #: Seconds without a batch after which a partition reports what it lacks, and between two reports.
 _SILENT_S = 1.0
@@ -50,6 +55,17 @@ class StallReports:
             if run.made_ahead and name[0] not in self._full:
                 self._full.add(name[0])
                 self._send((name[0], Desk.on_starved, name[1]))
+
+    def end(self, name: PartitionName, run: Run) -> None:
+        """Warn of a partition that ends since no batch can come any more."""
+        if run.machine.hopeless and run.share != 0:
+            logger.warning(
+                "partition %d of feed %r ends: %d epochs in a row made no batch, since its stages "
+                "drop each example, or none fills a batch",
+                name[1],
+                name[0],
+                HOPELESS_EPOCHS,
+            )
 
     def starve(self, name: PartitionName, starved: bool) -> None:
         """Note that a partition rests, and whether it waits for states."""
