@@ -38,8 +38,7 @@ from .stall_reports import StallReports
 
 logger = logging.getLogger("headrace.worker")
 
-#: A batch waits for others, to be announced with them, at most so long and up to so many bytes:
-#: the blocks of a few batches stay in the caches.
+#: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
 _GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 
 
