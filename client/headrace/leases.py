@@ -218,9 +218,10 @@ class Leases:
                 continue
             inline = not delivery.segment
             self.last_seq, self.exhausted, token = delivery.seq, False, delivery.token
-            for returned in (self._returned, self._said_returned):
-                if token in returned:  # it was sent again for that, and is not to be returned again
-                    returned.remove(token)
+            if token in self._returned:  # it was sent again for that, and is kept this time
+                self._returned.remove(token)
+            if token in self._said_returned:
+                self._said_returned.remove(token)
             if token in self._unanswered or token in self.uploads:  # sent again amid its commit
                 if not inline:
                     self.mapped.release(token)
