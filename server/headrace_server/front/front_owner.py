@@ -75,7 +75,7 @@ class FrontOwner:
         self._at_work = self._expected = 0  # trainers, as stored; those of the earlier server
         if self._stored is not None:
             with contextlib.suppress(OSError, ValueError):
-                self._at_work = self._expected = int(self._stored.read_text())
+                self._at_work = self._expected = max(0, int(self._stored.read_text()))
         self._waits = False  # for some of both
         self._give_up_at = 0.0  # when the front waits for these no longer
 

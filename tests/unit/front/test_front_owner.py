@@ -175,9 +175,9 @@ def test_the_next_server_waits_for_them_for_a_moment_only(tmp_path: Path):
 
 
 def test_a_number_of_trainers_that_can_not_be_read_or_stored_counts_as_none(tmp_path: Path):
-    (tmp_path / "trainers-1").write_text("some")
-    w = World(state=str(tmp_path))
-    assert AllBack() in w.begun()
+    for text in "some", "-1", "":
+        (tmp_path / "trainers-1").write_text(text)
+        assert AllBack() in World(state=str(tmp_path)).begun()
     w = World(state=str(tmp_path / "gone"))
     w.begin()
     w.owner.opened(b"x", 7)
