@@ -40,7 +40,6 @@ _STAGES = [
         "unbatch",
         "filter",
         "select",
-        "cache",
     ),
     *("rejection_sample", "stratified_sample", "resample_at_rate", "weighted_resample", "options"),
 ]

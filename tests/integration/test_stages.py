@@ -1,4 +1,4 @@
-"""Stages that draw, unfold and cache rows give one stream, for all workers and despite deaths."""
+"""Stages that draw, unfold rows give one stream, for all workers and despite deaths."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from .streams import frozen
 Stream = list[Any]
 
 
-def unfolded(directory: Path | None = None) -> hs.Pipeline:
-    """Return a feed of nearly all stages; ``directory`` caches the rows before random stages."""
+def unfolded() -> hs.Pipeline:
+    """Return a feed of nearly all stages."""
     numbers = hs.from_examples([{"i": i} for i in range(150)])
     pipeline = numbers.skip(30).concat(numbers.take(20)).shuffle(seed=5).repeat(3)
     pipeline = pipeline.flat_map(functions.pieces)
-    if directory is not None:
-        pipeline = pipeline.cache(directory)
     drawing = pipeline.map(functions.shaken, seed=7).map(
         functions.all_shaken, vectorized=True, seed=7
     )
@@ -45,14 +43,10 @@ def stream(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_changes_no_stream_and_leaves_no_half_cache(tmp_path: Path) -> None:
+def test_a_killed_worker_changes_no_stream() -> None:
     undisturbed = stream(unfolded(), workers=0)
     assert len(undisturbed) > 90
     assert stream(unfolded(), kill_at=20, workers=2) == undisturbed
-    kept = tmp_path / "kept"
-    assert stream(unfolded(kept), kill_at=10, workers=2) == undisturbed
-    assert list(kept.glob("*/complete.json")), "later epochs wrote the rows that were lost"
-    assert stream(unfolded(kept), workers=0) == undisturbed
 
 
 def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_path: Path) -> None:
@@ -120,24 +114,6 @@ def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
         assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
     with pytest.raises(ValueError, match="remote_cache_bytes=1048576 needs remote_cache"):
         serving(pipeline, remote_cache_bytes=2**20)
-
-
-def test_a_stream_goes_on_from_a_cache_that_another_server_completed(tmp_path: Path) -> None:
-    """Its positions hold in both: 1. some batches of the generators, 2. the others of the cache."""
-    source = hs.from_function(functions.shards_of, 12, shards=3).shuffle(seed=2, window=16)
-    pipeline = source.repeat(2).flat_map(functions.pieces)
-    undisturbed = stream(pipeline.batch(4, dynamic_pad=True), workers=0)
-    kept = pipeline.cache(tmp_path / "kept").batch(4, dynamic_pad=True)
-    found: Stream = []
-    for stop in (9, 10**6):
-        state = str(tmp_path / "state")
-        with serving(kept, partitions=2, state_dir=state) as server:
-            with connect(server, commit="explicit") as feed:
-                for _, batch in zip(range(stop), feed, strict=False):
-                    found.append(frozen(batch))
-                    batch.commit()
-        assert stream(kept, workers=0) == undisturbed
-    assert found == undisturbed
 
 
 def test_a_sequence_of_a_function_is_shuffled_exactly_and_a_generator_ends_the_feed() -> None:

@@ -71,12 +71,6 @@ def tables(n: int) -> Iterator[dict[str, Any]]:
         yield {"i": i, "x": np.outer(i, [1.0, 2.0])}
 
 
-def shards_of(n: int, shard: int) -> Iterator[dict[str, Any]]:
-    """Examples of one shard."""
-    for i in range(n + 3 * shard):
-        yield {"i": 1000 * shard + i}
-
-
 def slowly(example: dict[str, Any]) -> dict[str, Any]:
     """Take so long that its worker is slower than any trainer."""
     for _ in range(100):

@@ -29,7 +29,6 @@ from ..making.partition_run import Busy, Done, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
-from ..reading.cache import cached
 from ..reading.columns import Ragged
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
@@ -75,8 +74,7 @@ class LocalFeed:
         partitions: int = 1,
     ) -> None:
         self._declaration = declaration
-        opened = open_reader(declaration.source, files, bad, cache)
-        self.reader: Reader = cached(opened, declaration, files)
+        self.reader: Reader = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         self._elements = _Elements()
         try:

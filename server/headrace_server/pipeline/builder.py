@@ -17,6 +17,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from headrace_proto.gone import GONE, absent
+
 from .declaration import Declaration, Policy, Shape, jsonable
 from .segmenting import Sequencing
 from .signatures import checking
@@ -126,6 +128,8 @@ class Pipeline(Sequencing):
     if not TYPE_CHECKING:  # where it would hide misspelt names
 
         def __getattr__(self, name: str) -> NoReturn:
+            if f"Pipeline.{name}" in GONE:
+                raise absent("Pipeline", name)
             raise absent_method(name)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """The part of the builder that works on examples one by one, by functions of the user's mostly.
 
     .map        one for one             .filter     one or none         .select   fewer columns
-    .flat_map   any number for one      .unbatch    each of its rows    .cache    the same, kept
+    .flat_map   any number for one      .unbatch    each of its rows
 
 Functions are named and not sent: workers import them.
 """
@@ -9,7 +9,6 @@ Functions are named and not sent: workers import them.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self
@@ -102,25 +101,6 @@ class RowSteps(SourceSteps):
     def select(self, names: Iterable[str]) -> Self:
         """Keep these columns, in this order."""
         return self._with_stage("select", names=checked_names("names", names, self.fields))
-
-    @checking
-    def cache(self, directory: str | os.PathLike[str]) -> Self:
-        """Store the results of the stages before this in Arrow files, for later epochs.
-
-        The first epoch writes the files, and later epochs read them once every example is there.  A
-        change of the stages before this call, of their functions or of the source's files makes new
-        ones.  The stream is the same with and without them.  Other servers may use the directory
-        too.  It needs the extra ``arrow``, a finite source, and no random stage before it.
-        """
-        for stage in self._stages:
-            if not stage.repeatable:
-                raise ValueError(
-                    f".cache() comes after .{stage.kind}(), which draws anew in each epoch: call "
-                    ".cache() before it"
-                )
-            if stage.kind == "cache":
-                raise ValueError(".cache() is called twice: one cache holds all stages before it")
-        return self._with_stage("cache", directory=directory)
 
 
 def unbatched_field(name: str, field: Field) -> Field:

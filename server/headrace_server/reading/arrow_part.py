@@ -36,9 +36,7 @@ class ArrowPart:
     """A file at ``path`` until ``finish`` has completed it, or ``drop`` removed it; ``file`` is
     the name that it is to have."""
 
-    def __init__(
-        self, file: Path, fields: Mapping[str, Field], batch_bytes: int = _BATCH_BYTES
-    ) -> None:
+    def __init__(self, file: Path, fields: Mapping[str, Field]) -> None:
         self.file, self.path = file, file.with_name(f"{file.name}.part")
         self.rows = self.nbytes = 0
         self.sums = {name: ColumnSum() for name in fields}
@@ -46,8 +44,6 @@ class ArrowPart:
         self._schema = arrow_schema(fields)
         self._gathered: list[Any] = []
         self._weight = 0  # bytes of gathered rows
-        self._batch_bytes = batch_bytes
-        self.batches: list[tuple[int, int]] = []  # rows of each, and where it ends in the file
         with writing(self.path, remedy=_REMEDY):
             self._sink = pa.OSFile(str(self.path), "wb")
             self._out = pa.ipc.new_file(self._sink, self._schema)
@@ -66,7 +62,7 @@ class ArrowPart:
         self._weight += weight
         self.rows += len(chunk)
         self.nbytes += weight
-        if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= self._batch_bytes:
+        if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= _BATCH_BYTES:
             self._flush()
         return weight
 
@@ -75,7 +71,6 @@ class ArrowPart:
             table = pa.Table.from_batches(self._gathered).combine_chunks()
             with writing(self.path, table.nbytes, _REMEDY):
                 self._out.write_table(table)
-            self.batches.append((len(table), self._sink.tell()))
         self._gathered.clear()
         self._weight = 0
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
 from .columns import Column, column_from_rows, concatenate, take
-
-if TYPE_CHECKING:
-    from .cache import CachedRead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +60,6 @@ class Chunk:
     ordinals: np.ndarray  # int64 [n]
     origin: Origin
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    #: Where the source has a cache: how the examples were read, before any stage.
-    read: CachedRead | None = None
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -73,7 +67,7 @@ class Chunk:
     def take(self, rows: np.ndarray | slice) -> Chunk:
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         facts = {name: fact[rows] for name, fact in self.facts.items()}
-        return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts, self.read)
+        return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Chunk:
         return Chunk(dict(columns), self.ordinals, self.origin, self.facts)
@@ -101,11 +95,9 @@ class Chunk:
         if len(parts) == 1:
             return parts[0]
         names = list(parts[0].columns)
-        reads = [part.read for part in parts if part.read is not None]
         return Chunk(
             {name: concatenate([part.columns[name] for part in parts]) for name in names},
             np.concatenate([part.ordinals for part in parts]),
             Origin.join([part.origin for part in parts]),
             {name: np.concatenate([p.facts[name] for p in parts]) for name in parts[0].facts},
-            reads[0].joined(reads) if len(reads) == len(parts) else None,
         )

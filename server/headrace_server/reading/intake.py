@@ -119,9 +119,7 @@ class Intake:
             chunk = Chunk.join(parts)
         if self._counted_elsewhere:
             self.bad.counts.clear()
-        after = self.stages.apply(chunk, self.bad, read.epoch, to_cache=True)
-        if position is None and chunk.read is not None:
-            chunk.read.cache.flush()
+        after = self.stages.apply(chunk, self.bad, read.epoch)
         if self._key is not None:
             after = self._of_own_keys(after, self._key)
             if self._counted_elsewhere:

@@ -18,7 +18,6 @@ from headrace_proto.schema import Field, schema_from_wire
 from ..pipeline.declaration import Stage
 from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
-from .cache import CachedRead
 from .chunk import Chunk
 from .flat_map import FlatMap, Unbatch
 from .function_draws import Draws
@@ -27,8 +26,6 @@ from .row_functions import Filter, Map, RowFunction
 from .sampling import SAMPLERS, Sampler
 from .user_columns import Fields
 
-#: The fact of rows up to a cache that has their example of the source.
-_SOURCE = "cached example"
 #: A count of logged faults that suppresses the log.
 _LOGS_NOTHING = 1 << 62
 
@@ -48,14 +45,7 @@ class RowStages:
         #: Rows dropped on purpose, by reason.
         self.counts = Counter[str]()
         self._source = fields
-        kinds = [stage.kind for stage in stages]
-        #: Number of steps before a cache.  The cache is no step, so it does not change their
-        #: numbers.
-        self._caches = "cache" in kinds
-        self._before_cache = kinds.index("cache") if self._caches else 0
-        stages = tuple(stage for stage in stages if stage.kind != "cache")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
-        self._cached_fields: Fields | None = None
         #: The samplers, in their order.
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         drawing = (step.draws for step in self._steps if isinstance(step, Map))
@@ -66,33 +56,23 @@ class RowStages:
                     f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
                     "what headrace adds to rows; rename it, or declare features without it"
                 )
-        self._fields_after(len(self._steps))  # DataError for a column that is missing
+        self.fields  # noqa: B018 - DataError for a column that is missing
 
     def check_names(self) -> None:
-        """DataError where a batch, or the cache, can not hold the columns by their names."""
-        ends = {len(self._steps): ""}
-        if self._caches:
-            ends[self._before_cache] = " before cache"
-        for count, where in ends.items():
-            known = self._fields_after(count)
-            if known and (fault := names_fault(known)):
-                raise DataError(
-                    f"the source has {fault}; choose others by select(names){where}, or declare "
-                    "the features that are wanted"
-                )
+        """DataError where a batch can not hold the columns by their names."""
+        known = self.fields
+        if known and (fault := names_fault(known)):
+            raise DataError(
+                f"the source has {fault}; choose others by select(names), or declare the features "
+                "that are wanted"
+            )
 
     @property
     def fields(self) -> Fields | None:
         """The schema after all stages; None until it is known."""
-        return self._fields_after(len(self._steps))
-
-    def _fields_after(self, count: int) -> Fields | None:
-        """Return the schema after ``count`` steps, if it is known."""
         known: Fields | None = self._source
-        for i, step in enumerate(self._steps[:count], 1):
+        for step in self._steps:
             known = step.fields_after(known)
-            if i == self._before_cache and known is None:
-                known = self._cached_fields
         return known
 
     @property
@@ -117,52 +97,22 @@ class RowStages:
             if state is not None:
                 sampler.restore(state)
 
-    def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0, to_cache: bool = False) -> Chunk:
-        """Return the chunk after all stages: the remaining rows, in their order.
-
-        ``to_cache``: write the chunk to the cache where the stages have one.
-        """
+    def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0) -> Chunk:
+        """Return the chunk after all stages: the remaining rows, in their order."""
         for sampler in self.samplers:
             sampler.epoch = epoch
         for draws in self._draws:
             draws.epoch = epoch
-        last, first = len(self._steps), 0
-        if chunk.read is not None:
-            first = self._before_cache
-            chunk = self._up_to_cache(chunk, chunk.read, bad, to_cache)
-        chunk = self._through(chunk, first, last, bad)
-        if len(chunk) or (chunk.columns and not self._steps):
-            return chunk
-        return chunk.with_columns(Chunk.empty(self.fields or {}).columns)
-
-    def _through(self, chunk: Chunk, first: int, last: int, bad: BadRecords) -> Chunk:
-        """Return the chunk after some of the steps."""
-        fields = self._fields_after(first)
-        for step in self._steps[first:last]:
+        fields: Fields | None = self._source
+        for step in self._steps:
             if not len(chunk):
                 break
             assert fields is not None  # the earlier step has returned rows, so its fields are known
             chunk = step.apply(chunk, fields, bad)
             fields = step.fields_after(fields)
-        return chunk
-
-    def _up_to_cache(
-        self, chunk: Chunk, read: CachedRead, bad: BadRecords, to_cache: bool
-    ) -> Chunk:
-        """Return the chunk before the steps that follow a cache."""
-        if read.from_cache:
-            rows = read.cache.rows
-            assert rows is not None
-            if self._cached_fields is None:
-                self._cached_fields = rows.fields
-            return rows.take(chunk.ordinals)
-        asked = chunk.ordinals
-        chunk = self._through(chunk.with_fact(_SOURCE, asked), 0, self._before_cache, bad)
-        sources, chunk = chunk.facts[_SOURCE], chunk.without_fact(_SOURCE)
-        fields = self._fields_after(self._before_cache)
-        if to_cache and fields is not None:
-            read.cache.add(chunk, sources, asked, read.bad, fields)
-        return chunk
+        if len(chunk) or (chunk.columns and not self._steps):
+            return chunk
+        return chunk.with_columns(Chunk.empty(self.fields or {}).columns)
 
     def probe(self, chunk: Chunk, bad: BadRecords) -> Fields | None:
         """Infer the schema from a chunk that is not used otherwise.

@@ -31,7 +31,6 @@ from ..making.slab import Slab
 from ..pipeline.fingerprint import fingerprints
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
-from ..reading.cache import cached
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from ..reading.trace import NO_TRACING, NoTracing, Tracing
@@ -128,7 +127,6 @@ class Opener:
             )
             try:
                 opened = open_reader(source, config.files, bad, self._cache)
-                opened = cached(opened, config.declaration, config.files, bad.progress)
             except HeadraceError:
                 raise
             except (ValueError, OSError) as error:  # a source refuses its declaration

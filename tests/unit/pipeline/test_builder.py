@@ -203,3 +203,8 @@ def test_a_pipeline_without_a_shape_names_the_shapes():
 def test_a_pipeline_can_not_be_changed():
     with pytest.raises(AttributeError):
         source()._order = ReadingOrder()
+
+
+def test_a_method_that_is_gone_names_what_takes_its_place():
+    with pytest.raises(AttributeError, match=r"^Pipeline.cache is gone: `headrace convert`"):
+        hs.from_examples([{"i": 1}]).cache("there")
