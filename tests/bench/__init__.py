@@ -1,6 +1,6 @@
 """Benchmarks beside the peers, in the same run on the same machine.
 
-    python -m tests.bench [--quick | --long] [--only TEXT] [--write] [--log]
+    python -m tests.bench [--quick | --long] [--only TEXT] [--write]
 
     steps         what a contestant is: a generator that brings up its server and takes batches
     contestants   what runs, by name; those of W4 stand in state_trainers and state_peers, other
@@ -11,8 +11,8 @@
     crowds        several trainers of one feed
     running       contestants that run; one that fails or says nothing ends, and not the run
     pairs         two contestants in turn; what counts is the ratio of each pair
-    comparisons   which pairs there are, and what is aimed at; reasons: why it is missed
-    report        table, JSON, the entry in docs/log.md; page and chart: docs/benchmarks.md
+    comparisons   which pairs there are, and what is aimed at
+    report        table, JSON; page and chart: docs/benchmarks.md
 
 Nothing here passes or fails by a figure: absolute times belong to the machine and the hour.
 """

@@ -14,7 +14,7 @@ from . import page
 from .alone import Alone, alone
 from .comparisons import comparisons
 from .pairs import Comparison, compare
-from .report import Run, append_to_log, as_json, from_json, log_entry, table
+from .report import Run, as_json, from_json, table
 from .running import Failed, Running, running
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -32,7 +32,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="length of a window (0.7)")
     parser.add_argument("--data", type=Path, help="where the data is kept (a temporary directory)")
     parser.add_argument("--json", type=Path, help="write every window to this file")
-    parser.add_argument("--log", action="store_true", help="append the table to docs/log.md")
     parser.add_argument(
         "--write", action="store_true", help="put table and chart into docs/benchmarks.md"
     )
@@ -60,8 +59,6 @@ def main() -> None:
 
 def _tell(run: Run, options: argparse.Namespace) -> None:
     print(table(run))
-    if options.log:
-        append_to_log(_DOCS / "log.md", log_entry(run))
     if options.write:
         page.write(_DOCS / "benchmarks.md", run)
 

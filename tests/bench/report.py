@@ -1,4 +1,4 @@
-"""A run as a table with its notes, as JSON, and as an entry of the log."""
+"""A run as a table with its notes, and as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import platform
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .alone import ALONE
 from .environments import EARLIER_COMMIT, REQUIREMENTS
 from .pairs import Comparison, Judged, Outcome
-from .reasons import WHY
 
 _RATE = "batches_per_s"
 #: Units of workloads that do not count rows.
@@ -105,7 +103,9 @@ def table(run: Run) -> str:
     lines = _lines(_TARGETS, map(_target, judged))
     if missed := [one for one in judged if not one.met]:
         lines += ["", f"{len(judged) - len(missed)} of {len(judged)} targets are met. Missed:", ""]
-        lines += [f"* {_missed(one)}" for one in missed]
+        lines += [
+            f"* {one.title}: {one.what} {one.measured}, wanted {one.wanted}" for one in missed
+        ]
     elif judged:
         lines += ["", f"All {len(judged)} targets are met."]
     lines += ["", *_lines(_HEAD, map(_row, run.outcomes))]
@@ -126,11 +126,6 @@ def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def _target(one: Judged) -> tuple[str, ...]:
     return one.title, one.what, one.wanted, one.measured, "met" if one.met else "**missed**"
-
-
-def _missed(one: Judged) -> str:
-    why = WHY.get((one.title, one.what), "the reason has not been measured")
-    return f"{one.title}: {one.what} {one.measured}, wanted {one.wanted}. Why: {why}."
 
 
 def _one_line(why: str) -> str:
@@ -210,16 +205,5 @@ def from_json(text: str) -> Run:
     return Run(*shape, outcomes, plain["alone"], plain["absent"], plain["minutes"])
 
 
-def log_entry(run: Run) -> str:
-    """A section for docs/log.md."""
-    return f"\n## {today()}: bench\n\n{circumstances(run)}\n\n{table(run)}\n"
-
-
 def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
-
-
-def append_to_log(path: Path, entry: str) -> None:
-    """Add a section at the end of the log."""
-    with open(path, "a") as log:
-        log.write(entry)
