@@ -17,7 +17,6 @@ from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
-from .any_order import ASKED_AS
 from .feed import Feed
 from .framework import load
 from .link import Link, opened
@@ -32,7 +31,6 @@ logger = logging.getLogger("headrace")
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
-_PLACEMENTS = (None, "local-first")
 _MOST_MEMBERS, _LONGEST_NAME = 1024, 100
 
 
@@ -49,7 +47,6 @@ def connect(
     resume: Any = None,
     restart: bool = False,
     order: str = "feed",
-    placement: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     group: str | None = None,
     members: int | None = None,
@@ -89,10 +86,6 @@ def connect(
     of servers and workers; or ``"any"``: each batch comes as soon as it is ready, so an unreachable
     server or worker delays only its own partitions.  Ranks and lanes refuse ``"any"``.
 
-    ``placement="local-first"``: batches come in any order, those of this host's server first,
-    through shared memory.  While it waits for that server, the client asks the others, which serve
-    it once no other trainer asks them.  Ranks, groups and lanes refuse it.
-
     ``group`` and ``members``: all ``members`` trainers of a group get the same batches, and a batch
     is committed once, when all of them have committed it.  No batch comes before all have joined.
     A group counts as one trainer of the feed; with ranks its members share one rank.  On a feed of
@@ -112,7 +105,7 @@ def connect(
     _check_prefetch(prefetch)
     if commit not in _COMMITS:
         raise ValueError(f"commit={commit!r:.80} is not one of {', '.join(map(repr, _COMMITS))}")
-    order = _order_of(order, placement, rank)
+    _check_order(order, rank)
     _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
@@ -177,18 +170,13 @@ def _check_prefetch(prefetch: object) -> None:
         raise ValueError(f"prefetch={prefetch} does not lie in 0 … {limits.MAX_PREFETCH}")
 
 
-def _order_of(order: str, placement: str | None, rank: int | None) -> str:
-    """Return the order in which a trainer takes batches of several owners."""
+def _check_order(order: str, rank: int | None) -> None:
     if order not in _ORDERS:
         raise ValueError(f"order={order!r:.80} is not one of {', '.join(map(repr, _ORDERS))}")
-    if placement not in _PLACEMENTS:
-        raise ValueError(f"placement={placement!r:.80} is neither None nor 'local-first'")
-    order = placement or order
     if order != "feed" and rank is not None:
         raise ValueError(
-            f"{ASKED_AS[order]} and rank={rank}: ranks take the same rounds, in the feed's order"
+            f"order={order!r} and rank={rank}: ranks take the same rounds, in the feed's order"
         )
-    return order
 
 
 def _check_rank(rank: int | None, world_size: int | None) -> None:
@@ -230,7 +218,7 @@ def _check_group(group: str | None, members: int | None, order: str) -> None:
         raise ValueError(f"members={members} does not lie in 1 … {_MOST_MEMBERS}")
     if order != "feed":
         raise ValueError(
-            f"{ASKED_AS[order]} and group={group!r}: members take the same batches in one order"
+            f"order={order!r} and group={group!r}: members take the same batches in one order"
         )
 
 

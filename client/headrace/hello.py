@@ -47,7 +47,6 @@ class HelloFacts(Leases):
     served: ServedShare | None = None  # the server's answer that it has another share
     meter: Meter = field(default_factory=Meter)
 
-    yields: bool = False  # whether the owner is to serve all other trainers first
     awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
 
     _said_at: float = -1e9

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
+#: A wait checks the order of the batches this often, even without messages.
+_LOOK_S = 0.2
 
 
 class Link(Owners):
@@ -374,7 +376,7 @@ class Link(Owners):
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
                     raise too_late(self, session, now, limit_s, what, slept_s)
-                rest_s = min(self._merge.look_s, started + limit_s - now)
+                rest_s = min(_LOOK_S, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
             now = self.looked_at = self.clock()

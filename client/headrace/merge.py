@@ -47,9 +47,6 @@ class Merge(ABC):
     deliver.  With 0 an owner is asked when the trainer waits for its batch.
     """
 
-    #: A wait checks the order this often, even without messages.
-    look_s = 0.2
-
     def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
         self._sessions = sessions
         owners = Counter(session.share for session in sessions)

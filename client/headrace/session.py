@@ -347,7 +347,6 @@ class Session(HelloFacts):
             blocked_s=blocked_s,
             busy_s=busy_s,
             ended=self.finished or self.failure is not None,
-            yields=self.yields,
             awaited_s=self.awaited_s,
         )
 

@@ -22,6 +22,7 @@ GONE: Final[Mapping[str, str]] = {
     "Pipeline.cache": "`headrace convert` writes Arrow files, which hs.read_arrow maps",
     "Feed.take": "feed.set_batch_size(n) changes the size of the batches to come",
     "connect(group=)": "broadcast the batches of one trainer to the others of its group",
+    "connect(placement=)": "order='any' takes each batch as soon as it is ready",
     "connect(members=)": "broadcast the batches of one trainer to the others of its group",
 }
 

@@ -155,7 +155,6 @@ class Renew:
     blocked_s: Seconds = 0.0  # time that the trainer waited for batches since it connected …
     busy_s: Seconds = 0.0  # … and time that it was busy with them
     ended: Flag = False  # the trainer knows that the feed has ended, or failed
-    yields: Flag = False  # serve all others first: this trainer prefers its own host's server
     awaited_s: Seconds = 0.0  # part of blocked_s in which it waited for a batch of this owner
 
 

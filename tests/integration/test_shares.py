@@ -522,61 +522,11 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
         assert [sent(server) for server in servers] == [(0, 18), (12, 0)]
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_the_network_carries_only_what_trainers_of_its_own_host_leave(
-    monkeypatch: pytest.MonkeyPatch, prefetch: int
-):
-    """A trainer takes batches of the other host only once its own has none left."""
-    monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
-    with shared(numbers()) as servers, contextlib.ExitStack() as leaving:
-        feeds = []
-        for host in range(_SERVERS):
-            hosts_apart(monkeypatch, servers, host)
-            feed = connect(servers, placement="local-first", prefetch=prefetch)
-            feeds.append(leaving.enter_context(feed))
-        begun = [next(feed)["i"].tolist() for feed in feeds]  # each, before one has taken all
-        got = at_once([lambda f=f: rows(f) for f in feeds])
-        assert sorted(i for some in begun + got for i in some) == list(range(120))
-        assert all(server.wait(PATIENCE_S) for server in servers)
-        (first, of_first), (second, of_second) = map(sent, servers)
-        assert (first + of_first, second + of_second) == (18, 12)
-        assert min(of_first, of_second) == 0 and min(first, second) > 0
-
-
-def test_segments_of_this_host_come_first_and_no_state_is_lost(
-    monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-):
-    monkeypatch.setattr("headrace.any_order._PATIENCE_S", PATIENCE_S)
-    with shared(chained(list_of(ledger), batch_size=3)) as servers, contextlib.ExitStack() as of:
-        feeds = []
-        for host in range(_SERVERS):
-            hosts_apart(monkeypatch, servers, host)
-            feeds.append(of.enter_context(connect(servers, prefetch=0, placement="local-first")))
-        while sum(train(feed, ledger, 1) for feed in feeds):
-            pass  # in turn: one that is ahead would end with the batches of the other host
-        assert all(shm > wire for shm, wire in map(sent, servers))
-    ledger.assert_complete()
-
-
-def test_the_host_of_a_trainer_may_have_no_server_or_lose_it(
-    shares: Shares, ledger: Ledger, over_tcp: None
-):
-    with connect(shares.servers, prefetch=0, placement="local-first") as feed:
-        train(feed, ledger, 5)
-        shares.kill(1)
-        assert train(feed, ledger, 8) == 8
-        shares.servers[1] = shares.start(1)
-        train(feed, ledger)
-    ledger.assert_complete()
-
-
 def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
     pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
     with shared(pipeline) as servers:
         with pytest.raises(ValueError, match="order='any': the rows of feed 'default' stay in"):
             connect(servers, order="any")
-        with pytest.raises(ValueError, match="placement='local-first': the rows of feed 'default'"):
-            connect(servers, placement="local-first")
 
 
 def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger):

@@ -285,9 +285,8 @@ class ArrivalSupply(SegmentSupply):
     def _withdraw_wants(self) -> None:
         """Withdraw requests for batches of the declared size that no trainer asks for any more."""
         trainers = self._trainers
-        asking = [*trainers.asking.values(), *trainers.yielding.values()]
         spare = sum(here.due for here in self.partitions.values())
-        spare -= sum(max(0, trainers.credits(trainer)) for trainer in asking)
+        spare -= sum(max(0, trainers.credits(one)) for one in trainers.asking.values())
         for number, here in self.partitions.items():
             fewer = min(spare, here.due)
             if fewer > 0:

@@ -175,10 +175,6 @@ class Dispatcher(EpochBorders):
             self._trainers.ask(session)
             self._changed = True
 
-    def set_yields(self, session: int, yields: bool) -> None:
-        """Serve a session only when no other asks, or in its turn again."""
-        self._changed = self._trainers.set_yields(session, yields) or self._changed
-
     def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
         """Promise a session a batch of ``rows`` rows; take back deliveries after ``last_seq``."""
         trainer, mine = self._trainers.present.get(session), self._leases.of_session(session)
@@ -375,8 +371,6 @@ class Dispatcher(EpochBorders):
                 self._tell_end()
             elif self._trainers.shared and (self._trainers.asking or self._trainers.by_rank):
                 self._supply.tell(self._paused)
-            if self._trainers.yielding and not self._trainers.asking:
-                self._supply.serve_yielding(self._paused)
         lifecycle = self._lifecycle
         effects = lifecycle.effects
         if effects:

@@ -131,15 +131,6 @@ class Supply(ABC):
     def tell(self, paused: bool) -> None:
         """Tell trainers with other owners, once, that they get no batch here for now."""
 
-    def serve_yielding(self, paused: bool) -> None:
-        """Serve the trainers that yield, since no other asks."""
-        trainers = self._trainers
-        trainers.swap()
-        self.deal(paused)
-        if trainers.shared and trainers.asking:
-            self.tell(paused)
-        trainers.swap()
-
     @property
     @abstractmethod
     def open(self) -> bool:

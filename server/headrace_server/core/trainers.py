@@ -1,12 +1,10 @@
 """The trainers of one feed: which are present, how many batches each takes, and whose turn it is.
 
     join() ─► present ── window grew, or something came back ─► asking, the longest waiting first
-                 │                                              due: ranks, each for its own round
-                 └── leave()                             yielding: served where no other asks
+                 └── leave()                                    due: ranks, each for its own round
 
 All trainers have a rank or none has.  A trainer asks with a window: the number of the last
 delivery that it takes.  It never holds more than ``max_window`` batches, even if it asks for more.
-A trainer that prefers its own host's server yields to others at all other servers.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ class Trainer:
     idle: bool = False  # whether it knows that no batch comes before trainers act
     epoch: int = 0  # the least epoch of coming batches that was announced to it
     following: tuple[int, int] | None = None  # the next batch here that was announced to it
-    yields: bool = False  # whether others that ask go first
 
     def knows_nothing(self) -> None:
         """Note that it may have missed all notices."""
@@ -64,7 +61,6 @@ class Trainers:
         # The trainers that want more batches.  Where the first of them can not be served, none can,
         # until a batch comes.
         self.asking: OrderedDict[int, Trainer] = OrderedDict()
-        self.yielding: OrderedDict[int, Trainer] = OrderedDict()
         self.due: deque[int] = deque()  # ranks for which a dealt batch may wait
 
     def check(self, session: int, rank: int, world_size: int, world: int) -> None:
@@ -106,21 +102,6 @@ class Trainers:
     def forget(self, session: int) -> None:
         """Withdraw the requests of a session."""
         self.asking.pop(session, None)
-        self.yielding.pop(session, None)
-
-    def set_yields(self, session: int, yields: bool) -> bool:
-        """Let a session without rank yield to others, or not; return whether that is new."""
-        trainer = self.present.get(session)
-        if trainer is None or trainer.yields == yields or trainer.rank >= 0:
-            return False
-        trainer.yields = yields
-        self.forget(session)
-        self.ask(session)
-        return True
-
-    def swap(self) -> None:
-        """Exchange the trainers that yield with those that ask."""
-        self.asking, self.yielding = self.yielding, self.asking
 
     def has_room(self, session: int) -> bool:
         """Return whether it may hold another batch."""
@@ -137,7 +118,7 @@ class Trainers:
             return
         trainer = self.present.get(session)
         if trainer is not None and trainer.window > trainer.seq:  # whether it has room shows then
-            (self.yielding if trainer.yields else self.asking).setdefault(session, trainer)
+            self.asking.setdefault(session, trainer)
             if trainer.rank >= 0:
                 self.due.append(trainer.rank)
 

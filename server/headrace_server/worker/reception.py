@@ -181,7 +181,6 @@ class Reception:
     def _on_renew(self, session: Session, desk: Desk, renew: Renew, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
         dispatcher.window(session.number, renew.window)
-        dispatcher.set_yields(session.number, renew.yields)
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
         self.requests.hurry(session)
         session.tally.on_renew(renew)

@@ -27,18 +27,6 @@ from .serving import properties, served
         ({"commit": None}, ValueError, "commit=None is not one of"),
         ({"order": "all"}, ValueError, "order='all' is not one of 'feed', 'any'"),
         ({"order": None}, ValueError, "order=None is not one of"),
-        ({"placement": ""}, ValueError, "placement='' is neither None nor 'local-first'"),
-        ({"placement": 1}, ValueError, "placement=1 is neither None nor 'local-first'"),
-        (
-            {"placement": "local-first", "rank": 0, "world_size": 2},
-            ValueError,
-            "placement='local-first' and rank=0: ranks take the same rounds",
-        ),
-        (
-            {"placement": "local-first", "group": "g", "members": 2},
-            ValueError,
-            "placement='local-first' and group='g': members take the same batches",
-        ),
         (
             {"order": "any", "rank": 0, "world_size": 2},
             ValueError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -122,15 +122,13 @@ class Trainer:
         prefetch: int,
         told: dict[str, Any],
         order: str = "feed",
-        here: Sequence[int] = (),
     ) -> None:
-        """``owners``: their number at each server; ``here``: the local sessions."""
+        """``owners``: their number at each server."""
         self.sessions = []
         servers = [owners] if isinstance(owners, int) else owners
         for share, of_server in enumerate(servers):
             for owner in range(of_server):
                 session = Session("f", b"nonce", prefetch, owner=owner, order=order)
-                session.memory = object() if len(self.sessions) in here else None
                 session.share, session.shares = share, len(servers)
                 welcome = Welcome(1, "t", 7, "f", [], 1e9, 30.0, 64, properties=told)
                 session.receive(_with(welcome, owner, of_server, partitions), [], 0.0)
