@@ -119,15 +119,29 @@ def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():
 import headrace, headrace_server
 from headrace_server.files.extras import require
 try:
-    require("pyarrow.parquet", "arrow", "read_parquet")
+    require("pyarrow.parquet", "server", "read_parquet")
 except ImportError as error:
     assert isinstance(error, headrace.HeadraceError)
     print(error)
 """
     said = run(script, without=("pyarrow",)).strip()
     assert said == (
-        "read_parquet needs pyarrow (No module named 'pyarrow'): pip install 'headrace[arrow]'"
+        "read_parquet needs pyarrow (No module named 'pyarrow'): pip install 'headrace[server]'"
     )
+
+
+def test_no_process_of_a_server_loads_arrow_for_a_feed_that_reads_none():
+    script = """
+from pathlib import Path
+import headrace, headrace_server as hs, psutil
+pipeline = hs.from_examples([{"x": 1}]).batch(1)
+with hs.run(pipeline) as server, headrace.connect(server.address) as feed:
+    assert len(list(feed)) == 1
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    maps = [Path(f"/proc/{one.pid}/maps").read_text() for one in processes]
+print(len(maps) > 2, any("libarrow" in text for text in maps))
+"""
+    assert run(script).split() == ["True", "False"]
 
 
 def test_both_ends_can_be_imported_without_anything_optional():

@@ -130,7 +130,6 @@ def test_a_trainer_that_comes_after_the_loss_gets_only_what_is_not_committed(
 def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
     cluster: RayStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("fsspec")
     here, reported = Directory.here, dict[str, str]()
 
     def noted(directory: Directory, *report: Any) -> Any:

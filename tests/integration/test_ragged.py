@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import headrace
@@ -259,7 +260,6 @@ def test_other_batch_sizes_leave_the_rows_open() -> None:
 
 
 def test_a_dimension_that_turns_out_to_vary_is_a_data_error(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
     table = pa.table({"g": [[[1.0], [2.0]], [[3.0, 4.0]], [[5.0]]]})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
         with pa.ipc.new_file(sink, table.schema) as writer:

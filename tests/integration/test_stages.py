@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 import headrace
 import headrace_server as hs
@@ -100,9 +102,6 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
 
 
 def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pytest.importorskip("fsspec")
-    feather = pytest.importorskip("pyarrow.feather")
     feather.write_feather(pa.table({"i": range(10)}), str(tmp_path / "a.arrow"), "uncompressed")
     pipeline = hs.read_arrow(f"file://{tmp_path}/a.arrow").batch(5)
     copies = tmp_path / "copies"

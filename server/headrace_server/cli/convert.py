@@ -37,7 +37,7 @@ def convert(options: Namespace) -> None:
     source_only: leave map, filter and select to the pipeline that will read the files
     verify: read each file back and compare the checksums of its columns with the original
     """
-    require("pyarrow", "arrow", "headrace convert")
+    require("pyarrow", "server", "headrace convert")
     from ..reading.conversion import Conversion
 
     _, pipeline = load_one(options.pipeline)

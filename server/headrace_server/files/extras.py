@@ -1,4 +1,4 @@
-"""Packages that only some sources need, imported when a pipeline asks for them."""
+"""Packages that the client has not, or only some feeds need, imported when one asks for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def filesystem(
     url: str, where: str, kind: Callable[[str], Exception] = ValueError
 ) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it; an error of ``kind`` without one."""
-    fsspec = require("fsspec", "remote", url)
+    fsspec = require("fsspec", "server", url)
     unknown = rewording(kind, f"{where}: ", ValueError)
     lacking = rewording(PackageMissing, f"{where}: ", ImportError)  # of a protocol that it knows
     with unknown, lacking:

@@ -119,7 +119,7 @@ def read_tfrecord(
 
 @checking
 def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Arrow IPC files, memory-mapped: the fastest.  Needs the extra ``arrow``; so does Parquet."""
+    """Arrow IPC files, memory-mapped: the fastest."""
     return _files("arrow", paths, features)
 
 

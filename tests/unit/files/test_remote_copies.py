@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -21,7 +22,6 @@ from headrace_server.files.remote_copies import RemoteCopies
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Files of a remote file system, and the URLs that were read."""
-    fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     read: list[str] = []
     given = module.open_stream

@@ -8,6 +8,7 @@ import random
 import zlib
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -505,7 +506,6 @@ def test_many_streams_are_read_in_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "gzip"])
 def test_remote_files_are_read_as_local_ones(kind: str, tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     for k, part in enumerate((range(30), range(30, 80))):
         raw = b"".join(frame(payload(n)) for n in part)

@@ -18,6 +18,7 @@ _KINDS = (
     *("tfrecord", "arrow", "parquet", "jsonl", "csv", "npz", "tar", "tokens", "function"),
     *("examples", "memory", "cut", "concat"),
 )
+#: The kinds that are read by pyarrow, which a process imports only to read one of them.
 _WITH_ARROW = ("arrow", "parquet")
 
 
@@ -28,7 +29,7 @@ def open_reader(
     if source.kind not in _KINDS:
         raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
     if source.kind in _WITH_ARROW:
-        require("pyarrow", "arrow", f"a source of kind {source.kind!r}")
+        require("pyarrow", "server", f"a source of kind {source.kind!r}")
     name = "memory" if source.kind == "examples" else source.kind
     module = import_module(f"{__name__}.{name}")
     return cast(Reader, module.open_reader(Opening(source, files, bad, cache)))
