@@ -19,7 +19,7 @@ MAX_HEADER_DEPTH = 8
 MAX_FRAMES = 1 + 256
 #: Payload of one frame from a server to a trainer.
 MAX_PAYLOAD_BYTES = 4 * 1024**3
-#: Payload of one frame from a trainer to a server.
+#: Payload of one message from a trainer to a server.
 MAX_UPLOAD_BYTES = 64 * 1024**2
 
 #: Maximum number of prefetched batches, beyond the one that a trainer waits for or has.  So a

@@ -12,12 +12,14 @@ from tests.patience import PATIENCE_S
 
 
 @contextlib.contextmanager
-def honest_trainer(server: hs.Server, rows: int) -> Iterator[headrace.Feed]:
+def honest_trainer(
+    server: hs.Server, rows: int, keys: str | None = None
+) -> Iterator[headrace.Feed]:
     """Train slowly while the block lasts, then train the rest; check that each row came once."""
     seen: list[int] = []
     rushing = threading.Event()
     failures: list[BaseException] = []
-    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+    with headrace.connect(server.address, keys=keys, timeout=PATIENCE_S) as feed:
 
         def run() -> None:
             try:

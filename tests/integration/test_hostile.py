@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ import zmq
 
 import headrace
 import headrace_server as hs
+from headrace.credentials import load_keys
 from headrace_proto import limits
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -35,7 +37,9 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from tests.patience import PATIENCE_S
+from headrace_server.cli.keygen import make_pair
+from tests.patience import PATIENCE_S, eventually
+from tests.trials.hostile import messages_of_frames
 
 from .honest import honest_trainer
 from .serving import number_of, serving
@@ -50,10 +54,14 @@ def server() -> Iterator[hs.Server]:
 
 
 @contextlib.contextmanager
-def dealer(address: str) -> Iterator[zmq.Socket[bytes]]:
+def dealer(address: str, keys: str | None = None, name: bytes = b"") -> Iterator[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = context.socket(zmq.DEALER)
     peer.linger = 0
+    if keys is not None:
+        load_keys(keys).lock(peer)
+    if name:
+        peer.setsockopt(zmq.ROUTING_ID, name)
     peer.connect(address)
     try:
         yield peer
@@ -125,14 +133,56 @@ def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_i
         assert hear(peer, Welcome).owner == 0
 
 
-def test_endless_small_parts_and_oversize_frames_end_only_their_connection(server):
-    with honest_trainer(server, ROWS):
-        with dealer(server.address) as peer:
-            peer.send_multipart([b"x"] * (limits.MAX_FRAMES + 1))
+@pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
+def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
+    keys: bool, tmp_path: Path
+) -> None:
+    pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
+    if keys:
+        make_pair(tmp_path, None)
+        make_pair(tmp_path, "trainer")
+    chosen = str(tmp_path) if keys else None
+    with hs.run(pipeline, workers=2, keys=chosen) as server:
+        pids = server.pids
+        with honest_trainer(server, ROWS, chosen):
+            for message in messages_of_frames(random.Random(5), 24):
+                for session in (0, 1):  # before a session, and in one
+                    with dealer(server.address, chosen) as peer:
+                        if session:
+                            peer.send(hello())
+                            session = hear(peer, Welcome).session
+                        peer.send_multipart([FROM_TRAINER.encode(Step(session, 1)), *message[1:]])
+                        peer.send_multipart(message)
+                        assert isinstance(hear(peer, Refused), Refused)
+        assert server.pids == pids
+        assert server.access()["refused"]["garbage"] >= 48
+
+
+def test_memory_of_refused_messages_goes_back_to_the_system(server, over_tcp):
+    """The front kept a gigabyte: it passed such messages on, and its heap kept freed memory."""
+    front = psutil.Process(server.pids["front"])
+    before = front.memory_info().rss
+    with dealer(server.address) as peer:
+        for _ in range(3):
+            peer.send_multipart([bytes(2**20)] * 128)
+        hear(peer, Refused)
+    eventually(lambda: front.memory_info().rss < before + 40 * 2**20)
+
+
+def test_a_peer_that_takes_the_name_of_a_channel_is_refused(server):
+    """Else the owner would take it for the trainer of this host that has the channel."""
+    with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
+        first = next(feed)
+        with dealer(server.address, name=b"\0channel-1") as peer:
+            peer.send(FROM_TRAINER.encode(Bye(number_of(server))))
             assert isinstance(answer(peer), Refused)
-        with dealer(server.address) as peer:
-            peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))  # the connection is dropped
-            assert not peer.poll(200)
+        assert len(first["i"]) + sum(len(batch["i"]) for batch in feed) == ROWS
+
+
+def test_an_oversize_frame_ends_only_its_connection(server):
+    with honest_trainer(server, ROWS), dealer(server.address) as peer:
+        peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
+        assert not peer.poll(200)
 
 
 def test_numbers_that_are_not_the_senders_get_it_nowhere(server):

@@ -190,7 +190,7 @@ NO_MESSAGES = [
     struct.pack("<I", 0),
     struct.pack("<I", 2**31),
     struct.pack("<IQ", 1, 2**62),
-    struct.pack("<IQ", 1, limits.MAX_UPLOAD_BYTES + 1),
+    struct.pack("<IQ", 1, limits.MAX_HEADER_BYTES + limits.MAX_UPLOAD_BYTES + 1),
     struct.pack(f"<I{limits.MAX_FRAMES + 1}Q", limits.MAX_FRAMES + 1, *[0] * 258),
 ]
 

@@ -46,6 +46,7 @@ _CALM_S = 3.0
 _CELLS_PER_S = 2000  # more than honest trainers do
 _PIECE = 1 << 17  # bytes of messages that are sent at a time
 _LONGEST_MS = 1000.0
+_MOST_SENT = 80 << 20  # bytes of one message; it is refused beyond 64 MiB
 _GROWN_MB = 160.0
 _MB = 2**20
 _FALSE = 2**63 - 1  # a token that was never issued
@@ -69,12 +70,27 @@ def _garbage(session: int) -> list[bytes]:
     return [chance.randbytes(chance.randrange(1, 2000)) for _ in range(50)]
 
 
+def messages_of_frames(chance: random.Random, count: int) -> list[list[bytes]]:
+    """Return messages of any number and size of frames; none of them is a valid one."""
+    made = []
+    for _ in range(count):
+        frames = chance.choice([1, 2, 3, 256, 257, 258, 4095, 4096, chance.randrange(1, 5000)])
+        size = chance.choice([0, 1, 100, 1 << 16, 1 << 20])
+        made.append([bytes(min(size, _MOST_SENT // frames))] * frames)
+    return made
+
+
+def _frames(session: int) -> list[list[bytes]]:
+    return messages_of_frames(random.Random(session), 50)
+
+
 #: Messages that an attacker repeats, by its session; and whether it reads the answers.
-_ATTACKS: dict[str, tuple[Callable[[int], list[bytes]], bool]] = {
+_ATTACKS: dict[str, tuple[Callable[[int], list[bytes] | list[list[bytes]]], bool]] = {
     "steps": (lambda session: [FROM_TRAINER.encode(Step(session, 0))], True),
     "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0, 0))], True),
     "lies": (_lies, True),
     "garbage": (_garbage, True),
+    "frames": (_frames, True),
     "greed": (_mixed, False),
 }
 

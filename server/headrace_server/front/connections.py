@@ -33,6 +33,8 @@ _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DE
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
 #: Least time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
 _PATIENCE_S = 0.05
+#: Time for a refused peer to read the answer, which the end of its connection would discard.
+_ANSWER_S = 0.5
 #: Maximum number of events read in one round, so that many connections do not delay trainers.
 _BURST = 256
 #: … and how many such rounds come before a session gets its connection.
@@ -109,6 +111,7 @@ class Connections:
         self._strangers = Strangers(most)
         self._places: set[object] = set()  # ports, and paths of ipc://
         self._lost: list[tuple[int, int]] = []
+        self._refused: dict[int, float] = {}  # connections to end, and since when
         self.more = True  # whether events may wait though ``fileno`` is not readable
         public.monitor(_MONITOR, _EVENTS)
         self._monitor = context.socket(zmq.PAIR)
@@ -137,6 +140,7 @@ class Connections:
                 strangers.accepted(value, now)
             elif kind == zmq.EVENT_DISCONNECTED:
                 strangers.ended(value)
+                self._refused.pop(value, None)
             elif kind == zmq.EVENT_LISTENING:
                 with _borrowed(value) as listener:
                     self._places.add(_place(listener))
@@ -168,6 +172,18 @@ class Connections:
         self._lost += [
             (ENDED, number) for number in self._strangers.spare(now) if self._end(number)
         ]
+
+    def end_soon(self, number: int, now: float) -> None:
+        """Have ``end_refused`` end a connection, once its peer had time to read an answer."""
+        if number >= 0:
+            self._refused.setdefault(number, now)
+
+    def end_refused(self, now: float) -> None:
+        """End the connections whose message was refused."""
+        for number, since in list(self._refused.items()):
+            if now - since >= _ANSWER_S:
+                del self._refused[number]
+                self._end(number)
 
     def _bound_backlog(self, number: int) -> None:
         """Bound the send buffer of a connection both of whose ends have the same address."""

@@ -10,6 +10,8 @@ answers them itself.  It sends bytes of batches to other hosts from the owners' 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import select
 import sys
@@ -23,13 +25,14 @@ import zmq
 from headrace_proto import messages
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 
 from ..process import relay_messages
-from ..process.channel_server import SPARE, ChannelServer
+from ..process.channel_server import SPARE, ChannelServer, is_channel
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, undivide
+from ..process.refusals import fault_of_message
 from ..process.sockets import EXPECTED, bind_all, public_router, waits
 from .connections import Connections
 from .front_owner import FrontOwner
@@ -87,6 +90,7 @@ class Front:
         self._failure: tuple[str, str] | None = None
         self._next_tick = self._explain_at = 0.0
         self._stopping = False
+        self._frees_memory = False  # at the next tick
         self._handlers: dict[type, Callable[..., None]] = {
             relay_messages.Say: self._on_say,
             relay_messages.SendBlock: self._sender.send_block,
@@ -171,18 +175,41 @@ class Front:
         for _ in range(_BURST):
             if not waits(self._public):
                 return False
-            key, connection, frames = self._gate.receive()
-            owner = self._owner_of.get(connection)
-            if owner is not None:
-                owner.pass_on(connection, key, frames)
-            else:
-                owner = self._hear_stranger(connection, key, frames)
+            try:
+                owner = self._hear_trainer()
+            except Exception as error:  # no message ends the process
+                self._end_sender(error)
+                continue
             if owner is not None and owner.is_full:
                 return True
         return True
 
+    def _hear_trainer(self) -> FrontOwner | None:
+        """Relay the next message; return the owner that it went to."""
+        key, connection, frames = self._gate.receive()
+        owner = self._owner_of.get(connection)
+        if owner is None:
+            return self._hear_stranger(connection, key, frames)
+        owner.pass_on(connection, key, frames)
+        return owner
+
+    def _end_sender(self, error: Exception) -> None:
+        """End the connection of the last message, which could not be handled."""
+        connection, now = self._gate.last_from, self._clock()
+        refused, reason, fault = error, "garbage", None
+        if not isinstance(error, HeadraceError):
+            refused, reason, fault = fault_of_message(error), "fault", error
+        refusal = messages.Refused(code_of(refused), str(refused)[:1000])
+        text = f"ended the connection of a trainer: {refusal.text}"
+        self._gate.refusals.add(reason, connection.hex(), text, now, fault)
+        self._frees_memory = True
+        self._say(connection, messages.FROM_SERVER.encode(refusal))
+        self._connections.end_soon(self._gate.last_came_by, now)
+
     def _hear_stranger(self, connection: bytes, key: str, frames: list[Frame]) -> FrontOwner | None:
         """Handle a message by a connection without a session; return the owner that it went to."""
+        if is_channel(connection):  # ZeroMQ lets a peer choose its name
+            raise ProtocolError("a connection has the name of another trainer's channel")
         greeting = _greeting_in(frames)
         hello = greeting if isinstance(greeting, messages.Hello) else None
         sessions = (len(owner.sessions) for owner in self._owners)
@@ -324,6 +351,10 @@ class Front:
 
     def _tick(self, now: float) -> None:
         self._connections.end_surplus(now)
+        self._connections.end_refused(now)
+        if self._frees_memory:
+            self._frees_memory = False
+            _free_memory()
         self._gate.tick(now)
         self._channels.tick()
         self._pipe.check_parent()
@@ -335,6 +366,12 @@ class Front:
             owner.tick(now, known)
             if explains:
                 owner.explain(self._directory)
+
+
+def _free_memory() -> None:
+    """Give free memory back to the kernel: the heap keeps that of refused messages, up to all."""
+    with contextlib.suppress(AttributeError):  # not every C library has this function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _greeting_in(frames: list[Frame]) -> messages.Hello | HeadraceError | None:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import zmq
 from zmq.utils import z85
 
+from headrace_proto import limits
 from headrace_proto.channel import Frame
+from headrace_proto.errors import LimitExceeded
 
 from ..process.refusals import Refusals
 from ..process.sockets import NOBLOCK, waits
@@ -52,6 +54,7 @@ class Gate:
         self._looked = 0.0
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         self._connections = connections
+        self.last_from = b""  # the connection of the last message
         self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
         #: The socket of questions that the front polls; ``answer`` reads it.
         self.questions: zmq.Socket[bytes] | None = None
@@ -66,17 +69,25 @@ class Gate:
     def receive(self) -> tuple[str, bytes, list[Frame]]:
         """Return the next message: the public key that it came by, the connection, the frames.
 
-        Payload stays in ZeroMQ's memory.
+        Payload stays in ZeroMQ's memory.  LimitExceeded: the message is too large.
         """
         receive = self._socket.recv
-        connection = receive(NOBLOCK)
+        connection = self.last_from = receive(NOBLOCK)
         head = self._last = receive(NOBLOCK, copy=False)  # a Frame costs more than bytes do
         frames: list[Frame] = [head.bytes]
-        more = head.more
+        count, size, more = 1, 0, head.more
         while more:
             payload = receive(NOBLOCK, copy=False)
-            frames.append(payload.buffer)
-            more = payload.more
+            more, count, size = payload.more, count + 1, size + len(payload)
+            if count <= limits.MAX_FRAMES and size <= limits.MAX_UPLOAD_BYTES:
+                frames.append(payload.buffer)
+            else:  # read the rest, and keep none of it
+                frames.clear()
+        if not frames:
+            raise LimitExceeded(
+                f"a message of {count} frames came, {size} bytes after the first: at most "
+                f"{limits.MAX_FRAMES} frames and {limits.MAX_UPLOAD_BYTES} bytes are allowed"
+            )
         key = "" if self._ring is None else str(head.get("User-Id"))
         return key, connection, frames
 

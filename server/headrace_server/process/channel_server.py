@@ -50,7 +50,8 @@ class _Connection(Channel):
     """A channel, its name, and how many unsent bytes it may have."""
 
     def __init__(self, end: socket.socket, name: bytes, most_unsent: int) -> None:
-        super().__init__(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES)
+        most_bytes = limits.MAX_HEADER_BYTES + limits.MAX_UPLOAD_BYTES
+        super().__init__(end, limits.MAX_FRAMES, most_bytes)
         self.number = end.fileno()
         self.name = name
         self.allowed = most_unsent  # unsent bytes; more where payload waits to be written

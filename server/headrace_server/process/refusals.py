@@ -10,6 +10,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from headrace_proto.errors import ServerError
+
 from ..core.bounded_map import BoundedMap
 
 logger = logging.getLogger("headrace.trainers")
@@ -19,6 +21,11 @@ _QUIET_S = 60.0
 _AT_ONCE = 20
 #: Peers that are remembered, so that each is logged once only.
 _REMEMBERED = 10_000
+
+
+def fault_of_message(error: Exception) -> ServerError:
+    """Return the error that a trainer gets whose message this program failed to handle."""
+    return ServerError(f"the message could not be handled: {type(error).__name__}: {error}")
 
 
 @dataclass(slots=True)
@@ -39,10 +46,13 @@ class Refusals:
     _lines: int = 0
     _window: float = -_QUIET_S
 
-    def add(self, reason: str, peer: str, text: str, now: float) -> None:
+    def add(
+        self, reason: str, peer: str, text: str, now: float, fault: Exception | None = None
+    ) -> None:
         """Count a refusal.  ``peer`` is its name as far as known, ``text`` the line of the log.
 
-        Without a text it is only counted.
+        Without a text it is only counted.  ``fault``: the fault of this program that made it
+        refuse; its traceback is logged too.
         """
         self.counts[reason] += 1
         if not text:
@@ -53,7 +63,7 @@ class Refusals:
         if not seen and self._lines < _AT_ONCE:
             self._lines += 1
             self._peers[reason, peer] = None
-            logger.warning("%s", text)
+            logger.log(logging.ERROR if fault else logging.WARNING, "%s", text, exc_info=fault)
             return
         self._unlogged.setdefault(reason, _Unlogged(now)).count += 1
 

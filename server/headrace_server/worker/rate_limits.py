@@ -2,6 +2,7 @@
 
     garbage      answered once per connection; after 100 the connection is mute
     too many     messages in a second: Refused (limit), and the connection is mute
+    fault        of this program at a message: Refused (server), and the connection is mute
 
 The owner drops messages of a mute connection unread.  A trainer that reconnects has another one.
 """
@@ -73,11 +74,21 @@ class RateLimits:
         return True
 
     def silence(
-        self, reason: str, connection: bytes, who: str, error: HeadraceError, now: float
+        self,
+        reason: str,
+        connection: bytes,
+        who: str,
+        error: HeadraceError,
+        now: float,
+        fault: Exception | None = None,
     ) -> None:
-        """Mute a connection, after a last message with the reason."""
-        self.refusals.add(reason, who, f"{who} is not listened to any more: {error}", now)
-        self.send(connection, Refused(code_of(error), str(error)))
+        """Mute a connection, after a last message with the reason.
+
+        ``fault``: the exception by which this program failed to handle its message.
+        """
+        text = f"{who} is not listened to any more: {error}"
+        self.refusals.add(reason, who, text, now, fault)
+        self.send(connection, Refused(code_of(error), str(error)[:1000]))
         self._mute(connection)
 
     def second_is_over(self, now: float) -> bool:

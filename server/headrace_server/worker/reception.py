@@ -44,6 +44,7 @@ from headrace_proto.state_buffers import FIRST_BUFFER
 from ..core.plan import SIZED
 from ..process.channel_server import TURN_S
 from ..process.config import RunConfig
+from ..process.refusals import fault_of_message
 from .admission import REVOKED, Admission
 from .buffer_budget import BufferBudget
 from .desk import Desk
@@ -121,10 +122,8 @@ class Reception:
     def _end_flood(self, identity: bytes) -> None:
         """Mute a connection that sends faster than its messages can be handled."""
         if identity not in self._limits.muted:
-            session = self._sessions.of_connection(identity)
-            who = "a trainer" if session is None else session.who
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
-            self._limits.silence("messages", identity, who, error, self.clock())
+            self._limits.silence("messages", identity, self._who(identity), error, self.clock())
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
@@ -141,16 +140,14 @@ class Reception:
                 raise ProtocolError(f"a message has {len(frames)} frames")
             self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:], key)
         except HeadraceError as error:
-            self._on_garbage(identity, error)
-        except Exception as error:
-            # A fault in this code must not end the feeds of other trainers.
-            logger.exception("a trainer's message could not be handled")
-            self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
+            self._limits.bad(identity, self._who(identity), error, self.clock())
+        except Exception as fault:  # it must not end the feeds of other trainers
+            who, said = self._who(identity), fault_of_message(fault)
+            self._limits.silence("fault", identity, who, said, self.clock(), fault)
 
-    def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
+    def _who(self, identity: bytes) -> str:
         session = self._sessions.of_connection(identity)
-        who = "a trainer" if session is None else session.who
-        self._limits.bad(identity, who, error, self.clock())
+        return "a trainer" if session is None else session.who
 
     def _on_message(
         self, identity: bytes, message: Any, frames: list[bytes], key: str | None
