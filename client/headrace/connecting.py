@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
+from headrace_proto.gone import refusing_gone
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
@@ -31,9 +32,11 @@ logger = logging.getLogger("headrace")
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _COMMITS = ("on_next", "explicit")
 _ORDERS = ("feed", "any")
-_MOST_MEMBERS, _LONGEST_NAME = 1024, 100
+#: Maximum length of a feed's name.
+_LONGEST_NAME = 100
 
 
+@refusing_gone
 def connect(
     address: str | Sequence[str],
     *,
@@ -48,8 +51,6 @@ def connect(
     restart: bool = False,
     order: str = "feed",
     keys: str | os.PathLike[str] | None = None,
-    group: str | None = None,
-    members: int | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
 
@@ -86,12 +87,6 @@ def connect(
     of servers and workers; or ``"any"``: each batch comes as soon as it is ready, so an unreachable
     server or worker delays only its own partitions.  Ranks and lanes refuse ``"any"``.
 
-    ``group`` and ``members``: all ``members`` trainers of a group get the same batches, and a batch
-    is committed once, when all of them have committed it.  No batch comes before all have joined.
-    A group counts as one trainer of the feed; with ranks its members share one rank.  On a feed of
-    segments, or of several workers or servers, a group needs ranks, since only rounds come in the
-    same order for all members.
-
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.  Servers of ``ray://FEED``
     give trainers their keys.
@@ -106,7 +101,6 @@ def connect(
     if commit not in _COMMITS:
         raise ValueError(f"commit={commit!r:.80} is not one of {', '.join(map(repr, _COMMITS))}")
     _check_order(order, rank)
-    _check_group(group, members, order)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
     if feed is not None and len(feed) > _LONGEST_NAME:
@@ -144,8 +138,6 @@ def connect(
         order=order,
         restart=restart,
         owner=-1 if rank is None else 0,  # of several owners, the first one assigns a rank its run
-        group=group or "",
-        members=members or 0,
     )
     link = opened(Link(addresses, session, float(timeout), prefetched, locked, directory))
     welcome = link.session.welcome
@@ -199,27 +191,6 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     if restart and token is not None:
         raise ValueError("resume= and restart=True: give one of them, they begin at other places")
     return token
-
-
-def _check_group(group: str | None, members: int | None, order: str) -> None:
-    """Raise TypeError or ValueError for an impossible group."""
-    if group is not None and not isinstance(group, str):
-        raise TypeError(f"group={group!r:.80} is not the name of a group")
-    if members is not None and (isinstance(members, bool) or not isinstance(members, int)):
-        raise TypeError(f"members={members!r:.80} is not an integer")
-    if (group is None) != (members is None):
-        shown = None if group is None else f"{group:.80}"
-        raise ValueError(f"group={shown!r} and members={members}: give both or neither")
-    if group is None or members is None:
-        return
-    if not 0 < len(group) <= _LONGEST_NAME:
-        raise ValueError(f"group={group!r:.80} does not have 1 … {_LONGEST_NAME} characters")
-    if not 1 <= members <= _MOST_MEMBERS:
-        raise ValueError(f"members={members} does not lie in 1 … {_MOST_MEMBERS}")
-    if order != "feed":
-        raise ValueError(
-            f"order={order!r} and group={group!r}: members take the same batches in one order"
-        )
 
 
 def _used(welcome: Welcome | None) -> list[Any] | None:

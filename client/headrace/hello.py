@@ -38,8 +38,6 @@ class HelloFacts(Leases):
     address: str = ""  # of its server
     share: int = 0  # of the feed, which that server has …
     shares: int = 1  # … out of this number; 0: the server is only asked for its share
-    group: str = ""  # of trainers that all get the same batches …
-    members: int = 0  # … and how many they are
 
     generation: int = -1  # of the feed, as another owner of it has announced
     # number of the ranks' common run: owner 0 assigns it, other owners learn it from trainers
@@ -63,7 +61,6 @@ class HelloFacts(Leases):
         alike = type(self)(self.feed, self.nonce, self.prefetch, *shared)
         alike.refused, alike.meter = self.refused, self.meter
         alike.address, alike.owner, alike.order = address, owner, self.order
-        alike.group, alike.members = self.group, self.members
         return alike
 
     def elsewhere(self, address: str) -> Self:
@@ -103,6 +100,4 @@ class HelloFacts(Leases):
             run=self.run,
             share=self.share,
             shares=self.shares,
-            group=self.group,
-            members=self.members,
         )

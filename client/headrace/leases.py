@@ -72,8 +72,6 @@ class Leases:
     buffers: Any = field(init=False, default=None)  # … for states that go to the server
     openings: int = field(init=False, default=0)  # sessions opened, continuations not counted
     last_seq: int = field(init=False, default=0)  # number of the last delivery that came
-    #: The first batch whose commit was stale, until the order of batches goes back to it.
-    stale: Delivery | None = field(init=False, default=None)
 
     # all remaining batches are in trainers' hands
     exhausted: bool = field(init=False, default=False)
@@ -101,8 +99,7 @@ class Leases:
     _committed: dict[int, int] = field(init=False, default_factory=dict)
     #: Segments of each unanswered batch, to describe it to a restarted server.
     _places: dict[int, bytes] = field(init=False, default_factory=dict)
-    #: Batches that were taken before the last greeting, and are placed after it if at all.  A group
-    #: gets such a batch again under its token.
+    #: Batches that were taken before the last greeting and placed after it.
     missed: set[int] = field(init=False, default_factory=set)
     #: For errors, by token: the delivery of a batch, and a function that makes its first keys.
     _named: dict[int, tuple[Delivery, _Keys]] = field(init=False, default_factory=dict)
@@ -148,8 +145,8 @@ class Leases:
         return True
 
     def give_back(self, token: int) -> None:
-        """Return a batch that the trainer will not use, unless it was sent again meanwhile."""
-        if token in self._held and all(one.delivery.token != token for one in self.ready):
+        """Return a batch that the trainer will not use."""
+        if token in self._held:
             self._held.discard(token)
             self._named.pop(token, None)
             self._places.pop(token, None)
@@ -218,14 +215,6 @@ class Leases:
                 continue
             inline = not delivery.segment
             self.last_seq, self.exhausted, token = delivery.seq, False, delivery.token
-            if token in self._returned:  # it was sent again for that, and is kept this time
-                self._returned.remove(token)
-            if token in self._said_returned:
-                self._said_returned.remove(token)
-            if token in self._unanswered or token in self.uploads:  # sent again amid its commit
-                if not inline:
-                    self.mapped.release(token)
-                continue
             self._named[token] = delivery, tuple  # before it counts as held: Ctrl-C may come
             self._held.add(token)
             if not inline:
@@ -264,8 +253,6 @@ class Leases:
                 self._committed[partition] = max(token, self._committed.get(partition, 0))
             self._answered(token)
         for token in message.stale:
-            if self.stale is None and token in self._named:
-                self.stale = self._named[token][0]
             self._answered(token, StaleLease(f"{self._name_of(token)} {_STALE}"))
         if not isinstance(message.faults, (list, tuple)):
             raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
@@ -325,11 +312,8 @@ class Leases:
         saves = self.uploads.saves_to_say(self.buffers)
         if self._commits or self._returned or released or saves or window > self._said_window:
             commits, returned = tuple(self._commits), tuple(self._returned)
-            if returned:
-                self._said_returned.extend(returned)
-            first = saves[0] if saves else ()
-            last_seq = self.last_seq if returned else 0
-            steps.append(Step(session, window, commits, released, returned, first, last_seq))
+            self._said_returned.extend(returned)
+            steps.append(Step(session, window, commits, released, returned, *saves[:1]))
             self._commits, self._returned, self._said_window = [], [], window
             self._widest = max(self._widest, window)
         if len(saves) > 1:
@@ -340,10 +324,10 @@ class Leases:
         """Resend all that a lost connection may have lost, in the same session or in another."""
         self._commits = list(self._unanswered)
         self.uploads.reopened()
-        # A new session counts a returned batch as held only where a greeting listed it.
-        said = self._said_returned
-        self._returned += [token for token in said if not anew or token in self._greeted]
-        said.clear()
+        if anew:  # it counts returned batches as held only where a greeting did
+            returned = [token for token in self._said_returned if token in self._greeted]
+            self._said_returned = deque(returned, _MOST_RETURNED)
+        self._returned += [token for token in self._said_returned if token not in self._held]
 
     def _commits_to_report(self) -> tuple[int, ...]:
         """Return the last acknowledged commits, one for each partition, the latest ones."""

@@ -147,24 +147,8 @@ class ByNumber(Merge):
         return first if first is not None and not self._doubts(first) else None
 
     def _first(self) -> Session | None:
-        there = []
-        for owner, session in enumerate(self._sessions):
-            if session.stale is not None:
-                self._go_back(owner, session)
-            if session.ready:
-                there.append(session)
+        there = [session for session in self._sessions if session.ready]
         return min(there, key=_head, default=None)
-
-    def _go_back(self, owner: int, session: Session) -> None:
-        """Expect a batch again whose commit was stale, if it comes to this rank again.
-
-        Other members of its group may want nothing of other owners before.
-        """
-        again, session.stale = session.stale, None
-        if again is not None and session.rank >= 0:
-            place = again.meta.get("round", again.number), again.partition
-            self._least[owner] = min(self._least[owner], place)
-            session.following = min(session.following, place)
 
     def _doubts(self, first: Session | None) -> list[int]:
         """Return owners without a head that may still deliver a smaller one."""

@@ -85,7 +85,6 @@ class Session(HelloFacts):
         shared = self.prefetch, self.rank, self.world_size, self.process
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
         again.owner, again.order = -1 if self.rank < 0 else 0, self.order
-        again.group, again.members = self.group, self.members
         return again
 
     def hand_over(self, sessions: Sequence[Session]) -> None:
@@ -124,7 +123,6 @@ class Session(HelloFacts):
             return None
         self._wanting = False
         received = self.ready.popleft()
-        self.missed.discard(received.delivery.token)
         if self._known_by_number:  # taken before a greeting could list it
             self.place(received.delivery.token)
         return received

@@ -128,8 +128,6 @@ class Hello:
     run: Count = 0  # for a trainer with a rank: as announced by the first owner that it greeted
     share: Count = 0  # the share of the feed that the trainer expects at this server …
     shares: Count = 1  # … out of this number; 0: it asks which share the server has
-    group: Text = ""  # of trainers that all get the same batches …
-    members: Count = 0  # … and how many they are
 
 
 @message(FROM_TRAINER, 2)

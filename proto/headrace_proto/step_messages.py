@@ -47,9 +47,8 @@ class Step:
     window: Count
     commits: Counts = ()
     released: Counts = ()
-    returned: Counts = ()  # as they came up to delivery ``last_seq``
+    returned: Counts = ()
     saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
-    last_seq: Count = 0
 
 
 @record
@@ -92,8 +91,8 @@ class Outcome:
     faults: Plain = ()  # [token, code, text]: commits refused for a reason of their own
 
 
-#: First byte, op, how many commits, released, returned and saves follow; session, window, last_seq.
-_STEP = struct.Struct("<BBHHHHQQQ")
+#: First byte, op, how many commits, released, returned and saves follow; session, window.
+_STEP = struct.Struct("<BBHHHHQQ")
 #: Token and frame of a save, bytes of its columns.
 _SAVE = struct.Struct("<QHH")
 #: First byte, op, how many committed, stale and items follow, bytes of the faults; session.
@@ -188,7 +187,6 @@ def _pack_step(message: Step) -> bytes | None:
             len(message.saves),
             message.session,
             message.window,
-            message.last_seq,
         )
         if tokens:
             head += struct.pack(f"<{len(tokens)}Q", *tokens)
@@ -203,8 +201,7 @@ def _pack_step(message: Step) -> bytes | None:
 def _unpack_step(data: bytes) -> Step:
     size = len(data)
     try:
-        head = _STEP.unpack_from(data)
-        _, _, commits, released, returned, saves, session, window, last_seq = head
+        _, _, commits, released, returned, saves, session, window = _STEP.unpack_from(data)
         tokens, at = _tokens(data, _STEP.size, commits, released, returned)
         listed = []
         for _ in range(saves):
@@ -219,8 +216,9 @@ def _unpack_step(data: bytes) -> Step:
     if at != size:
         raise _short("Step", data)
     upto = commits + released
-    lists = tokens[:commits], tokens[commits:upto], tokens[upto:]
-    return Step(session, window, *lists, tuple(listed), last_seq)
+    return Step(
+        session, window, tokens[:commits], tokens[commits:upto], tokens[upto:], tuple(listed)
+    )
 
 
 def _tokens(data: bytes, at: int, *counts: int) -> tuple[tuple[int, ...], int]:

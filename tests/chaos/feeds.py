@@ -41,7 +41,6 @@ class Mode:
     kept: bool = False  # whether states stay with the trainers, which flush them now and then
     epochs: int = 1
     ranks: int = 0
-    members: int = 1  # of a group that is a rank
     drawn: bool = False  # whether only a run shows which cells are wanted
     dropped: int = 0  # incomplete rounds that may be dropped at the end of each partition
     takes: bool = False  # whether trainers name the size of some batches
@@ -49,7 +48,7 @@ class Mode:
 
     @property
     def trainers(self) -> int:
-        return self.ranks * self.members or 3
+        return self.ranks or 3
 
     def spare(self, partitions: int) -> int:
         """Return the maximum number of cells that are dropped."""
@@ -57,10 +56,7 @@ class Mode:
 
     def place(self, slot: int) -> dict[str, Any]:
         """Return the arguments of ``connect`` by which a trainer takes its place."""
-        rank = slot // self.members
-        place = {"rank": rank, "world_size": self.ranks} if self.ranks else {}
-        group = {"group": f"of-{rank}", "members": self.members} if self.members > 1 else {}
-        return {**place, **group}
+        return {"rank": slot, "world_size": self.ranks} if self.ranks else {}
 
 
 def _plain(source: hs.Pipeline) -> hs.Pipeline:
@@ -121,11 +117,8 @@ MORE_MODES = {
     "takes": Mode(_segments, states=True, takes=True),
     "ranks": Mode(_buckets, ranks=3, dropped=4),
     "rank-epochs": Mode(_epochs, epochs=_EPOCHS, ranks=2, dropped=_EPOCHS),
-    "groups": Mode(_plain, ranks=2, members=2, dropped=1),
     "segment-ranks": Mode(_segments, states=True, ranks=3),
-    "segment-groups": Mode(_segments, states=True, ranks=2, members=2),
     "lane-ranks": Mode(_lanes, states=True, ranks=2),
-    "lane-groups": Mode(_lanes, states=True, ranks=1, members=3),
 }
 
 

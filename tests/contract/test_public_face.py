@@ -62,7 +62,7 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
         *("address", "feed", "framework", "prefetch", "commit", "rank", "world_size", "timeout"),
-        *("resume", "restart", "order", "keys", "group", "members"),
+        *("resume", "restart", "order", "keys"),
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -77,11 +77,9 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "restart": False,
         "order": "feed",
         "keys": None,
-        "group": None,
-        "members": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 13]
+    assert named_only == [False, *[True] * 11]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():

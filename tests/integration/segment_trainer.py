@@ -2,7 +2,7 @@
 
     python segment_trainer.py ADDRESS [--feed NAME] [--prefetch N] [--timeout S]
                               [--hold N] [--flush N] [--leave N] [--until PATH --wait N]
-                              [--rank N --world-size N] [--group NAME --members N]
+                              [--rank N --world-size N]
 
 It advances the state ``chain`` and prints one JSON line per event: joined, batch (key, segment and
 state of each row), saved, flushed, stale, error, done.  With batch N in hand, unsaved, ``--hold``
@@ -41,8 +41,6 @@ def main() -> None:
     parser.add_argument("--wait", type=int, default=1)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--world-size", type=int)
-    parser.add_argument("--group")
-    parser.add_argument("--members", type=int)
     options = parser.parse_args()
     with headrace.connect(
         options.address,
@@ -51,8 +49,6 @@ def main() -> None:
         timeout=options.timeout,
         rank=options.rank,
         world_size=options.world_size,
-        group=options.group,
-        members=options.members,
     ) as feed:
         tell("joined", local=feed.local)
         taken = 0

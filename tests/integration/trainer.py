@@ -2,7 +2,6 @@
 
     python trainer.py ADDRESS [--feed NAME] [--hold N] [--until PATH] [--pause S] [--timeout S]
                       [--prefetch N] [--far] [--rank R --world-size N]
-                      [--group NAME --members N]
 
 Prints one JSON line per event: joined, batch (with its rows), holding, asks, error, done.
 ``--hold N`` takes N batches and then waits, without committing the last one, for the file of
@@ -58,8 +57,6 @@ def main() -> None:
     parser.add_argument("--far", action="store_true")
     parser.add_argument("--rank", type=int)
     parser.add_argument("--world-size", type=int)
-    parser.add_argument("--group")
-    parser.add_argument("--members", type=int)
     options = parser.parse_args()
     if options.far:
         hide_memory()
@@ -71,8 +68,6 @@ def main() -> None:
             prefetch=options.prefetch,
             rank=options.rank,
             world_size=options.world_size,
-            group=options.group,
-            members=options.members,
         ) as feed,
         waits_end_after(options.timeout),
     ):

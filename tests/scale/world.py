@@ -249,7 +249,7 @@ class Owner:
         dispatcher.seen(session, now)
         if isinstance(message, Step):
             dispatcher.commit(session, message.commits)
-            dispatcher.give_back(session, message.returned, message.last_seq)
+            dispatcher.give_back(session, message.returned)
             dispatcher.window(session, message.window)
         elif isinstance(message, Renew):
             dispatcher.window(session, message.window)

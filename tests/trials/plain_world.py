@@ -160,7 +160,7 @@ class PlainWorld:
         if trainer.hands:
             token = self._chance.choice(sorted(trainer.hands))
             trainer.hands.discard(token)
-            self._d.give_back(session, (token,), trainer.got)
+            self._d.give_back(session, (token,))
             self._act()
 
     def _renew(self, session: int) -> None:

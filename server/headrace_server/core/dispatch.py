@@ -242,10 +242,10 @@ class Dispatcher(EpochBorders):
         """Store states of lanes that follow the session's last save."""
         self._lifecycle.effects.append(StoreLanes(batch, payload))
 
-    def give_back(self, session: int, tokens: tuple[int, ...], last_seq: int) -> None:
-        """Take batches that a session returns unused, as they came up to delivery ``last_seq``."""
+    def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
+        """Take batches that a session returns unused."""
         if tokens:
-            mine = [one for one in self._leases.of_session(session) if one.seq <= last_seq]
+            mine = self._leases.of_session(session)
             self._take_back([lease for lease in mine if lease.token in tokens], "returned")
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:

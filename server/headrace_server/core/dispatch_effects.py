@@ -195,13 +195,6 @@ class StoreLanes(StoreCommit):
 
 
 @record
-class FlushLost(_Effect):
-    """Refuse states of lanes (``payload``): the lease of the batch before them has ended."""
-
-    payload: Any
-
-
-@record
 class Want(_Effect):
     """Let a partition make ``more`` further batches of a stripe; below 0 withdraw that many.
 

@@ -46,11 +46,6 @@ class FeedOrder(Untaken):
         """Whether batches are here, or will come."""
         return self._live > 0
 
-    @property
-    def ended(self) -> bool:
-        """Whether all batches are made."""
-        return all(here.ended for here in self._partitions.values())
-
     def made(self, batch: Batch) -> None:
         """Take the next batch of a partition."""
         here = self._partitions[batch.partition]

@@ -128,10 +128,6 @@ class PlainSupply(Supply):
 
     def deal(self, paused: bool) -> None:
         if not paused:
-            if self._trainers.by_rank and self.stream.ended:
-                # those that fill no round show now: a group that lacks a member asks for none
-                while (fresh := self._fresh()) is not None:
-                    self._add(fresh)
             self._deal_out()
         if self.world and not self._again and not self.stream.open:
             self._leave_out(self._rounds.drop())
@@ -171,21 +167,17 @@ class PlainSupply(Supply):
             fresh = self._fresh()
             if fresh is None:
                 return None
-            self._add(fresh)
+            self._leave_out(self._rounds.begin_epoch(fresh))
+            trainers, members = self._trainers, self._rounds.add(fresh)
+            for member in members:
+                self._lifecycle.leases.void(member)  # from here on it belongs to this rank
+                trainers.due.append(member.rank)
+            if members:
+                self._lifecycle.effects.append(Dealt((fresh.partition,)))
+            # rounds of other partitions waited for its rounds
+            if fresh.partition not in self._coming():
+                trainers.due.extend(trainers.by_rank)
         return batch
-
-    def _add(self, fresh: Batch) -> None:
-        """Add a batch to the next round of its kind, which it may complete."""
-        self._leave_out(self._rounds.begin_epoch(fresh))
-        trainers, members = self._trainers, self._rounds.add(fresh)
-        for member in members:
-            self._lifecycle.leases.void(member)  # from here on it belongs to this rank
-            trainers.due.append(member.rank)
-        if members:
-            self._lifecycle.effects.append(Dealt((fresh.partition,)))
-        # rounds of other partitions waited for its rounds
-        if fresh.partition not in self._coming():
-            trainers.due.extend(trainers.by_rank)
 
     def _coming(self) -> set[int]:
         """Return the partitions that have or may get batches to deal."""

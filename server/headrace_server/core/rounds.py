@@ -114,7 +114,7 @@ class Rounds:
 
         A trainer that came back has the batches of rounds that it took in its earlier life behind
         it.  It may get the next one of another owner at once, and must know that this one has none
-        before it: other members of its group may want nothing here until it has committed that one.
+        before it.
         """
         messages = []
         for trainer in trainers:

@@ -6,8 +6,7 @@ A batch is made from the states of earlier ones, whose tokens are smaller.  So a
 its claims in the order of tokens, each after the commit of the one before it is stored, once all
 trainers of the earlier server have greeted.  It makes no new batch meanwhile.
 
-Ranks claim members of rounds by name: these were stored with the commits on which they depend.  In
-a group, members that lack such a batch get it, too.
+Ranks claim members of rounds by name: these were stored with the commits on which they depend.
 """
 
 from __future__ import annotations

@@ -145,7 +145,6 @@ class Admission:
             if s.present
         )
         desk.resuming.admit(hello, members, now)
-        desk.check_group(hello, now)
         run = desk.run_of(hello, now)
         self.end(identity)
         try:
@@ -158,7 +157,7 @@ class Admission:
         session.host = hello.host[:_LONGEST_HOST]
         desk.farewell.back(hello.nonce)
         try:
-            desk.join(session.number, hello, now, run)
+            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
         except JoinRefused:
             self._sessions.leave(session)
             raise

@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from headrace_proto.messages import Answered, Hello
@@ -20,8 +19,6 @@ from ..core.acknowledged_commits import Acknowledged
 from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Batch, JoinRefused
 from ..core.end_of_feed import Farewell
-from ..core.group_dispatch import GroupDispatcher
-from ..core.group_state import check_group
 from ..core.plan import RESIZED
 from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
@@ -77,7 +74,7 @@ class Desk:
         self.durable = run.state_directory is not None  # whether its state outlives the server
         replayed = config.order and run.replay is not None  # in the order of hand-out
         order = "arrival" if replayed else config.order
-        self.dispatcher: Dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             [*self.partitions],
             run.lease_ttl_s,
             run.max_credits,
@@ -251,46 +248,11 @@ class Desk:
             return 0
         self._check_rows(hello.world_size)
         dispatcher, runs = self.dispatcher, self.runs
-        # a member of its group has settled the run
-        if hello.group and self._grouped.group_of(hello.group) is not None:
-            runs.check(hello)
-            if hello.run not in (0, runs.current):
-                raise Later("it is not known yet whether trainers of an earlier run are at work")
-            return runs.current
         run = runs.judge(hello, dispatcher.ranked, now)
         ends = run != runs.current and not dispatcher.present and dispatcher.in_doubt
         if run is None or ends:
             raise Later("it is not known yet whether trainers of an earlier run are at work")
         return run
-
-    def check_group(self, hello: Hello, now: float) -> None:
-        """Raise JoinRefused where a trainer can not join its group; Later where that is unknown."""
-        check_group(hello.group, hello.members)
-        if not hello.group:
-            return
-        named = f"group={hello.group!r}"
-        segmented = self.dispatcher.segmented
-        if (segmented or self.shared) and not hello.world_size:
-            kind = "is of segments" if segmented else "has several workers or servers"
-            raise JoinRefused(
-                f"{named}: feed {self.name!r} {kind}, so its members need rank= and world_size= to "
-                "take batches in the same order (world_size=1 for one group alone)"
-            )
-        if not self._grouped.admits(hello, now):
-            raise Later(f"it is not known yet whether the members of {named} are at work")
-
-    def join(self, session: int, hello: Hello, now: float, run: int) -> None:
-        """Add a trainer's session.  JoinRefused where its mode differs from that of the others."""
-        if hello.group:
-            self._grouped.join_group(session, hello, now, run)
-        else:
-            self.dispatcher.join(session, now, hello.rank, hello.world_size, run)
-
-    @cached_property
-    def _grouped(self) -> GroupDispatcher:
-        """The dispatcher of a feed with groups.  The first trainer of a group puts it in place."""
-        self.dispatcher = grouped = GroupDispatcher(self.dispatcher)
-        return grouped
 
     def _check_rows(self, world_size: int) -> None:
         """Raise JoinRefused where segments can not be dealt to ``world_size`` ranks."""

@@ -235,7 +235,7 @@ class Reception:
         for save in step.saves:
             self._on_save(session, desk, save, frames)
         if step.returned:
-            dispatcher.give_back(session.number, step.returned, step.last_seq)
+            dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
 
     def _on_take(self, session: Session, desk: Desk, take: Take, frames: list[bytes]) -> None:

@@ -33,7 +33,6 @@ from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
-from .state_blocks import LANES_LOST, StateFlush
 
 #: Time for a worker that runs user code to answer; then its partitions are listed as unheard.
 _PATIENCE_S = 3.0
@@ -77,11 +76,6 @@ class FeedRequests:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if code or not (flush.rows or flush.more):
             self.outbox.tell(Answered(session.number, flush.request, None, code, text))
-
-    def flush_lost(self, flush: StateFlush) -> None:
-        """Refuse a flush whose other group members' flushes did not come."""
-        if not flush.more:
-            self.outbox.tell(Answered(flush.session, flush.request, None, "stale", LANES_LOST))
 
     def _snapshot(
         self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]

@@ -26,7 +26,6 @@ from ..core.dispatch_effects import (
     Deal,
     Dealt,
     Finish,
-    FlushLost,
     Freed,
     Leave,
     PassOver,
@@ -123,7 +122,6 @@ class Switchboard:
                 (Send, EpochBegun, Following, Idle, Passed), self.unstored_rounds.deliver
             ),
             Answer: lambda desk, e: outbox.answer(e),
-            FlushLost: lambda desk, e: self._requests.flush_lost(e.payload[0]),
             Dealt: self.unstored_rounds.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             Rewound: lambda desk, e: self.reception.rewound(e.session),

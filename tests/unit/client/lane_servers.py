@@ -147,7 +147,7 @@ class _Server:
             desk.commit(session, message.commits)
             for save in message.saves:
                 desk.save(session, save.token, "states")
-            desk.give_back(session, message.returned, message.last_seq)
+            desk.give_back(session, message.returned)
             desk.window(session, message.window)
         else:
             assert isinstance(message, Renew)

@@ -341,21 +341,6 @@ def deliver(session: Session, seq: int, partition: int, epoch: int) -> None:
     session.receive(Deliver(7, (batch,)), [b""], 0.0)
 
 
-@pytest.mark.parametrize("rank", [0, -1])
-def test_only_a_rank_gets_a_batch_again_whose_commit_was_stale(rank: int) -> None:
-    """1. It has batch 0/0 of owner 0 behind it, and waits for 0/1.  2. It was silent for too long.
-
-    The other members of its group may want nothing of owner 1 before they have 0/0.
-    """
-    trainer = Trainer(2, 2, 0, PLAIN)
-    zero, one = trainer.sessions
-    zero.rank = one.rank = rank
-    deliver(zero, 1, 0, epoch=0)
-    assert trainer.step() and not trainer.step() and trainer.merge.awaited is one
-    zero.receive(Outcome(7, (), (1,)), [], 0.0)
-    assert not trainer.step() and trainer.merge.awaited is (one if rank < 0 else zero)
-
-
 # Segments whose batches end with their epoch
 
 

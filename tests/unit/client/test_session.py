@@ -133,19 +133,6 @@ def test_returned_batches_are_returned_again_in_the_same_session_after_a_reconne
     assert not any(one.returned for one in talk.said() if isinstance(one, Step))
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_returned_batch_that_comes_again_is_not_returned_again(before):
-    """A group gets it under the same token, before or after its answer to a greeting."""
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.session.give_back(talk.take())
-    talk.said()
-    again = [lambda: talk.deliver(delivery(2, 11)), lambda: talk.hear(welcome(1, resumed=True))]
-    for one in again if before else again[::-1]:
-        one()
-    assert not any(one.returned for one in talk.said() if isinstance(one, Step))
-
-
 def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_greeting_opens():
     """1. The greeting names a batch that is not taken.  2. The answer to an earlier greeting comes,
     of a session that is over by now, and the batch goes back there.  3. The greeting is answered.
@@ -161,28 +148,6 @@ def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_gree
     assert talk.said()[-1].returned == (11,)
     talk.hear(welcome(3))
     assert talk.said()[-1].returned == (11,)
-
-
-@pytest.mark.parametrize("saves", [False, True])
-def test_a_batch_that_is_sent_again_while_its_commit_is_on_the_way_is_not_trained_twice(saves):
-    """A member of a group gets a batch under its token again where the server counts it as lost.
-
-    A heartbeat of its last session may come late, to a session of the next life with its number.
-    """
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    token = talk.take()
-    if saves:
-        talk.session.save(token, [], b"")
-    else:
-        talk.session.commit(token)
-    talk.said()
-    talk.deliver(delivery(2, 11))
-    assert talk.take() is None and not talk.session.settled
-    talk.hear(Outcome(1, (11,), ()))
-    assert talk.session.settled
-    talk.deliver(delivery(3, 12))
-    assert talk.take() == 12
 
 
 def trainer(run=5):
@@ -630,7 +595,7 @@ def test_a_returned_batch_is_neither_held_nor_committed():
     talk.session.give_back(11)
     talk.session.give_back(11)
     talk.session.commit(11)
-    assert talk.said() == [Step(1, 3, (), (), (11,), (), 1)]
+    assert talk.said() == [Step(1, 3, (), (), (11,))]
     assert talk.session.settled and talk.session.held() == 0
 
 
@@ -908,7 +873,7 @@ class Server:
             for token in message.released:
                 self.unmap(number, token)
             self.d.commit(number, message.commits)
-            self.d.give_back(number, message.returned, message.last_seq)
+            self.d.give_back(number, message.returned)
             self.d.window(number, message.window)
         elif isinstance(message, Renew):
             self.d.window(number, message.window)
@@ -1334,20 +1299,13 @@ def test_an_interrupted_refusal_is_raised_at_least_once(answer):
         assert talk.session.refused and talk.session.settled, line
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_batch_that_was_taken_amid_a_restart_can_be_taken_when_it_comes_again(at_once):
-    """A member of a group gets it again under its token, before it has given it back or after."""
+def test_a_batch_that_was_taken_amid_a_restart_goes_back_to_the_server():
     talk = opened()
     talk.deliver(delivery(1, 5))
     talk.take()
     talk.session.lose()
     talk.said(1.0)
     talk.hear(welcome(2, life="another"))
-    if at_once:
-        talk.deliver(delivery(1, 5), session=2)
     assert not talk.session.place(5, b"segments")
     talk.session.give_back(5)
-    assert [token for step in talk.said() for token in step.returned] == [5] * (not at_once)
-    if not at_once:
-        talk.deliver(delivery(1, 5), session=2)
-    assert talk.take() == 5 and talk.session.place(5, b"segments") and talk.session.holds(5)
+    assert [token for step in talk.said() for token in step.returned] == [5]

@@ -1,6 +1,6 @@
 """Trainers that do anything at any time, at a dispatcher of segments with real machines behind it.
 
-    trainers ──► Dispatcher, of groups too ──orders──► partition: ArrivalOrder or LaneOrder
+    trainers ──► Dispatcher ──orders──► partition: ArrivalOrder or LaneOrder
         ▲              │                    ◄───words────
         └── deliveries ┘
 
@@ -28,11 +28,8 @@ from headrace_server.core.dispatch_effects import (
     StoreLanes,
     Want,
 )
-from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.lane_order import LaneOrder
 from headrace_server.core.trainers import LATE_S
-
-from .greetings import hello
 
 CHUNK = 3
 
@@ -114,15 +111,13 @@ class Trainer:
 
 
 class World:
-    def __init__(self, seed, counts, order, states, small, world, members, shared):
+    def __init__(self, seed, counts, order, states, small, world, shared):
         self.random, self.counter = Random(seed), 0
         self.order, self.states = order, states
-        self.world, self.members = world, members
+        self.world = world
         self.partitions = [Partition(p, c, order, states, small) for p, c in enumerate(counts)]
-        d = Dispatcher(range(len(counts)), 10.0, 4, 1, order, shared, states)
-        self.d = GroupDispatcher(d) if members > 1 else d
+        self.d = Dispatcher(range(len(counts)), 10.0, 4, 1, order, shared, states)
         self.trainers, self.tokens, self.now = {}, set(), 0.0
-        self.nonces = {}  # by rank: of a trainer that waits to be let in
         self.fill()
 
     def act(self):
@@ -158,23 +153,15 @@ class World:
         """Let trainers join in place of those that have left."""
         there = Counter(trainer.rank for trainer in self.trainers.values())
         for rank in range(max(1, self.world)):
-            for _ in range((self.members if self.world else 2) - there[rank]):
+            for _ in range((1 if self.world else 2) - there[rank]):
                 self.join(rank)
 
     def join(self, rank):
         self.counter += 1
         session, of = self.counter, (rank, self.world, 1)
         self.trainers[session] = Trainer(rank)
-        nonce = self.nonces.setdefault(rank, b"%d" % session)
-        greeting = hello(nonce, *of[:2], f"g{rank}", self.members)
         try:
-            if self.members == 1:
-                self.d.join(session, self.now, *(of if self.world else ()))
-            elif self.d.admits(greeting, self.now):
-                self.d.join_group(session, greeting, self.now, 1)
-                del self.nonces[rank]
-            else:
-                del self.trainers[session]
+            self.d.join(session, self.now, *(of if self.world else ()))
         except JoinRefused:
             del self.trainers[session]
         self.act()
@@ -226,7 +213,7 @@ class World:
         hands = self.trainers[session].hands
         token = token or self.random.choice([0, *hands])
         hands.pop(token, None)
-        self.d.give_back(session, (token,), self.trainers[session].got)
+        self.d.give_back(session, (token,))
         self.act()
 
     def renew(self, session):

@@ -6,8 +6,6 @@
 
 Ranks train synchronously: a rank saves its batch when every rank has one of the same round, and
 asks for the next when it has saved.  All that is on its way waits in queues until it is its turn.
-With ``members`` each rank is a group, and each of its members trains so: trainer t is of rank
-t // members.
 """
 
 from __future__ import annotations
@@ -34,13 +32,10 @@ from headrace_server.core.dispatch_effects import (
     StoreCommit,
     Want,
 )
-from headrace_server.core.group_dispatch import GroupDispatcher
 from headrace_server.core.lane_order import LaneOrder
 from headrace_server.core.round_forming import MemberRows, RoundMembers, place_of
 from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.stored_state import Examples
-
-from .greetings import hello
 
 FIRST = -(2**63)
 CHUNK = 3
@@ -175,9 +170,8 @@ class Rank:
 
 
 class World:
-    def __init__(self, seed, counts, order, small, world, members=1):
+    def __init__(self, seed, counts, order, small, world):
         self.random = Random(seed)
-        self.members = members
         self.partitions = [Partition(p, c, order, small) for p, c in enumerate(counts)]
         self.order = order
         self.session = self.run = self.term = 0
@@ -190,8 +184,6 @@ class World:
         self.term += 1
         numbers = range(len(self.partitions))
         self.d = Dispatcher(numbers, 10.0, 4, self.term, self.order, False)
-        if self.members > 1:
-            self.d = GroupDispatcher(self.d)
         for p in self.partitions:
             if p.dealt is not None:
                 world, run, next_round, left = p.dealt
@@ -202,21 +194,14 @@ class World:
             self.leave(session)
         self.run += 1
         self.world = world
-        self.ranks = {trainer: Rank() for trainer in range(world * self.members)}
-        for trainer in self.ranks:
-            self.join(trainer)
+        self.ranks = {trainer: Rank() for trainer in range(world)}
+        for rank in self.ranks:
+            self.join(rank)
 
-    def join(self, trainer):
+    def join(self, rank):
         self.session += 1
-        self.sessions[self.session] = trainer
-        rank = trainer // self.members
-        of = rank, self.world, self.run
-        if self.members > 1:
-            nonce = b"%d" % self.session
-            greeting = hello(nonce, rank, self.world, f"g{rank}", self.members)
-            self.d.join_group(self.session, greeting, 0.0, self.run)
-        else:
-            self.d.join(self.session, 0.0, *of)
+        self.sessions[self.session] = rank
+        self.d.join(self.session, 0.0, rank, self.world, self.run)
         self.act()
         return self.session
 
@@ -246,15 +231,15 @@ class World:
             if trainer.hand is not None:
                 self.claim(session, rank, trainer.hand[0], trainer.hand[1:], saved=False)
             for token in trainer.unanswered:
-                self.d.save(session, token, rank // self.members)
+                self.d.save(session, token, rank)
             self.act()
         self.d.wait_for_others(False)
         self.d.paused = False
         self.act()
 
-    def claim(self, session, trainer, token, place, saved):
+    def claim(self, session, rank, token, place, saved):
         partition, at = place
-        claim = struct.pack("<qq", at, trainer // self.members)
+        claim = struct.pack("<qq", at, rank)
         handed = Handed(token, partition, 0, 2, claim)
         self.d.claim(session, handed, saved)
 
@@ -313,7 +298,7 @@ class World:
         token, *place = trainer.hand
         trainer.hand = None
         trainer.unanswered[token] = tuple(place)
-        self.d.save(session, token, rank // self.members)
+        self.d.save(session, token, rank)
         self.act()
         return True
 

@@ -134,7 +134,7 @@ def test_a_trainer_never_holds_more_than_the_server_allows():
     assert len(tokens) == 3
     d.commit(1, tuple(tokens[:2]))
     assert sent(d) == [(1, (3, 0)), (1, (4, 0))]
-    d.give_back(1, (tokens[2],), 3)
+    d.give_back(1, (tokens[2],))
     assert sent(d) == [(1, (2, 0))]
 
 
@@ -556,7 +556,7 @@ class SharedHistories(RuleBasedStateMachine):
         for token in tokens:
             if self.holder.get(token) == session:
                 del self.holder[token]
-        self.d.give_back(session, tuple(tokens), self.got[session])
+        self.d.give_back(session, tuple(tokens))
         self.absorb()
 
     @precondition(lambda self: self.present)
@@ -1086,7 +1086,7 @@ def test_a_batch_in_a_strangers_hand_comes_back_to_its_rank():
     d.join(3, 0.0, 0, 2)
     d.window(3, 1)
     assert sent(d) == []
-    d.give_back(2, (token,), 9)
+    d.give_back(2, (token,))
     assert sent(d) == [(3, (0, 0))]
 
 
@@ -1100,7 +1100,7 @@ def test_a_round_is_not_dropped_while_what_came_back_may_complete_it():
     d.adopt(2, (tokens[1],), 0.0)
     d.window(3, 1)
     d.leave(3)
-    d.give_back(2, (tokens[1],), 9)
+    d.give_back(2, (tokens[1],))
     d.partition_ended(0)
     d.join(4, 0.0, 0, 2)
     d.window(4, 1), d.window(2, 1)
@@ -1118,7 +1118,7 @@ def test_the_end_of_each_uncommitted_lease_is_reported_once():
     held = {1: [], 2: [], 3: []}
     for e in kinds(d.take_effects(), Send):
         held[e.session].append(e.token)
-    d.give_back(1, tuple(held[1][:1]), 9)
+    d.give_back(1, tuple(held[1][:1]))
     d.renew(2, 2, frozenset(held[2][1:]), 5.0)
     d.leave(3)
     d.commit(2, (held[2][1],))
@@ -1253,7 +1253,7 @@ def test_a_rank_that_returns_with_batches_is_told_of_none_after_them_for_it_may_
     assert kinds(d.take_effects(), Following) == []
     d.resend(2, 0)  # its greeting was repeated
     assert kinds(d.take_effects(), Following) == []
-    d.give_back(2, (token,), 9), d.window(2, 1)
+    d.give_back(2, (token,)), d.window(2, 1)
     assert sent(d) == [(2, (0, 0))]
 
 

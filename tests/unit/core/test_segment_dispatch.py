@@ -373,7 +373,7 @@ def test_states_at_a_trainer_begin_anew_in_other_lanes_where_one_of_its_batches_
     elif how == "lost":
         at.d.renew(1, 3, frozenset({third}), 1.0)
     elif how == "returned":
-        at.d.give_back(1, (second,), 9)
+        at.d.give_back(1, (second,))
     else:
         at.d.save(1, third)
     at.d.window(1, 4)
@@ -394,7 +394,7 @@ def test_a_trainer_that_leaves_voids_all_that_was_made_for_it_and_it_is_freed_on
     at = lanes()
     tokens = at.sent((0, 0), (0, 1), window=2)
     assert len(tokens) == 2
-    at.d.give_back(1, (tokens[1],), 9)  # it waits for its trainer now
+    at.d.give_back(1, (tokens[1],))  # it waits for its trainer now
     at.d.pin(at.batches[0, 0], "mapped")
     at.take()
     at.d.leave(1)

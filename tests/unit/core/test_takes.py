@@ -313,7 +313,7 @@ class Taker(World):
                     assert batch is effect.batch
                     return batch
                 trainer.hands.pop(effect.token, None)
-                self.d.give_back(session, (effect.token,), effect.seq)
+                self.d.give_back(session, (effect.token,))
                 self.act()
         return None
 

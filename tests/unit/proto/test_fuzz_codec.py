@@ -56,7 +56,7 @@ MESSAGES = {
     FROM_TRAINER: [
         Hello(1, 1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, (3, 4), "/d/f", PLACES),
         Attach(7, b"\x02" * 16),
-        Step(7, 20, (1, 2**40), (3,), (4, 5), (Save(6, 1, COLUMNS), Save(2**40)), 9),
+        Step(7, 20, (1, 2**40), (3,), (4, 5), (Save(6, 1, COLUMNS), Save(2**40))),
         Renew(7, 20, 99, (3, 4)),
         Drain(7, 2, True),
         Bye(7),

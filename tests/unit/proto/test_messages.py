@@ -60,15 +60,15 @@ def test_a_message_comes_out_as_it_went_in(registry, kind, data):
 def test_the_wire_form_of_version_2_stays_as_it_is():
     hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
     head, tail = "010101a3302e31a166c4016eff00079108a0", "c400a0ffa00090c2ff00"
-    assert FROM_TRAINER.encode(hello).hex() == "dc0019" + head + "90" + tail + "0001a000"
+    assert FROM_TRAINER.encode(hello).hex() == "dc0017" + head + "90" + tail + "0001"
     assert FROM_TRAINER.decode(bytes.fromhex("9b" + head)) == hello
     place = Handed(300, 1, 2, 3, b"ab")
     telling = dataclasses.replace(hello, batches=(place, Handed(301, 0, 0, 1)))
     handed = "92" + "95cd012c010203c4026162" + "95cd012d000001c400"
-    assert FROM_TRAINER.encode(telling).hex() == "dc0019" + head + handed + tail + "0001a000"
+    assert FROM_TRAINER.encode(telling).hex() == "dc0017" + head + handed + tail + "0001"
     assert FROM_TRAINER.decode(bytes.fromhex("9c" + head + handed)) == telling
     step = Step(3, 9, (1, 2), (), (300,))
-    assert by_msgpack(FROM_TRAINER, step).hex() == "9803030992010290" + "91cd012c" + "9000"
+    assert by_msgpack(FROM_TRAINER, step).hex() == "9703030992010290" + "91cd012c" + "90"
     assert FROM_TRAINER.decode(bytes.fromhex("960303099201029091cd012c")) == step
     item = Delivery(1, 2, 0, 5, 32, 64, [[0, 64, [16]]], {"bucket": 3}, "slab-0-0-1", 4096)
     assert by_msgpack(FROM_SERVER, Deliver(3, (), (1,), (2,), [[300, "state", "no"]])).hex() == (
@@ -85,7 +85,7 @@ def test_the_wire_form_of_version_2_stays_as_it_is():
 def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
     saves = Save(300, 1, [[0, 64, [2, 8]]]), Save(301)
     assert by_msgpack(FROM_TRAINER, Step(3, 9, (), (), (), saves)).hex() == (
-        "98030309909090" + "92" + "93cd012c01" + "9193004092" + "0208" + "93cd012d009000"
+        "97030309909090" + "92" + "93cd012c01" + "9193004092" + "0208" + "93cd012d0090"
     )
     outcome = Outcome(3, (1,), (2,), [[300, "state", "no"]])
     assert (

@@ -29,7 +29,7 @@ from .mutation import by_msgpack
 COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
 ITEM = Delivery(1, 2**40, 0, 5, 32, 192, COLUMNS, {"bucket": 3}, "slab-0-0-1", 4096)
 INLINE = Delivery(2, 2**40 + 1, 3, 6, 1, 8, [], {}, "", 0, 1, False, 4)
-STEP = Step(3, 9, (1, 2), (2**64 - 1,), (300,), (Save(300, 1, COLUMNS), Save(301)), 4)
+STEP = Step(3, 9, (1, 2), (2**64 - 1,), (300,), (Save(300, 1, COLUMNS), Save(301)))
 DELIVER = Deliver(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
 OUTCOME = Outcome(3, (1,), (2,), [[300, "state", "no"]])
 WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, DELIVER), (FROM_SERVER, OUTCOME)]
@@ -50,10 +50,7 @@ _items = st.builds(
 _tokens = st.lists(counts, max_size=9).map(tuple)
 _faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3)
 MESSAGES = [
-    (
-        FROM_TRAINER,
-        st.builds(Step, counts, counts, *[_tokens] * 3, st.lists(_saves).map(tuple), counts),
-    ),
+    (FROM_TRAINER, st.builds(Step, counts, counts, *[_tokens] * 3, st.lists(_saves).map(tuple))),
     (
         FROM_SERVER,
         st.builds(Deliver, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults),
@@ -96,7 +93,7 @@ def test_the_packed_form_stays_as_it_is():
     tokens = struct.pack("<4Q", 1, 2, 2**64 - 1, 300)
     columns = struct.pack("<13Q", 1, 0, 64, 16, 0, 64, 8, 3, 128, 24, 3, 1, 8)
     assert FROM_TRAINER.encode(STEP) == (
-        b"\x01\x03" + struct.pack("<4H3Q", 2, 1, 1, 2, 3, 9, 4) + tokens
+        b"\x01\x03" + struct.pack("<4H2Q", 2, 1, 1, 2, 3, 9) + tokens
         + struct.pack("<QHH", 300, 1, 104) + columns + struct.pack("<QHH", 301, 0, 0)
     )  # fmt: skip
     faults = bytes.fromhex("91" + "93cd012ca57374617465a26e6f")
@@ -266,8 +263,8 @@ def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
 
 
 def test_a_save_with_columns_beyond_the_end_is_refused():
-    header = struct.pack("<BB4H3Q", 1, 3, 0, 0, 0, 1, 7, 9, 0) + struct.pack("<QHH", 5, 1, 24)
-    with pytest.raises(ProtocolError, match="a packed Save does not fit the 46 bytes"):
+    header = struct.pack("<BB4H2Q", 1, 3, 0, 0, 0, 1, 7, 9) + struct.pack("<QHH", 5, 1, 24)
+    with pytest.raises(ProtocolError, match="a packed Save does not fit the 38 bytes"):
         FROM_TRAINER.decode(header)
 
 

@@ -1,4 +1,4 @@
-"""Trainers over two owners, ranks and groups too, in simulated time: real machines on both sides.
+"""Trainers over two owners, ranks too, in simulated time: real machines on both sides.
 
     trainer: Session with each owner, ByNumber ── messages, some late ──► owner (played_owner.py)
              takes a batch, commits it                                ◄──
@@ -62,11 +62,9 @@ class Trainer:
 
     def __init__(self, world, slot):
         self.world, self.slot, self.number = world, slot, len(world.every)
-        self.rank = slot // world.members if world.ranks else -1
+        self.rank = slot if world.ranks else -1
         nonce = b"nonce of %d" % self.number
         session = Session(FEED, nonce, 0, self.rank, world.ranks, nonce, owner=0)
-        if world.ranks and world.members > 1:
-            session.group, session.members = f"of-{self.rank}", world.members
         session.heard_at = world.now
         self.sessions, self.merge = [session], None
         self.prefetch = world.random.randrange(3)
@@ -220,15 +218,15 @@ class Trainer:
 class World:
     """One feed over two owners, and its trainers.
 
-    With ``ranks=0`` its trainers are no ranks, and each gets batches of its own.  ``local``: owners
+    Without ``ranks`` each trainer gets batches of its own.  ``local``: owners
     notice the death of a trainer at once.  ``in_step``: all trainers have their batches of a round
     before any commits its own.
     """
 
-    def __init__(self, seed, order, counts, ranks, members, local, in_step):
+    def __init__(self, seed, order, counts, trainers, ranks, local, in_step):
         self.random = Random(seed)
-        self.order, self.counts, self.ranks, self.members = order, counts, ranks, members
-        self.trainers = max(1, ranks) * members
+        self.order, self.counts, self.trainers = order, counts, trainers
+        self.ranks = trainers if ranks else 0  # their world size
         self.local, self.in_step = local, in_step
         self.now, self._term = 0.0, 0
         self._events, self._ties = [], itertools.count()

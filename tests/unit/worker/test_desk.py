@@ -16,22 +16,18 @@ from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
-    JoinRefused,
     Leave,
     Rewound,
     Send,
     StoreCommit,
     Want,
 )
-from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.outbox import delivery_of
-from headrace_server.worker.resuming import Later
 from headrace_server.worker.state_blocks import StateFlush
-from tests.unit.core.greetings import hello
 
 SCHEMA = [["i", "int64", [4]]]
 TRAINER = 1
@@ -375,22 +371,3 @@ def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():
     d.on_hello(TRAINER, hello_of(committed=told))
     asked = [effect for effect in d.dispatcher.take_effects() if isinstance(effect, Claim)]
     assert sorted(effect.place.token for effect in asked) == [998, 999]
-
-
-def test_a_member_of_a_run_that_is_over_is_refused_though_its_group_is_there_again():
-    """1. The owner dies; a new member comes while those of the earlier life sleep for too long.
-    2. They wake.  They would wait for ever, and the new one for them.
-    """
-    d = desk(partitions=2, workers=2)
-    d.on_opened(Opened(0, SCHEMA))
-    d.runs.goes_on(7)
-    new = hello(b"new", 0, 1, "g", 2)
-    with pytest.raises(Later):
-        d.run_of(new, 0.0)
-    run = d.run_of(new, RETURN_S)
-    d.join(TRAINER, new, RETURN_S, run)
-    d.runs.joined(new, run)
-    with pytest.raises(JoinRefused, match="rank=0: this trainer is of a run that is over"):
-        d.run_of(hello(b"old", 0, 1, "g", 2, run=7), RETURN_S)
-    with pytest.raises(Later):
-        d.run_of(hello(b"next", 0, 1, "g", 2, run=run + 1), RETURN_S)

@@ -15,7 +15,6 @@ from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
-from headrace_server.worker.state_blocks import StateFlush
 
 HALVES = (0.5, 0.5)
 SCHEMA = [["i", "int64", [4]]]
@@ -195,13 +194,6 @@ def test_a_drain_waits_for_the_claims_of_trainers_of_an_earlier_life(owner: Owne
     owner.act()
     assert owner.partitions.made == [("close", "f", False)]
     assert owner.outbox.made == [("tell", Answered(7, 8))]
-
-
-def test_a_flush_whose_group_lost_its_lease_is_answered_once_for_all_of_its_messages(owner: Owner):
-    for more in (True, False):
-        owner.requests.flush_lost(StateFlush(3, 7, 8, (0,), (), more))
-    ((_, answer),) = owner.outbox.made
-    assert (answer.session, answer.request, answer.code) == (7, 8, "stale")
 
 
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):

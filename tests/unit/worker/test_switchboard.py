@@ -53,73 +53,31 @@ def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tm
     seed=st.integers(0, 2**32),
     order=st.sampled_from(["", "arrival", "lanes"]),
     counts=st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=3, max_size=3),
-    trainers=st.sampled_from([(0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]),
+    trainers=st.integers(1, 3),
+    ranks=st.booleans(),
     local=st.booleans(),
     in_step=st.booleans(),
     faults=st.integers(0, 15),
-)
-@example(  # members of a run that is over greet an owner where one of the next run waits for them
-    seed=219,
-    order="lanes",
-    counts=[[1, 3, 1, 3, 4, 3, 3, 4], [], [1, 4]],
-    trainers=(1, 3),
-    local=True,
-    in_step=True,
-    faults=4,
-)
-@example(  # messages of a dead member come after another one has greeted in its place
-    seed=805518345,
-    order="",
-    counts=[[1, 3, 4, 1, 3, 3, 2], [2, 2], [1, 3, 3, 4, 4]],
-    trainers=(2, 2),
-    local=False,
-    in_step=False,
-    faults=14,
-)
-@example(  # a member took a batch that the others had before, and they want none of that owner
-    seed=1531779666,
-    order="",
-    counts=[[1], [3, 4, 1, 4, 3, 4, 3, 1], [1, 1, 1, 4, 4, 2, 3, 4]],
-    trainers=(1, 3),
-    local=True,
-    in_step=False,
-    faults=10,
 )
 @example(  # an owner that dies would make the batches again that filled no round
     seed=4053839818,
     order="",
     counts=[[4, 1, 2, 1, 2], [1, 4, 2, 3, 2, 4, 2], [2, 1, 3, 3, 2, 2, 3, 2, 1]],
-    trainers=(2, 1),
+    trainers=2,
+    ranks=True,
     local=False,
     in_step=False,
     faults=6,
-)
-@example(  # a member whose save was stale needs that batch again, of an owner it had behind it
-    seed=3653701131,
-    order="arrival",
-    counts=[[3, 1, 2, 2, 2, 3, 4], [2, 1, 2, 4, 2], [4]],
-    trainers=(2, 2),
-    local=True,
-    in_step=True,
-    faults=4,
-)
-@example(  # a member returns a batch again that it has been sent again by then
-    seed=551642995,
-    order="",
-    counts=[[3, 3, 1, 4, 4, 1, 1, 2], [1, 3, 1, 4, 4, 2], [2, 2, 2, 4, 2]],
-    trainers=(1, 2),
-    local=True,
-    in_step=False,
-    faults=12,
 )
 def test_trainers_of_two_owners_come_to_the_end_whatever_befalls_them(
     seed: int,
     order: str,
     counts: list[list[int]],
-    trainers: tuple[int, int],
+    trainers: int,
+    ranks: bool,
     local: bool,
     in_step: bool,
     faults: int,
 ):
     """Ranks take the same rounds in the same order, and each batch is committed once."""
-    World(seed, order, counts, *trainers, local, in_step).run(faults)
+    World(seed, order, counts, trainers, ranks, local, in_step).run(faults)
