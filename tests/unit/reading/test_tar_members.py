@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.reading.sources.forward_files import Damaged
-from headrace_server.reading.sources.tar_members import Member, content, members
+from headrace_server.reading.sources.tar import Member, content, members
 from tests.examples import some
 
 STYLES = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -88,5 +88,5 @@ def test_a_length_of_more_digits_than_python_converts_is_damage() -> None:
     extended, member = tarfile.TarInfo("pax"), tarfile.TarInfo("a")
     extended.type, extended.size = tarfile.XHDTYPE, 5120
     header = (b"1" * 5000 + b" a=b\n").ljust(5120, b"\0")
-    with pytest.raises(Damaged, match="an extended header is damaged"):
+    with pytest.raises(Damaged, match="header at byte 0 is damaged"):
         walked(extended.tobuf() + header + member.tobuf())

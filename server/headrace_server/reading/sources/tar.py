@@ -7,14 +7,18 @@ Neighbouring files whose names agree up to the first dot of the last part are on
 after that dot names the column.  ``__key__`` is the column of keys.  The last ending determines the
 kind of content: .npy is an array, .cls an int64, all others are bytes.  Files without a dot,
 hidden files and members that are no files belong to no example.
+
+The standard library parses the headers, one member at a time from the byte of any of them on.  Its
+own walk over an archive ends without a word at a damaged header, and later members would be lost.
 """
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,17 +27,98 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
 
-from .forward_files import open_forward
+from .forward_files import Damaged, open_forward
 from .npy import array_column, npy_array
 from .record_streams import Place, Record, Records, file_streams
-from .tar_members import Member, content, members
 
 KEY = "__key__"
+#: Bound of the size of a member, so that a seek beyond it is possible.
+_MOST_SIZE = 1 << 59
+#: Bytes read at once, so that a damaged size takes no more memory than the archive has.
+_READ = 1 << 24
+#: What is wrong with a header whose extension has more bytes than there is memory.
+_IMPOSSIBLE = "it gives an impossible size"
+#: The end of the file, and a block of zeros, which ends an archive.
+_EMPTY, _ZEROS = tarfile.EmptyHeaderError, tarfile.EOFHeaderError  # type: ignore[attr-defined]
+#: What the standard library raises for headers that are damaged, or made to harm.
+_UNSOUND = (
+    *(tarfile.HeaderError, ValueError, IndexError),
+    *(OverflowError, MemoryError, RecursionError),
+)
 
 
 def open_reader(opening: Opening) -> StreamReader:
     wanted = features = opening.source.features
     return file_streams(opening, partial(_examples, wanted), features)
+
+
+class Member(NamedTuple):
+    """A member of an archive; ``byte`` is that of its first header, ``after`` of the next one's."""
+
+    name: str
+    byte: int
+    data: int
+    size: int
+    after: int
+    is_file: bool
+
+
+class _Archive(tarfile.TarFile):
+    def next(self) -> None:
+        """Read no header: ``members`` does so, and the constructor would, at once."""
+
+
+def members(stream: BinaryIO, byte: int) -> Iterator[Member]:
+    """Yield the members from the one at a byte on.  Damaged where the archive breaks off."""
+    archive = _Archive(fileobj=stream, encoding="utf-8", errors="surrogateescape")
+    archive.offset = byte
+    ended = False  # blocks of zeros were read, which a header may follow
+    while True:
+        begin = archive.offset
+        _seek(stream, begin)
+        archive.pax_headers = {}  # a walk from a later member does not see those of all members
+        try:
+            info = tarfile.TarInfo.fromtarfile(archive)
+        except _ZEROS:  # concatenated archives continue after their ends
+            archive.offset, ended = begin + tarfile.BLOCKSIZE, True
+            continue
+        except _UNSOUND as error:
+            if isinstance(error, _EMPTY) and (ended or not begin):
+                return
+            if str(error) in ("empty header", "truncated header"):
+                raise _cut_off(max(begin, stream.tell())) from None
+            raise Damaged(
+                f"the header at byte {begin} is damaged: {str(error) or _IMPOSSIBLE}"
+            ) from None
+        if info.issparse():
+            raise Damaged(f"the member at byte {begin} is sparse; pack it without -S")
+        size = info.pax_headers.get("size", str(info.size))
+        if size != str(info.size) or not 0 <= info.size < _MOST_SIZE:
+            raise Damaged(f"the member at byte {begin} gives the size {size!r:.40}")
+        ended = False
+        yield Member(info.name, begin, info.offset_data, info.size, archive.offset, info.isreg())
+
+
+def content(stream: BinaryIO, member: Member) -> bytes:
+    """Return the content of the member that was yielded last."""
+    _seek(stream, member.data)
+    parts, left = [], member.size
+    while left and (part := stream.read(min(left, _READ))):
+        parts.append(part)
+        left -= len(part)
+    if left:
+        raise _cut_off(member.data + member.size - left)
+    return b"".join(parts)
+
+
+def _seek(stream: BinaryIO, byte: int) -> None:
+    # Only forward, so that compressed archives are read once.
+    if stream.tell() != byte:
+        stream.seek(byte)
+
+
+def _cut_off(byte: int) -> Damaged:
+    return Damaged(f"the archive is cut off at byte {byte}", "truncated_file")
 
 
 def _examples(wanted: Collection[str] | None, file: DataFile, walk: Records) -> Iterator[Record]:
