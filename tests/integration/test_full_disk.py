@@ -32,7 +32,7 @@ from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.process.worker_diary import DiaryFile
-from headrace_server.reading.arrow_part import ArrowPart
+from headrace_server.reading.conversion import ArrowPart
 from headrace_server.state.restoring import prepare
 from headrace_server.state.snapshots import Shelf
 from headrace_server.state.statedir import StateDirectory

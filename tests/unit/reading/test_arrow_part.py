@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from headrace_proto.schema import Field
-from headrace_server.reading import arrow_part
-from headrace_server.reading.arrow_part import ArrowPart
+from headrace_server.reading import conversion
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
+from headrace_server.reading.conversion import ArrowPart
 
 FIELDS = {"id": Field("int64"), "x": Field("float32", (None,))}
 
@@ -25,7 +25,7 @@ def chunk(start: int, stop: int) -> Chunk:
 
 
 def test_small_chunks_become_large_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(arrow_part, "_BATCH_ROWS", 40)
+    monkeypatch.setattr(conversion, "_BATCH_ROWS", 40)
     part = ArrowPart(tmp_path / "a.arrow", FIELDS)
     for start in range(0, 100, 10):
         assert part.add(chunk(start, start + 10)) > 0

@@ -11,7 +11,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources import function_batches as module
+from headrace_server.reading.sources import function as module
 from tests.unit.readers import all_of
 
 from .test_cut import opened

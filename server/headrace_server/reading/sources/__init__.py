@@ -13,10 +13,10 @@ from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, R
 
 __all__ = ["open_arrow", "open_reader"]
 
-#: The kinds of sources.  Each but ``examples`` is also the name of its module here.
+#: The kinds of sources.  Each is also the name of its module here.
 _KINDS = (
     *("tfrecord", "arrow", "parquet", "jsonl", "csv", "npz", "tar", "tokens", "function"),
-    *("examples", "memory", "cut", "concat"),
+    *("examples", "cut", "concat"),
 )
 #: The kinds that are read by pyarrow, which a process imports only to read one of them.
 _WITH_ARROW = ("arrow", "parquet")
@@ -30,8 +30,7 @@ def open_reader(
         raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
     if source.kind in _WITH_ARROW:
         require("pyarrow", "server", f"a source of kind {source.kind!r}")
-    name = "memory" if source.kind == "examples" else source.kind
-    module = import_module(f"{__name__}.{name}")
+    module = import_module(f"{__name__}.{source.kind}")
     return cast(Reader, module.open_reader(Opening(source, files, bad, cache)))
 
 

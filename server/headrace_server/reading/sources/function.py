@@ -1,44 +1,63 @@
-"""Examples from a user function: ``factory(*args, **kwargs)`` yields dicts.
+"""Examples from a user function: ``factory(*args, shard=k, num_shards=n)``, called for each stream.
 
     a sequence (len and [i])     IndexedReader: exact shuffling, any position at once
     anything else iterable       StreamReader: a position is the number of examples given
-    with shards=n                n streams: the factory is called for each, with ``shard`` and,
+    with shards=n                n streams: the function is called for each, with ``shard`` and,
                                  where it takes that, ``num_shards``
-    with batched=True            streams of dicts of arrays: see function_batches.py
+    with batched=True            streams of dicts of arrays [n, …]: a position is the number of the
+                                 batch, the row in it and the number of rows before it
 
-Iterables must give the same examples each time.
+Iterables must give the same examples each time.  A start in the middle of one calls the function
+again and discards the examples before it: the cost of a resumed run grows with its position.  An
+object with ``iter_from(n)`` is asked for the iterator from example n on instead.
+
+A batch whose columns differ in rows, or that does not fit the schema, is bad as a whole; single
+rows that do not fit are bad alone.  Its arrays are copied, since a generator may reuse them for its
+next batch.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
+
+import numpy as np
 
 from headrace_proto.errors import DataError, brief, kind_of
-from headrace_server.pipeline.forks import own
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.examples import names_fault
+from headrace_server.pipeline.forks import own, own_iterator
+from headrace_server.pipeline.function_names import error_with_place, resolve
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import repeated
+from headrace_server.reading.declared_types import defaults_of
 from headrace_server.reading.reader import BadRecords, Opening, Reader
+from headrace_server.reading.user_columns import Fields, Results
 
-from .example_rows import Row, RowPart, reader_of_rows
-from .factory import Factory, raised
-from .forward_files import Damaged
-from .function_batches import batch_streams
-from .record_streams import Place, Record, Records, record_streams
+from .example_rows import PROBED, Row, RowPart, reader_of_rows
+from .forward_files import NOTHING_AFTER, Damaged
+from .record_streams import Place, Record, Records, Streams, record_streams
+
+#: Maximum number of rows of one batch: their numbers alone take 128 MiB.
+MAX_ROWS: Final = 2**24
 
 
 def open_reader(opening: Opening) -> Reader:
-    factory = Factory(opening.source.options)
+    factory = _Factory(opening.source.options)
     opening.bad.enters(factory.name)  # its first examples may take long
     reader = _reader(opening, factory)
     opening.bad.enters("")
     return reader
 
 
-def _reader(opening: Opening, factory: Factory) -> Reader:
+def _reader(opening: Opening, factory: _Factory) -> Reader:
     source, bad, name = opening.source, opening.bad, factory.name
     if source.options.get("batched"):
-        return batch_streams(factory, source.features, bad)
+        return _batch_streams(factory, source.features, bad)
     if factory.shards is None:
         made = factory.make(0)
         if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
@@ -69,7 +88,7 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         try:
             row = item(examples, number)
         except Exception as error:
-            raise ValueError(raised(error)) from error
+            raise ValueError(_raised(error)) from error
         if not isinstance(row, Mapping):
             raise ValueError(_not_columns(row))
         return row
@@ -77,10 +96,10 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
     try:
         return RowPart(name, own(len)(examples), get, bad)
     except Exception as error:
-        raise DataError(f"{name}: the length of its result: {raised(error)}") from error
+        raise DataError(f"{name}: the length of its result: {_raised(error)}") from error
 
 
-def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[Record]:
+def _examples(factory: _Factory, stream: int, walk: Records) -> Iterator[Record]:
     """Yield the examples of one call of the function."""
     iterator = factory.iterator(stream, walk.place.record)
     while True:
@@ -92,7 +111,232 @@ def _examples(factory: Factory, stream: int, walk: Records) -> Iterator[Record]:
         except StopIteration:
             return
         except Exception as error:  # a generator that raised is finished
-            raise Damaged(raised(error), "corrupt_record") from None
+            raise Damaged(_raised(error), "corrupt_record") from None
         walk.place = Place(0, here.record + 1)
         sound = isinstance(row, Mapping)
         yield Record(here, row) if sound else Record(here, None, _not_columns(row))
+
+
+class _Factory:
+    """Calls the function for each stream, and starts its iterators."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """``options``: those of the source."""
+        self.name = str(options["function"])
+        self.shards: int | None = options.get("shards")
+        self.made: dict[int, Any] = {}  # by stream: results that were not iterated yet
+        self._function = own(resolve)(options["function"])
+        self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
+        self._counts = False
+        if self.shards is not None:
+            named = inspect.signature(self._function).parameters
+            rest = any(p.kind is p.VAR_KEYWORD for p in named.values())
+            if "shard" not in named and not rest:
+                raise ValueError(
+                    f"{self.name} takes no parameter 'shard', which shards={self.shards} needs: it "
+                    "gives the examples of that shard"
+                )
+            self._counts = "num_shards" in named or rest
+
+    def make(self, stream: int) -> Any:
+        """Return the result of the function for a stream.  DataError when it fails."""
+        kwargs = dict(self._kwargs)
+        if self.shards is not None:
+            kwargs["shard"] = stream
+            if self._counts:
+                kwargs["num_shards"] = self.shards
+        try:
+            return own(self._function)(*self._args, **kwargs)
+        except Exception as error:
+            raise DataError(f"{self.name}: {_raised(error, ' when it was called')}") from error
+
+    def iterator(self, stream: int, begin: int) -> Iterator[Any]:
+        """Return the examples of a stream from number ``begin`` on."""
+        made = self.made.pop(stream) if stream in self.made else self.make(stream)
+        try:
+            if begin and hasattr(made, "iter_from"):
+                return own_iterator(own(made.iter_from)(begin))
+            iterator: Iterator[Any] = own_iterator(made)
+            next(islice(iterator, begin, begin), None)  # skips the examples given before
+            return iterator
+        except Exception as error:
+            raise DataError(f"{self.name}: {_raised(error, ' when it was started')}") from error
+
+    def first_examples(self, streams: int, kind: str = "record") -> Iterator[tuple[int, Any]]:
+        """Yield the first examples of each stream with their numbers, or the error in place of one.
+
+        It keeps the results of the function, so that reading needs no second call.
+        """
+        for stream in range(streams):
+            iterator, seen, failed = self.iterator(stream, 0), list[Any](), False
+            try:
+                for example in islice(iterator, PROBED):
+                    seen.append(example)
+                    yield len(seen) - 1, example
+            except Exception as error:  # reading meets it again, and reports it
+                failed = True
+                yield len(seen), DataError(f"{self.name}, {kind} {len(seen)}: {_raised(error)}")
+            finally:  # the caller may have seen enough
+                if not failed:
+                    self.made[stream] = chain(seen, iterator)
+
+
+def _raised(error: Exception, when: str = "") -> str:
+    return f"it raised {error_with_place(error, when)}"
+
+
+# ── batches of examples ──────────────────────────────────────────────────────────────────────────
+
+
+def _batch_streams(
+    factory: _Factory, features: Mapping[str, Feature] | None, bad: BadRecords
+) -> Streams:
+    """Return a stream for each shard."""
+    streams = factory.shards or 1
+    batches = _Batches(factory.name, features)
+    if features is None:
+        _learn(batches, factory, streams)
+
+    def walk(stream: int, place: Place) -> _Walk:
+        return _Walk(batches, factory, stream, place, bad)
+
+    return Streams(batches.fields, streams, walk, most_open=streams)
+
+
+class _Batches:
+    """Makes chunks of the batches of a function."""
+
+    def __init__(self, name: str, features: Mapping[str, Feature] | None) -> None:
+        self.name = name
+        self._defaults = defaults_of(features or {})
+        fields = None if features is None else {n: f.field for n, f in features.items()}
+        remedy = "" if features is not None else "; declare the features of the source"
+        self._results = Results(fields, "", remedy)
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields, or those that the first batch with rows showed."""
+        return self._results.fields or {}
+
+    def chunk(self, given: Any, place: Place, bad: BadRecords) -> tuple[Chunk, int]:
+        """Return the fitting rows of a batch, and the number of all rows; report the others."""
+        where = f"{self.name}, batch {place.record}"
+        fault, n = _shape_fault(given)
+        fault = fault or self._names_fault(given)
+        if fault:
+            bad.report(DataError(f"{where}: {fault}"), "wrong_type", max(1, n))
+            return self.nothing(), n
+        ordinals = place.row + np.arange(n)
+        chunk = Chunk({}, ordinals, Origin.single(self.name, ordinals))
+        wanted = {name: given[name] for name in self.fields or given if name in given}
+        values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in wanted.items()}
+        for name in self._defaults.keys() - given.keys():
+            values[name] = repeated(self._defaults[name], n)
+
+        chunk = self._results.put(chunk, values, {}, bad, where) if n else chunk
+        return (chunk if len(chunk) else self.nothing()), n
+
+    def nothing(self) -> Chunk:
+        """Return a chunk without rows."""
+        return Chunk.empty(self.fields, self.name)
+
+    def _names_fault(self, given: Mapping[str, Any]) -> str:
+        """Return the fault of the names of a batch's columns, or ""."""
+        fields = self.fields
+        for name in fields:
+            if name not in given and name not in self._defaults:
+                return f"it has no column {name!r}, only {', '.join(given)}"
+        if fields and not self._results.declared and (more := given.keys() - fields.keys()):
+            return f"the first batch has no column {min(more)!r}; declare the features"
+        return ""
+
+
+def _learn(batches: _Batches, factory: _Factory, streams: int) -> None:
+    """Learn the fields from the first batch with rows, which is read once more in its turn."""
+    for number, given in factory.first_examples(streams, "batch"):
+        if isinstance(given, DataError):
+            raise given
+        batches.chunk(given, Place(0, number), BadRecords())
+        if batches.fields:
+            return
+    raise DataError(f"{factory.name} gives no batch with rows: declare the features")
+
+
+class _Walk:
+    """A walk over the rows of batches.
+
+    In its place ``record`` is the number of the batch, ``byte`` the row in it, and ``row`` the
+    number of rows of the stream before it.
+    """
+
+    def __init__(
+        self, batches: _Batches, factory: _Factory, stream: int, place: Place, bad: BadRecords
+    ) -> None:
+        self.place, self._batches, self._bad = place, batches, bad
+        self._iterator = factory.iterator(stream, place.record)
+        self._batch: Chunk | None = None  # once it was read
+        self._rows = 0  # of the batch, including bad ones
+
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        parts: list[Chunk] = []
+        goes_on = True
+        while limit and (goes_on := self._batch is not None or self._fill()):
+            part = self._next_rows(limit)
+            limit -= len(part)
+            if len(part):
+                parts.append(part)
+        return Chunk.join(parts) if parts else self._batches.nothing(), goes_on
+
+    def _fill(self) -> bool:
+        """Read the next batch; return False at the end."""
+        self._bad.progress()
+        self._bad.enters(self._batches.name)
+        try:
+            given = next(self._iterator)
+        except StopIteration:
+            return False
+        except Exception as error:  # a generator that raised is finished
+            where = f"{self._batches.name}, batch {self.place.record}"
+            self._bad.report(DataError(f"{where}: {_raised(error)}{NOTHING_AFTER}"))
+            return False
+        self._batch, self._rows = self._batches.chunk(given, self.place, self._bad)
+        return True
+
+    def _next_rows(self, limit: int) -> Chunk:
+        """Return the next rows of the batch."""
+        assert self._batch is not None
+        start, number, before = self.place
+        stop = min(len(self._batch), start + limit)
+        chunk = self._batch.take(slice(start, stop))
+        if stop < len(self._batch):
+            self.place = Place(stop, number, before)
+        else:
+            self.place, self._batch = Place(0, number + 1, before + self._rows), None
+        return chunk
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+def _shape_fault(given: Any) -> tuple[str, int]:
+    """Return the fault of a batch's form, or "", and its number of rows."""
+    if not isinstance(given, Mapping):
+        return f"{brief(given)} is {kind_of(given)}, not a dict of columns", 0
+    if fault := names_fault(given):
+        return f"it has {fault}", 0
+    lengths: dict[str, int] = {}
+    for name, column in given.items():
+        sized = hasattr(column, "__len__") and not isinstance(column, (str, bytes, Mapping))
+        if not sized or (isinstance(column, np.ndarray) and not column.ndim):
+            kind = kind_of(column)
+            return f"column {name!r} is {brief(column, 40)}, {kind}; it must be an array [n, …]", 0
+        try:
+            lengths[name] = len(column)
+        except Exception as error:
+            return f"column {name!r}, {kind_of(column)}, has no length: {error}", 0
+    n = max(lengths.values())
+    if min(lengths.values()) != n:
+        return f"its columns have unequal numbers of rows: {lengths}", n
+    if n > MAX_ROWS:
+        return f"it has {n} rows; at most {MAX_ROWS} can be in a batch", n
+    return "", n

@@ -11,25 +11,35 @@ and left out; otherwise the damage counts as one more record, and reading that o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_server.files.manifest import DataFile
+from headrace_server.files.manifest import DataFile, open_stream
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Rows, numbers_of
 from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
 
 from .example_parse import ExampleParser
-from .forward_files import Compression, Damaged
+from .forward_files import Compression, Damaged, compression_of, open_forward
 from .parts_reader import PartsReader
 from .record_streams import Streams
-from .tfrecord_frames import CORRUPT, FOOT, HEAD, TRUNCATED, bad_payloads, scan, sound
-from .tfrecord_streams import FramePlace, detect, frames
+from .tfrecord_frames import (
+    CORRUPT,
+    FOOT,
+    HEAD,
+    MAX_RECORD_BYTES,
+    TRUNCATED,
+    bad_payloads,
+    length_is_sound,
+    scan,
+    sound,
+)
 
 #: Maximum number of records that one call checks before they are read, and bytes of them between
 #: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
@@ -50,6 +60,7 @@ _DAMAGE: Final = {
     ),
     CORRUPT: ("corrupt_file", "the length of the record, or its checksum, is wrong"),
 }
+_LENGTH = struct.Struct("<Q")
 _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
@@ -58,7 +69,7 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     options, features = opening.source.options, opening.source.features or {}
     fields = {name: feature.field for name, feature in features.items()}
     given = options.get("compression", "auto")
-    compressions = [detect(file) if given == "auto" else given for file in opening.files]
+    compressions = [_detected(file) if given == "auto" else given for file in opening.files]
     parser = ExampleParser(features, options.get("record", "auto") != "example")
     if any(compressions):
 
@@ -67,6 +78,9 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
 
         return Streams(fields, len(compressions), walk, FramePlace, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
+
+
+# ── mapped files ─────────────────────────────────────────────────────────────────────────────────
 
 
 class _Records:
@@ -181,6 +195,53 @@ class _Records:
         self._files = MappedFiles(())
 
 
+# ── compressed files ─────────────────────────────────────────────────────────────────────────────
+
+
+def _detected(file: DataFile) -> Compression:
+    """Return the compression of a file, by its first bytes, or by its name where it has too few."""
+    with open_stream(file) as stream:
+        head = stream.read(HEAD)
+    if len(head) == HEAD and length_is_sound(head):
+        return None
+    if head[:3] == b"\x1f\x8b\x08":
+        return "gzip"
+    if len(head) >= 2 and head[0] & 0x8F == 8 and int.from_bytes(head[:2]) % 31 == 0:
+        return "zlib"
+    return compression_of(file.path)
+
+
+class FramePlace(NamedTuple):
+    """The number of a record, and its byte in the decompressed file."""
+
+    record: int = 0
+    byte: int = 0
+
+
+def _frames(
+    file: DataFile, compression: Compression, verify: bool, place: FramePlace
+) -> Generator[bytes]:
+    """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
+    at = place.byte
+    with open_forward(file, at, compression) as stream:
+        while frame := stream.read(HEAD):
+            size = HEAD
+            if len(frame) == HEAD:
+                length: int = _LENGTH.unpack_from(frame)[0]
+                if length > MAX_RECORD_BYTES or (verify and not length_is_sound(frame)):
+                    raise Damaged("the length of the record, or its checksum, is wrong")
+                size = HEAD + length + FOOT
+                frame += stream.read(length + FOOT)
+            if len(frame) < size:
+                text = (
+                    f"truncated at byte {at + len(frame)}: the frame that begins at byte {at} is "
+                    "not complete"
+                )
+                raise Damaged(text, "truncated_file")
+            at += size
+            yield frame
+
+
 class _Walk:
     """A walk over the records of a compressed file."""
 
@@ -195,7 +256,7 @@ class _Walk:
         self.place, self._name = place, opening.files[stream].path
         self._parser, self._bad = parser, opening.bad
         self._verify = opening.source.options.get("verify", True)
-        self._frames = frames(opening.files[stream], compression, self._verify, place)
+        self._frames = _frames(opening.files[stream], compression, self._verify, place)
         self._left: Iterator[bytes] = self._frames
         self._damage: Damaged | None = None  # the fault where the frames end
 
