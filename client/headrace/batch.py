@@ -11,33 +11,12 @@ from typing import Any, Self
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import FeedClosed, ProtocolError, near
-from headrace_proto.layout import Slot, array_at, check_slot, strings_at
+from headrace_proto.errors import FeedClosed, near
+from headrace_proto.layout import Slot, array_at, slots_of, strings_at
 from headrace_proto.messages import Delivery
-from headrace_proto.schema import RESERVED, Field
+from headrace_proto.schema import FACTS, RESERVED, Field
 
 from .framework import Framework
-
-
-def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
-    """Return where each column lies; ProtocolError when the message does not fit the schema."""
-    columns = delivery.columns
-    if not isinstance(columns, list) or len(columns) != len(schema):
-        raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
-    try:
-        return {
-            name: slot_of(name, field, column, delivery.nbytes)
-            for (name, field), column in zip(schema.items(), columns, strict=True)
-        }
-    except ProtocolError:
-        if delivery.meta.get("resized") is not True or schema == rows_open(schema):
-            raise
-        return slots_of(delivery, rows_open(schema))
-
-
-def rows_open(schema: Mapping[str, Field]) -> dict[str, Field]:
-    """Return the schema of batches that may have any number of rows."""
-    return {name: Field(f.dtype, (None, *f.shape[1:])) for name, f in schema.items()}
 
 
 class KnownSlots:
@@ -59,19 +38,9 @@ class KnownSlots:
         return last[2]
 
 
-def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
-    """Return where one column lies; ProtocolError when its description does not fit."""
-    try:
-        offset, nbytes, shape = column
-        if not all(type(v) is int for v in (offset, nbytes, *shape)):
-            raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
-        slot = Slot(field.dtype, tuple(shape), offset, nbytes)
-        check_slot(slot, block_bytes)
-        if not field.admits(slot.shape):
-            raise ValueError(f"its shape {shape} is not one of {field}")
-    except (TypeError, ValueError, ProtocolError) as error:
-        raise ProtocolError(f"column {name!r} of a batch is described wrongly: {error}") from None
-    return slot
+def no_fact(name: str) -> AttributeError:
+    """Return the error for a fact that the rows of a feed lack."""
+    return AttributeError(f"batch.{name}: this feed has none; {FACTS[name]}")
 
 
 class BatchInHand:
@@ -107,6 +76,28 @@ class BatchInHand:
     @abstractmethod
     def _changed(self, change: Callable[[Any], Any]) -> Self:
         """Return a copy whose arrays of numbers are changed."""
+
+    @abstractmethod
+    def _fact(self, name: str) -> Any:
+        """Return one of ``FACTS``; AttributeError where the feed has none."""
+
+    @property
+    def label(self) -> Any:
+        """Each row's class, where the feed is stratified."""
+        return self._fact("label")
+
+    @property
+    def rate(self) -> Any:
+        """The rate at which each row was resampled, where the feed is weighted."""
+        return self._fact("rate")
+
+    @property
+    def origin(self) -> Any:
+        """The ordinal in the source of the example that each row was made of (int64).
+
+        Only after ``.with_origin()``.
+        """
+        return self._fact("origin")
 
     @property
     def nbytes(self) -> int:
@@ -225,29 +216,20 @@ class Batch(BatchInHand, Mapping[str, Any]):
     @property
     def length(self) -> Any:
         """Each row's length, where the feed is bucketed by length."""
-        return self._fact("length", "it is not bucketed by length")
+        return self._fact("length")
 
-    @property
-    def label(self) -> Any:
-        """Each row's class, where the feed is stratified."""
-        return self._fact("label", "it is not stratified")
-
-    @property
-    def rate(self) -> Any:
-        """The rate at which each row was resampled, where the feed is weighted."""
-        return self._fact("rate", "it has no weighted_resample")
-
-    def _fact(self, name: str, why_not: str) -> Any:
+    def _fact(self, name: str) -> Any:
         slot = self._slots.get(RESERVED + name)
         if slot is None:
-            raise AttributeError(f"batch.{name}: this feed has none; {why_not}")
+            raise no_fact(name)
         return self._value(RESERVED + name, slot)
 
     def array(self, name: str) -> np.ndarray:
         """Return a column as a numpy array for any framework: a view, or an array of ``bytes``.
 
-        ``"@length"``, ``"@label"`` and ``"@rate"`` are the facts of its rows.  A ragged column is
-        the values of all rows one after the other, and ``"@offsets:NAME"`` their offsets.
+        ``"@length"``, ``"@label"``, ``"@rate"`` and ``"@origin"`` are the facts of its rows.  A
+        ragged column is the values of all rows one after the other, and ``"@offsets:NAME"`` their
+        offsets.
         """
         slot = self._slots.get(name)
         if slot is None:

@@ -11,9 +11,10 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import Delivery
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import Field, rows_open, schema_from_wire
+from headrace_proto.segment_layout import SegmentLayout
 
-from .batch import Batch, KnownSlots, rows_open
+from .batch import Batch, KnownSlots
 from .blocks import BatchGone, Blocks, taken_again
 from .checkpoints import Checkpoints
 from .committing import TakenBatches, tokens_of
@@ -23,7 +24,6 @@ from .leases import Received
 from .link import Link
 from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
-from .segment_layout import SegmentLayout
 from .segments import BY_STATES, SegmentBatch
 from .session import Session
 from .steering import Steering
@@ -132,7 +132,7 @@ class Feed(Steering, Checkpoints):
 
     @property
     def facts(self) -> Mapping[str, Field]:
-        """Facts of each row of a batch, beside its columns: ``length``, ``label``, ``rate``."""
+        """Facts of each row of a batch, beside its columns: ``length``, ``label`` …"""
         _ = self.schema
         return facts_of(self._layout)
 
@@ -222,8 +222,9 @@ class Feed(Steering, Checkpoints):
         A batch is committed when TensorFlow pulls the next one; a ``prefetch`` or a parallel
         ``map`` of yours pulls it before the batch is trained.  With ``connect(commit="explicit")``
         it is committed by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  The
-        next loop gets batches that TensorFlow has not pulled.  ``facts`` adds ``length``, ``label``
-        or ``rate``, where the feed has them, and ``tokens`` the ``token`` of each batch (int64).
+        next loop gets batches that TensorFlow has not pulled.  ``facts`` adds ``length``,
+        ``label``, ``rate`` or ``origin``, where the feed has them, and ``tokens`` the ``token`` of
+        each batch (int64).
 
         A batch of segments is a dict of the attributes of ``SegmentBatch``, with the ``token`` for
         ``save_states``, which commits it where it has states.

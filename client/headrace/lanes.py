@@ -21,6 +21,7 @@ from headrace_proto import limits
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
+from headrace_proto.segment_layout import State
 
 from .blocks import BatchGone
 from .framework import NUMPY, Framework
@@ -28,7 +29,7 @@ from .leases import Received
 from .requests import StatesPart
 from .session import Session
 from .state_block import BlockMaker
-from .state_values import State, host, strings_in
+from .state_values import host, strings_in
 
 if TYPE_CHECKING:
     from .segments import SegmentBatch

@@ -31,6 +31,7 @@ from headrace_proto.errors import (
     StateError,
     from_code,
 )
+from headrace_proto.segment_layout import SegmentLayout, State
 
 from .committing import of_replicas
 from .framework import Framework
@@ -38,11 +39,10 @@ from .lanes import Going, Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
 from .link import Link
 from .requests import FlushStates
-from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Session
 from .state_block import BlockMaker, Upload
-from .state_values import State, host, presented, strings_in, unknown_state
+from .state_values import host, presented, strings_in, unknown_state
 from .traceable import is_tracing
 
 _LOST = (

@@ -15,7 +15,7 @@ import numpy as np
 from headrace_proto.layout import first_strings
 
 if TYPE_CHECKING:
-    from .segment_layout import ColumnPlace
+    from headrace_proto.segment_layout import ColumnPlace
 
 
 def segment_keys(

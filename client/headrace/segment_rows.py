@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto.schema import RESERVED
+from headrace_proto.schema import FACTS, RESERVED
 
 if TYPE_CHECKING:
-    from .segment_layout import SegmentLayout
+    from headrace_proto.segment_layout import SegmentLayout
 
 #: Flags of the rows.
 FLAGS = ("first", "last", "valid")
@@ -19,6 +19,7 @@ FLAGS = ("first", "last", "valid")
 SEGMENT_FACTS = (
     *("key", "sequence", "sequence_count", "length", "total_length", "insertion_index"),
     *("left_length", "right_length"),  # only where there is context
+    *(name for name in FACTS if name != "length"),  # only where a stage adds them
 )
 
 

@@ -25,12 +25,12 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
+from headrace_proto.segment_layout import GROUPS, SegmentLayout
 
-from .batch import BatchInHand
+from .batch import BatchInHand, no_fact
 from .framework import Framework
 from .segment_columns import Columns
 from .segment_keys import keys_later, segment_keys
-from .segment_layout import GROUPS, SegmentLayout
 from .segment_rows import FLAGS, SEGMENT_FACTS, SegmentRows
 from .state_values import unknown_state
 from .traceable import Traceable
@@ -237,6 +237,11 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
                 value = self._framework.numbers(array, wire, True)
             self._cache[name] = value
         return value
+
+    def _fact(self, name: str) -> Any:
+        if RESERVED + name not in self._layout.schema:
+            raise no_fact(name)
+        return self._column(RESERVED + name)
 
     def _strings(self, name: str) -> Any:
         value = self._cache.get(name)

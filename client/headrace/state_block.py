@@ -18,10 +18,10 @@ from headrace_proto import limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import Slot, arrange, array_at
+from headrace_proto.segment_layout import State
 
 from .batch_memory import BufferPool
 from .free_buffers import FreeBuffers, StateBuffer
-from .state_values import State
 
 _Plan = tuple[dict[str, Slot], list[list[Any]], int]
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import kind_of, near
+from headrace_proto.segment_layout import State
 
 from .framework import NUMPY, Framework, load
 
@@ -27,21 +26,6 @@ from .framework import NUMPY, Framework, load
 _MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
 #: A list may be cast to a kind on its right: bool, integer, float, complex.
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A declared state: its name, and dtype and shape of one row."""
-
-    name: str
-    dtype: str
-    dims: tuple[int, ...]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row; without the data of strings."""
-        item = 8 if self.dtype == BYTES else numpy_dtype(self.dtype).itemsize
-        return prod(self.dims) * item
 
 
 def unknown_state(name: object, known: Collection[str]) -> KeyError:

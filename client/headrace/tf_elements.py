@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import OFFSETS, RESERVED, Field
+from headrace_proto.segment_layout import GROUPS
 
-from .segment_layout import GROUPS
 from .segment_rows import FLAGS, SEGMENT_FACTS
 
 if TYPE_CHECKING:

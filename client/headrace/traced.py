@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
+from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
-from .segment_layout import STARTS, SegmentLayout
 from .segments import SegmentBatch
-from .state_values import State, unknown_state
+from .state_values import unknown_state
 
 if TYPE_CHECKING:
     from .saving import Saving

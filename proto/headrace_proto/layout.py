@@ -10,18 +10,23 @@ memory that they import without a copy; TensorFlow aborts the process on other m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from struct import unpack_from
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import limits
 from .dtypes import BYTES, DTYPES, numpy_dtype
 from .errors import ProtocolError
+from .schema import Field, rows_open
+
+if TYPE_CHECKING:
+    from .messages import Delivery
 
 ALIGNMENT = 64
 
@@ -86,6 +91,37 @@ def check_slot(slot: Slot, block_bytes: int) -> None:
     # An array with a dimension of 0 takes no memory, but numpy still multiplies the others.
     if not fits or (not count and prod(d or 1 for d in shape) * item >= 2**63):
         raise ProtocolError(f"{nbytes} bytes do not hold {slot.dtype} of shape {list(shape)!s:.80}")
+
+
+def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
+    """Return where each column lies; ProtocolError when the message does not fit the schema."""
+    columns = delivery.columns
+    if not isinstance(columns, list) or len(columns) != len(schema):
+        raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
+    try:
+        return {
+            name: slot_of(name, field, column, delivery.nbytes)
+            for (name, field), column in zip(schema.items(), columns, strict=True)
+        }
+    except ProtocolError:
+        if delivery.meta.get("resized") is not True or schema == rows_open(schema):
+            raise
+        return slots_of(delivery, rows_open(schema))
+
+
+def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
+    """Return where one column lies; ProtocolError when its description does not fit."""
+    try:
+        offset, nbytes, shape = column
+        if not all(type(v) is int for v in (offset, nbytes, *shape)):
+            raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
+        slot = Slot(field.dtype, tuple(shape), offset, nbytes)
+        check_slot(slot, block_bytes)
+        if not field.admits(slot.shape):
+            raise ValueError(f"its shape {shape} is not one of {field}")
+    except (TypeError, ValueError, ProtocolError) as error:
+        raise ProtocolError(f"column {name!r} of a batch is described wrongly: {error}") from None
+    return slot
 
 
 def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:

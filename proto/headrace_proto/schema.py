@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from . import dtypes, limits
 from .errors import ProtocolError
 
-#: Facts of the rows beside the columns (``length``, ``label``, ``rate``) travel as
-#: columns whose names start with this; a user's can not.
+#: Facts of the rows travel as columns whose names start with this; a user's can not.
 RESERVED = "@"
+#: The facts of rows, such as ``batch.label``, and why a feed lacks one.  A batch of any shape has
+#: those that the stages and the shape of its feed add: one number for each row.
+FACTS: Final[Mapping[str, str]] = {
+    "length": "it is not bucketed by length",
+    "label": "it is not stratified",
+    "rate": "it has no weighted_resample",
+    "origin": "it has no with_origin()",
+}
 #: Prefix of the column that has the offsets of a ragged column: int64 [B + 1].
 #: The ragged column itself has the values of all rows, one after the other.
 OFFSETS = "@offsets:"
@@ -81,3 +88,8 @@ def schema_from_wire(wire: Any) -> dict[str, Field]:
             raise ProtocolError(f"field {name!r} has the impossible shape {shape!r:.80}")
         schema[name] = Field(dtype, tuple(None if d == -1 else d for d in shape))
     return schema
+
+
+def rows_open(schema: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the schema of batches that may have any number of rows."""
+    return {name: Field(f.dtype, (None, *f.shape[1:])) for name, f in schema.items()}

@@ -38,6 +38,7 @@ _STAGES = [
         "map",
         "flat_map",
         "unbatch",
+        "with_origin",
         "filter",
         "select",
     ),

@@ -17,8 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import array_at, strings_at
-from headrace_proto.schema import Field
+from headrace_proto.layout import array_at, slots_of, strings_at
+from headrace_proto.messages import Delivery
+from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
+from headrace_proto.segment_layout import SegmentLayout
 
 from ..core.dispatch_effects import Batch
 from ..files.index_cache import IndexCache
@@ -102,6 +104,7 @@ class LocalFeed:
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
         schema = self.run.maker.schema
+        _check_as_trainer(made, schema, self.run.maker.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.slots, strict=True)
@@ -137,3 +140,16 @@ class LocalFeed:
     def __exit__(self, *_: object) -> None:
         self.reader.close()
         self._directory.close()
+
+
+def _check_as_trainer(
+    made: Batch, schema: Mapping[str, Field], properties: Mapping[str, Any]
+) -> None:
+    """Raise ProtocolError where a trainer would refuse the batch, by the checks of the client."""
+    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.slots]
+    delivery = Delivery(0, 0, 0, made.number, made.rows, made.nbytes, columns, dict(made.meta))
+    received = schema_from_wire(schema_to_wire(schema))
+    if properties.get("shape") == "sequences":
+        SegmentLayout(received, dict(properties)).places(delivery)
+    else:
+        slots_of(delivery, received)

@@ -2,7 +2,7 @@
 
     read_…() ─► .skip .take .concat   fewer and more examples
              ─► .shuffle .repeat      the order, and how often      (each at most once)
-             ─► .map .flat_map .unbatch .filter .select      stages, in the order of the calls
+             ─► .map .flat_map .unbatch .filter .select .with_origin    stages, in this order
              ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
              ─► .batch .bucket .batch_sequences_with_states …     the shape: exactly one, last
     .options() goes anywhere.  .declaration() is what a server is given.

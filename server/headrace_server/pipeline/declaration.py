@@ -21,6 +21,8 @@ Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: Stages that make of an example the same in every epoch.
 _REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select")
+#: Stages that keep the number of examples.
+_KEEPING = ("map", "select", "with_origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Declaration:
         """Return why the number of examples does not show that of batches; "" where it does."""
         if self.shape.kind != "batch":
             return "how many rows make a batch depends on the data"
-        other = next((s.kind for s in self.stages if s.kind not in ("map", "select")), "")
+        other = next((s.kind for s in self.stages if s.kind not in _KEEPING), "")
         if other:
             return f"{other} may change how many examples there are"
         if self.policy.on_bad_example == "skip":

@@ -102,6 +102,18 @@ class RowSteps(SourceSteps):
         """Keep these columns, in this order."""
         return self._with_stage("select", names=checked_names("names", names, self.fields))
 
+    @checking
+    def with_origin(self) -> Self:
+        """Give each row ``batch.origin``, the ordinal of its example in the source (int64).
+
+        The source is what the pipeline reads before ``shuffle`` and all stages: ``take`` and
+        ``skip`` count anew, ``concat`` counts on.  All rows that ``flat_map``, ``unbatch`` and
+        resampling make of one example have its ordinal, wherever this is called among the stages,
+        and each epoch has the same ones.  A source that is read forward has the number of the
+        stream (file or shard) times 2**40 plus the ordinal in it, and bad records count.
+        """
+        return self._with_stage("with_origin")
+
 
 def unbatched_field(name: str, field: Field) -> Field:
     """Return the field of a row of a batched column; ValueError without a batch dimension."""

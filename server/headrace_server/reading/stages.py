@@ -45,6 +45,10 @@ class RowStages:
         #: Rows dropped on purpose, by reason.
         self.counts = Counter[str]()
         self._source = fields
+        #: Whether rows have their ordinals in the source as a fact.  No step, since steps see the
+        #: ordinals of copies, and so that it changes no draw of the others.
+        self._with_origin = any(stage.kind == "with_origin" for stage in stages)
+        stages = tuple(stage for stage in stages if stage.kind != "with_origin")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
         #: The samplers, in their order.
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
@@ -77,9 +81,9 @@ class RowStages:
 
     @property
     def fact_fields(self) -> dict[str, Field]:
-        """Return the facts of rows that the samplers add."""
+        """Return the facts of rows that the stages add."""
         known: Fields | None = self._source
-        facts: dict[str, Field] = {}
+        facts = {"origin": Field("int64")} if self._with_origin else {}
         for step in self._steps:
             if isinstance(step, Sampler):
                 facts.update(step.fact_fields(known))
@@ -103,6 +107,8 @@ class RowStages:
             sampler.epoch = epoch
         for draws in self._draws:
             draws.epoch = epoch
+        if self._with_origin:
+            chunk = chunk.with_fact("origin", chunk.ordinals)
         fields: Fields | None = self._source
         for step in self._steps:
             if not len(chunk):

@@ -13,7 +13,6 @@ import zmq
 import headrace
 from headrace.framework import NumpyFramework
 from headrace.leases import Received
-from headrace.segment_layout import SegmentLayout
 from headrace.session import Session
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
@@ -34,6 +33,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.schema import Field, schema_to_wire
+from headrace_proto.segment_layout import SegmentLayout
 from tests.patience import PATIENCE_S
 
 UNROLL, LANES = 2, 4

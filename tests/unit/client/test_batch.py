@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batch import Batch, KnownSlots, slots_of
+from headrace.batch import Batch, KnownSlots
 from headrace.framework import NumpyFramework
 from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
 from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import aligned_bytes, arrange, array_at
+from headrace_proto.layout import aligned_bytes, arrange, array_at, slots_of
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 from headrace_proto.schema import Field
 

@@ -9,9 +9,9 @@ import pytest
 from headrace import lanes as lanes_module
 from headrace.framework import NUMPY, load
 from headrace.lanes import parts_of
-from headrace.segment_layout import SegmentLayout
 from headrace.state_block import BlockMaker
 from headrace_proto.errors import LimitExceeded, ProtocolError
+from headrace_proto.segment_layout import SegmentLayout
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, schema_of, states_in
 

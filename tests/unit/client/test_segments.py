@@ -8,8 +8,8 @@ import pytest
 
 from headrace.framework import load
 from headrace.segment_keys import keys_later
-from headrace.segment_layout import SegmentLayout
 from headrace_proto.errors import ProtocolError
+from headrace_proto.segment_layout import SegmentLayout
 
 from .serving import TAG, columns_of, delivery_of, in_hand, properties, schema_of
 

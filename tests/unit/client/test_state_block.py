@@ -7,10 +7,10 @@ import pytest
 
 from headrace.free_buffers import FreeBuffers, StateBuffer
 from headrace.state_block import BlockMaker, Upload
-from headrace.state_values import State
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import arrange
+from headrace_proto.segment_layout import State
 from headrace_proto.state_buffers import file_bytes
 
 from .serving import LSTM, TAG, states_in

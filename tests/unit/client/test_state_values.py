@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.framework import NUMPY, load
-from headrace.state_values import State, host, presented, strings_in
+from headrace.state_values import host, presented, strings_in
+from headrace_proto.segment_layout import State
 
 LSTM = State("lstm", "float32", (3,))
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -176,7 +177,8 @@ def test_strings_are_bytes_and_keep_their_zeros():
 def test_a_look_at_a_value_loads_no_framework():
     code = (
         "import sys, headrace\n"
-        "from headrace.framework import NUMPY\nfrom headrace.state_values import State, presented\n"
+        "from headrace.framework import NUMPY\nfrom headrace.state_values import presented\n"
+        "from headrace_proto.segment_layout import State\n"
         "presented(State('s', 'float32', ()), [1.0], 1, NUMPY)\n"
         "assert not {'tensorflow', 'torch', 'jax'} & set(sys.modules)\n"
     )

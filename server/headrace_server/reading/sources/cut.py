@@ -7,13 +7,14 @@
 By number the rest is not read.  Streams are cut in their order: the first examples are those
 of the first stream, then those of the second.  Only its end shows how many examples a stream has,
 so opening reads as many examples as are skipped or taken, once in each process.  Bad records before
-a good one count.  Streams without remaining examples are dropped, and the others are numbered anew.
+a good one count.  Streams without remaining examples are dropped; the others, and the examples in
+them, are numbered anew.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -119,6 +120,8 @@ class _CutStreams:
                 inside &= chunk.ordinals < part.high
             if not inside.all():
                 chunk = chunk.take(np.flatnonzero(inside))
+            if part.low:
+                chunk = replace(chunk, ordinals=chunk.ordinals - part.low)
         if after is None or (part.high is not None and passed >= part.high):
             return chunk, None
         return chunk, _PASSED.pack(passed) + after

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.segment_layout import SegmentLayout
 from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field
+from headrace_proto.segment_layout import SegmentLayout
 from tests.footprint import entries
-
-from .serving import TAG, columns_of, delivery_of, properties, schema_of
+from tests.unit.client.serving import TAG, columns_of, delivery_of, properties, schema_of
 
 SERVER = properties()
 TRAINER = properties(placement="trainer", order="lanes")

@@ -9,21 +9,34 @@ A batch that does not fit is a ProtocolError before any of it is read.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from sys import maxsize
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace_proto import limits
-from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
-from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import ALIGNMENT
-from headrace_proto.messages import Delivery
-from headrace_proto.schema import Field
+from . import limits
+from .dtypes import BYTES, DTYPES, numpy_dtype
+from .errors import ProtocolError
+from .layout import ALIGNMENT, slot_of
+from .messages import Delivery
+from .schema import FACTS, RESERVED, Field, rows_open
 
-from .batch import rows_open, slot_of
-from .state_values import State
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A declared state: its name, and dtype and shape of one row."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row; without the data of strings."""
+        item = 8 if self.dtype == BYTES else numpy_dtype(self.dtype).itemsize
+        return prod(self.dims) * item
 
 
 class ColumnPlace(NamedTuple):
@@ -89,6 +102,8 @@ class SegmentLayout:
         if self.kept:
             wanted.update(dict.fromkeys(STARTS, "int32"))
         wanted.update({name: "int32" for name in CONTEXT_FACTS if name in self.schema})
+        facts = (RESERVED + name for name in FACTS)
+        wanted.update({n: self.schema[n].dtype for n in facts if n in self.schema.keys() - wanted})
         for name, dtype in wanted.items():
             field = self.schema.get(name)
             if field is None or field.dtype != dtype or len(field.shape) != 1:

@@ -1,0 +1,1 @@
+"""Declared feeds, in all combinations, through ``hs.run`` and ``headrace.connect``."""
