@@ -35,13 +35,13 @@ from headrace_proto.schema import Field, schema_to_wire
 from ..core.plan import Read
 from ..files.durable_file import held, put_in_place, whole, write_durably, writing
 from ..files.index_cache import IndexCache
-from ..files.manifest import DataFile
-from ..pipeline.declaration import Declaration, ReadingOrder, Stage, jsonable
+from ..files.manifest import DataFile, resolve
+from ..pipeline.declaration import Declaration, ReadingOrder, Source, Stage, jsonable
 from .chunk import Chunk
 from .flat_columns import ColumnSum, Flat, flattened
 from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
-from .sources import open_arrow, open_reader
+from .sources import open_reader
 
 #: Maximum bytes of a part, whatever its number of rows.
 _PART_BYTES: Final = 1 << 30
@@ -193,7 +193,10 @@ class Conversion:
 
     def _verified(self, part: ArrowPart) -> Iterator[None]:
         """Read a part back as a feed reads it; DataError if it differs from what was written."""
-        reader = open_arrow(str(part.path))
+        source = Source("arrow", (str(part.path),))
+        files = resolve(source.paths)
+        reader = open_reader(source, files, BadRecords(), IndexCache(None))
+        assert isinstance(reader, IndexedReader)
         if schema_to_wire(reader.fields) != schema_to_wire(self.fields):
             raise DataError(f"{part.path} was read back with other columns than were written")
         sums = {name: ColumnSum() for name in self.fields}

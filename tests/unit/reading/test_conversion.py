@@ -193,17 +193,17 @@ def test_a_file_that_is_not_read_back_as_it_was_is_named_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A bit of the file is turned between writing and reading it back."""
-    real = module.open_arrow
+    real = module.ArrowPart.finish
 
-    def turned(path: str) -> Any:
-        data = bytearray(Path(path).read_bytes())
+    def turned(part: module.ArrowPart) -> None:
+        real(part)
+        data = bytearray(part.path.read_bytes())
         at = data.index(np.float32(7.0).tobytes() * 3)
         data[at] ^= 1
-        Path(path).write_bytes(data)
-        return real(path)
+        part.path.write_bytes(data)
 
     pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
-    monkeypatch.setattr(module, "open_arrow", turned)
+    monkeypatch.setattr(module.ArrowPart, "finish", turned)
     with pytest.raises(DataError, match=r"column 'x': the values read back have the checksum"):
         converted(pipeline, out)
     assert not list(out.glob("*.arrow"))

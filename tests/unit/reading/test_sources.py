@@ -125,7 +125,3 @@ def test_the_registry_imports_no_source() -> None:
         "assert 'headrace_server.reading.sources.csv' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_face_is_what_opens_readers() -> None:
-    assert sources.__all__ == ["open_arrow", "open_reader"]

@@ -7,11 +7,11 @@ from typing import cast
 
 from headrace_server.files.extras import require
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile, resolve
+from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, Reader
+from headrace_server.reading.reader import BadRecords, Opening, Reader
 
-__all__ = ["open_arrow", "open_reader"]
+__all__ = ["open_reader"]
 
 #: The kinds of sources.  Each is also the name of its module here.
 _KINDS = (
@@ -32,9 +32,3 @@ def open_reader(
         require("pyarrow", "server", f"a source of kind {source.kind!r}")
     module = import_module(f"{__name__}.{source.kind}")
     return cast(Reader, module.open_reader(Opening(source, files, bad, cache)))
-
-
-def open_arrow(*paths: str) -> IndexedReader:
-    """Return the reader of Arrow files that headrace wrote."""
-    source = Source("arrow", paths)
-    return cast(IndexedReader, open_reader(source, resolve(paths), BadRecords(), IndexCache(None)))

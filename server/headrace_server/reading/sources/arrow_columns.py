@@ -8,6 +8,9 @@ rows of any batches are found by one computation over their numbers.  That needs
 mapped range (``MappedFiles``).  Where they are not (compressed files, Parquet), and for what
 Arrow encodes further (dictionaries, nulls within lists, lists of bits), a column is built from one
 decoded array.
+
+pyarrow reads the files and gives the buffers.  Its ``take`` does not serve here: it copies lists,
+and joins all batches first, which costs hundreds of times as much for rows of many batches.
 """
 
 from __future__ import annotations

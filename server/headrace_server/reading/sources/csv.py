@@ -10,6 +10,10 @@
 Quoted cells may hold delimiters, doubled quotes and newlines.  An empty cell is a missing value,
 except in columns of bytes, where it is the empty string.  Without features the first thousand
 rows show whether a column is int64, float64 or bytes.
+
+The standard library splits rows.  pyarrow's reader does not serve here: it gives neither the byte
+of a row, from which a feed resumes, nor the row of a value that does not fit, and it takes a quote
+that is not closed for data, and so the rest of the file for one cell.
 """
 
 from __future__ import annotations
