@@ -56,21 +56,21 @@ def convert(options: Namespace) -> None:
             options.verify,
             cache,
         )
-    before = conversion.done
+    notes, before = conversion.notes, conversion.notes.rows
     try:
         known = conversion.length
         with Progress("converting", known, "examples") as progress:
-            progress.start(before.read)
-            for done in conversion.steps():
-                progress.to(done.read)
+            progress.start(notes.read)
+            for read in conversion.steps():
+                progress.to(read)
         result: dict[str, Any] = {
             "directory": options.directory,
             "pattern": str(Path(options.directory) / "part-*.arrow"),
-            "rows": conversion.done.rows,
-            "files": conversion.done.parts,
-            "bytes": conversion.nbytes,
-            "rows_before": before.rows,
-            "dropped": conversion.dropped,
+            "rows": notes.rows,
+            "files": len(notes.parts),
+            "bytes": notes.nbytes,
+            "rows_before": before,
+            "dropped": notes.dropped,
             "verified": options.verify,
             "columns": {name: str(field) for name, field in conversion.fields.items()},
             "applied": [stage.kind for stage in applied],

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,15 +59,6 @@ _NAME: Final = "conversion.json"
 _FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """The progress of a conversion: examples read, rows written, parts finished."""
-
-    read: int
-    rows: int
-    parts: int
-
-
 class Conversion:
     """One conversion into one directory, which it holds until ``close``."""
 
@@ -85,7 +76,7 @@ class Conversion:
         that can be.  ValueError where the directory holds something else."""
         self._declaration = replace(declaration, order=ReadingOrder(), stages=stages)
         self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
-        self._notes = Notes(directory, self._identity(files))
+        self.notes = Notes(directory, self._identity(files))
         self._reader: Reader | None = None
         try:
             self._bad = BadRecords(declaration.policy.on_bad_example == "skip")
@@ -120,29 +111,15 @@ class Conversion:
         return self._reader.length if isinstance(self._reader, IndexedReader) else None
 
     @property
-    def done(self) -> Converted:
-        return Converted(self._notes.read, self._notes.rows, len(self._notes.parts))
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """Number of examples that were not converted, by reason."""
-        return dict(self._notes.dropped)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the converted examples."""
-        return sum(part["bytes"] for part in self._notes.parts)
-
-    @property
     def decoded(self) -> list[str]:
         """Columns that can not be mapped as Arrow stores them."""
         return [n for n, f in self.fields.items() if f.dtype == "bool" and f.ragged_dims]
 
     # Work
 
-    def steps(self) -> Iterator[Converted]:
-        """Convert the remaining examples; yield the progress after each read."""
-        notes = self._notes
+    def steps(self) -> Iterator[int]:
+        """Convert the remaining examples; yield how many were read, after each read."""
+        notes = self.notes
         position: Any = self._intake.start()
         if notes.parts:
             position = notes.position
@@ -157,7 +134,7 @@ class Conversion:
                 raise
             if part.rows:
                 for _ in self._verified(part) if self._verify else ():
-                    yield Converted(read, notes.rows + part.rows, len(notes.parts))
+                    yield read
                 put_in_place(part.path, part.file)
                 notes.parts.append(part.noted())
             else:
@@ -165,14 +142,13 @@ class Conversion:
             notes.position, notes.read = position, read
             notes.dropped, notes.complete = dict(self._intake.dropped), position is None
             notes.save()
-            yield self.done
+            yield read
         if not notes.parts:
             raise DataError("the source has no example that comes through its stages")
 
-    def _filled(self, part: ArrowPart, position: Any) -> Generator[Converted, None, Any]:
+    def _filled(self, part: ArrowPart, position: Any) -> Generator[int, None, Any]:
         """Write rows until the part is full; return the next position and the rows read."""
-        done, limit = self.done, _FIRST_READ
-        read = done.read
+        read, limit = self.notes.read, _FIRST_READ
         while part.rows < self._rows_per_file and part.nbytes < _PART_BYTES:
             asked = min(limit, self._rows_per_file - part.rows)
             self._intake.begin()
@@ -185,7 +161,7 @@ class Conversion:
                 limit = max(1, limit // 2)
             elif weight < _READ_BYTES // 2:
                 limit = min(_MOST_READ, 2 * limit)
-            yield Converted(read, done.rows + part.rows, done.parts)
+            yield read
             position = after
             if position is None:
                 break
@@ -218,7 +194,7 @@ class Conversion:
         """Release the directory and the source."""
         if self._reader is not None:
             self._reader.close()
-        self._notes.close()
+        self.notes.close()
 
 
 def part_name(number: int) -> str:
@@ -254,6 +230,11 @@ class Notes:
     def rows(self) -> int:
         """Rows of all parts."""
         return sum(part["rows"] for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows of all parts."""
+        return sum(part["bytes"] for part in self.parts)
 
     def _load(self) -> None:
         path = self.directory / _NAME

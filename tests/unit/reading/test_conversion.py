@@ -83,7 +83,7 @@ def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path
     assert back(tmp_path / "out") == plain(25)
     names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
     assert names == ["part-00000.arrow", "part-00001.arrow", "part-00002.arrow"]
-    assert (done.done.rows, done.done.read, done.done.parts) == (25, 25, 3)
+    assert (done.notes.rows, done.notes.read, len(done.notes.parts)) == (25, 25, 3)
 
 
 def test_a_source_that_is_read_forward_is_converted_too(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_stages_of_one_example_are_in_the_files_and_those_by_chance_are_not(tmp_
     done = converted(pipeline.select(["i"]), tmp_path / "out", rows_per_file=4)
     expected = [{"i": 10 * row["i"], "x": row["x"]} for row in plain(20) if row["i"] % 2]
     assert back(tmp_path / "out") == expected
-    assert done.dropped == {"filtered": 10}
+    assert done.notes.dropped == {"filtered": 10}
     applied, left = convertible(pipeline.select(["i"]).batch(1).declaration().stages)
     assert [s.kind for s in applied] == ["filter", "map"]
     assert [s.kind for s in left] == ["rejection_sample", "select"]
@@ -127,7 +127,7 @@ def test_a_run_that_stopped_anywhere_is_gone_on_with_and_the_files_do_not_show_i
         first.close()
         again = converted(pipeline, out, rows_per_file=3)
         assert {p.name: p.read_bytes() for p in out.iterdir()} == expected
-        assert again.done.rows == 11 and again.dropped == {"filtered": 12}
+        assert again.notes.rows == 11 and again.notes.dropped == {"filtered": 12}
 
 
 def test_a_part_that_was_named_and_not_noted_is_written_again(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_a_part_that_was_named_and_not_noted_is_written_again(tmp_path: Path):
     out = tmp_path / "out"
     first = begun(pipeline, out, rows_per_file=3)
     work = first.steps()
-    while first.done.parts < 1:
+    while not first.notes.parts:
         next(work)
     work.close()
     first.close()
@@ -149,7 +149,7 @@ def test_a_complete_conversion_is_left_as_it_is(tmp_path: Path):
     pipeline = jsonl(tmp_path / "a.jsonl", 9)
     converted(pipeline, tmp_path / "out")
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
-    assert converted(pipeline, tmp_path / "out").done.rows == 9
+    assert converted(pipeline, tmp_path / "out").notes.rows == 9
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == before
 
 
@@ -220,7 +220,7 @@ def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declar
         converted(pipeline, tmp_path / "one")
     lenient = converted(pipeline.options(on_bad_example="skip"), tmp_path / "two")
     assert back(tmp_path / "two") == plain(6)
-    assert sum(lenient.dropped.values()) == 1
+    assert sum(lenient.notes.dropped.values()) == 1
 
 
 def test_a_source_without_examples_makes_no_files(tmp_path: Path):
