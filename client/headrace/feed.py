@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_proto.errors import HeadraceError
+from headrace_proto.gone import absent
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
@@ -79,6 +80,9 @@ class Feed(Steering, Checkpoints):
         state = state if failure is None else f"failed ({type(failure).__name__})"
         state = "closed" if link.left else state
         return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise absent("Feed", name)
 
     def __reduce__(self) -> str:
         raise TypeError(

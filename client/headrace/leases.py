@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
-from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step, Take
+from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step
 from headrace_proto.placement import Share, owner_of
 from headrace_proto.record import record
 
@@ -75,16 +75,8 @@ class Leases:
 
     # all remaining batches are in trainers' hands
     exhausted: bool = field(init=False, default=False)
-    # number and rows of the current take …
-    sized: tuple[int, int] = field(init=False, default=(0, 0))
-    # … whether the owner has still to be asked for it …
-    _take_due: bool = field(init=False, default=False)
-    _said_take: int = field(init=False, default=0)  # … and number of the last take that was sent
-    #: Deliveries up to this one may have crossed a take: the server hands their rows out again.
-    _crossed_upto: int = field(init=False, default=0)
 
-    _said_window: int = field(init=False, default=0)  # since the last greeting …
-    _widest: int = field(init=False, default=0)  # … and the widest one of this session
+    _said_window: int = field(init=False, default=0)  # since the last greeting
     _held: set[int] = field(init=False, default_factory=set)  # ready, or in the trainer's hands
     _unanswered: dict[int, None] = field(init=False, default_factory=dict)  # commits
     _commits: list[int] = field(init=False, default_factory=list)  # not yet sent
@@ -221,17 +213,6 @@ class Leases:
                 self.mapped.add(token)
             source = frames[delivery.frame - 1] if inline else self.memory
             self.ready.append(Received(delivery, source, self.openings, self.mapped))
-            if delivery.meta or self.sized[0] or delivery.seq <= self._crossed_upto:
-                self._check_take(delivery)
-
-    def _check_take(self, delivery: Delivery) -> None:
-        """Return a delivery to the server if it does not belong to the current take."""
-        take = delivery.meta.get("take", 0)
-        if take != self.sized[0] or (not take and delivery.seq <= self._crossed_upto):
-            self._let_go(self.ready.pop())
-        elif take:  # nothing that crossed it comes later
-            self._crossed_upto, self._widest = 0, self.last_seq
-            self._take_due, self._said_take, self._said_window = False, 0, self.last_seq
 
     def _let_ready_go(self) -> None:
         """Return untaken batches: the server counts them as lost, or keeps them leased."""
@@ -291,17 +272,6 @@ class Leases:
 
     # Outgoing messages
 
-    def _take_to_say(self, session: int) -> list[Take]:
-        """Return the request for a batch of a named size, or its withdrawal, if one is due."""
-        request, rows = self.sized if self._take_due else (0, 0)
-        before, self._said_take = self._said_take, request
-        if request == before:
-            return []
-        if request:
-            self._crossed_upto = self._widest
-            self._said_window = self.last_seq  # the server forgets the window
-        return [Take(session, request or before, rows, self.last_seq)]
-
     def _steps(self, session: int, window: int) -> list[Step]:
         """Return messages with all commits, returns and requests that were not sent."""
         steps: list[Step] = []
@@ -315,7 +285,6 @@ class Leases:
             self._said_returned.extend(returned)
             steps.append(Step(session, window, commits, released, returned, *saves[:1]))
             self._commits, self._returned, self._said_window = [], [], window
-            self._widest = max(self._widest, window)
         if len(saves) > 1:
             steps.extend(Step(session, 0, saves=some) for some in saves[1:])
         return steps

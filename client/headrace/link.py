@@ -17,8 +17,7 @@ last reader of a batch may go while any lock is held.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,6 @@ class Link(Owners):
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
-        self._takes = 0  # number of takes so far
 
     def again(self, resume: str, restart: bool = False) -> Link:
         """Return another link with the same options, which goes on from a snapshot."""
@@ -160,23 +158,6 @@ class Link(Owners):
                 self.untake([received])
                 raise
         return received
-
-    @contextmanager
-    def sized(self, rows: int) -> Iterator[None]:
-        """Ask for a next batch of ``rows`` rows.  From now on no batch is prefetched."""
-        self._takes += 1
-        with self.lock:
-            self._prefetch.batches = 0
-            for session in self.sessions:
-                session.begin_take(self._takes, rows)
-            self._merge.come_ahead(0)
-        try:
-            yield
-        finally:
-            with self.lock:
-                for session in self.sessions:
-                    if session.end_take():
-                        self._driver.tell()
 
     def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
         """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""

@@ -83,9 +83,6 @@ class Owners:
         """Number the owners, and take their batches in the order of the feed."""
         with self.lock:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
-            if self.session.properties.get("sized"):
-                # a batch of the declared size could use up the remaining segments
-                self._prefetch.batches = 0
             self.session.prefetch = self._prefetch.batches
             self._merge = merge_of(self.sessions, self.session)
             self._owner_of = self._merge.placement.owner_of

@@ -95,7 +95,6 @@ class Session(HelloFacts):
         """
         for session in sessions:
             session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
-            session.sized = self.sized
         self._divide(sessions, (self.share, self.shares))
 
     @property
@@ -140,22 +139,7 @@ class Session(HelloFacts):
 
     def want(self) -> None:
         """Ask for a batch, even with ``prefetch=0``."""
-        if self.sized[0]:
-            self._take_due = True
-        else:
-            self._wanting = True
-
-    def begin_take(self, request: int, rows: int) -> None:
-        """Ask for a batch of ``rows`` rows next; batches that are ready go back."""
-        self._let_ready_go()
-        self.sized, self._take_due, self._wanting = (request, rows), False, False
-        self._idle_at = -1
-
-    def end_take(self) -> bool:
-        """Stop waiting for a batch of that size; return whether to tell the server."""
-        self._let_ready_go()
-        self.sized, self._take_due = (0, 0), False
-        return self._said_take > 0
+        self._wanting = True
 
     def ask_what_is_left(self) -> None:
         """Send a heartbeat at once: its answer shows whether any batch is left."""
@@ -220,8 +204,7 @@ class Session(HelloFacts):
             return
         self.last_seq = max(self.last_seq, passed.seq)
         # Another owner may be asked instead, and if not, this one is asked again.
-        self._wanting, self._take_due, self.prefetch = False, False, 0
-        self._said_take, self._said_window = 0, self.last_seq
+        self._wanting, self.prefetch, self._said_window = False, 0, self.last_seq
         self.passed.add(passed.partition)
 
     def continues(self, welcome: Welcome) -> bool:
@@ -259,10 +242,10 @@ class Session(HelloFacts):
             self._let_ready_go()
             self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
-            self.last_seq = self.epoch = self._crossed_upto = self._widest = 0
+            self.last_seq = self.epoch = 0
             self.mapped.used = False
             self.openings += 1
-        self._said_window = self._said_take = 0
+        self._said_window = 0
         self.welcome = welcome
         recovers = True in map(self.properties.get, ("durable", "recovers"))
         self._known_by_number = recovers and self.properties.get("shape") != "sequences"
@@ -313,8 +296,6 @@ class Session(HelloFacts):
         news = self._commits or window > self._said_window or self._returned
         more = news or self.mapped.released or self.uploads.unsaid
         messages: list[Any] = list(self._steps(number, window)) if more else []
-        if self._take_due or self._said_take:
-            messages += self._take_to_say(number)
         if self.requests.due:
             messages.extend(self.requests.to_say(number))
         if now - self._said_at >= self.welcome.heartbeat_s:

@@ -9,23 +9,29 @@ Each takes effect, or counts, for all trainers of the feed.
 
 from __future__ import annotations
 
+import operator
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import from_code
+from headrace_proto.errors import from_code, kind_of
 
+from .epochs import EpochLoops
 from .feed_progress import FeedProgress, progress_of
 from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
-from .sizing import Sizing, size_of
 
 #: Maximum number of sizes, so that they fit the header of a message.
 _MOST_SIZES = 4096
 
 
-class Steering(Sizing):
+class Steering(EpochLoops):
     """The requests that a ``Feed`` inherits."""
+
+    @abstractmethod
+    def _leave_rows_open(self) -> None:
+        """Let the schema allow any number of rows."""
 
     def drain(self, cancel: bool = False) -> None:
         """Close the feed's input for all trainers: rows already read are still handed out.
@@ -56,7 +62,8 @@ class Steering(Sizing):
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
 
         Returns, for each partition, the number of the first batch of the new size.  ValueError
-        where the feed can not have such batches; for feeds of segments use ``take``.
+        where the feed can not have such batches: lanes and ranks of segments have a fixed number of
+        rows.
 
         ``schema`` and later datasets of ``as_dataset`` leave the number of rows open.
         """
@@ -124,7 +131,22 @@ def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     sizes = []
     for i, size in enumerate(given):
         name = f"batch_size[{i}]" if several else "batch_size"
-        sizes.append(size_of(name, size, "an int, or a list of ints"))
+        sizes.append(_size_of(name, size))
         if sizes[-1] >= 2**63:
             raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
     return tuple(sizes)
+
+
+def _size_of(name: str, value: Any) -> int:
+    """Return the size as an integer; TypeError or ValueError where no batch can have it."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        rows = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
+        ) from None
+    if rows < 1:
+        raise ValueError(f"{name}={rows} is too small: the least is 1")
+    return rows

@@ -18,7 +18,6 @@
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
       Stats ───────────────────────────────►        how much is ready, in flight, committed
       ◄─────────────────────────── Answered         to each of these six, when it is done
-      Take ────────────────────────────────►        segments: one batch of so many rows
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped;
@@ -84,7 +83,6 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Step",
-    "Take",
     "Unknown",
     "Welcome",
 ]
@@ -224,20 +222,6 @@ class Resize:
     session: Count
     request: Count  # the answer carries it
     sizes: Counts
-
-
-@message(FROM_TRAINER, 12)
-class Take:
-    """Ask for one batch of segments with ``rows`` rows; 0 withdraws the request.
-
-    Its Delivery has the number of the request in ``meta``, as "take".  Deliveries after
-    ``last_seq`` are not used: the server hands their rows out again.
-    """
-
-    session: Count
-    request: Count
-    rows: Count
-    last_seq: Count
 
 
 @message(FROM_SERVER, 1)

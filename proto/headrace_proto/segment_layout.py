@@ -83,7 +83,8 @@ class SegmentLayout:
         if not self.states and (self.kept or not self.lanes):
             raise ProtocolError("a feed of segments has the states []; only lanes can have none")
         self._check_columns()
-        self._fields = list(schema.items())
+        #: As batches may have them: another trainer can change their number of rows.
+        self._fields = list(rows_open(schema).items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
@@ -126,9 +127,6 @@ class SegmentLayout:
     def open_rows(self) -> None:
         """Let batches have any number of rows."""
         self.schema = rows_open(self.schema)
-        self._fields = list(self.schema.items())
-        self._expected.clear()
-        self._known.clear()
 
     # Batches
 
@@ -204,7 +202,7 @@ def _positive(properties: dict[str, Any], name: str) -> int:
 
 
 def _capacity(properties: dict[str, Any], unknown: int) -> int:
-    """Return the number of examples in flight in a partition, which bounds the size of a take."""
+    """Return the number of examples in flight in a partition, which bounds the rows of a batch."""
     value = properties.get("capacity", unknown)
     return maxsize if value is None else _positive({"capacity": value}, "capacity")
 

@@ -43,7 +43,6 @@ class Mode:
     ranks: int = 0
     drawn: bool = False  # whether only a run shows which cells are wanted
     dropped: int = 0  # incomplete rounds that may be dropped at the end of each partition
-    takes: bool = False  # whether trainers name the size of some batches
     resized: bool = False  # whether they change the size of all later ones
 
     @property
@@ -114,7 +113,7 @@ MODES = {
 MORE_MODES = {
     "epochs": Mode(_epochs, epochs=_EPOCHS),
     "resized": Mode(_plain, resized=True),
-    "takes": Mode(_segments, states=True, takes=True),
+    "segment-sizes": Mode(_segments, states=True, resized=True),
     "ranks": Mode(_buckets, ranks=3, dropped=4),
     "rank-epochs": Mode(_epochs, epochs=_EPOCHS, ranks=2, dropped=_EPOCHS),
     "segment-ranks": Mode(_segments, states=True, ranks=3),

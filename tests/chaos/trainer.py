@@ -38,7 +38,6 @@ from .ledger import Ledger, chained
 STEP_S = 0.03
 _TWICE = 0.1
 _FLUSH = 0.1
-_TAKES = 0.4
 #: Share of the steps after which a restless trainer does something else, …
 _RESTLESS = 0.05
 #: … and of its calls that are interrupted, within this time, or this much later.
@@ -191,7 +190,7 @@ class Trainer:
                 ledger.note("send", done)
             try:
                 with self._interrupts.may_come():
-                    batch = self._next(feed)
+                    batch = next(feed, None)
             except headrace.StaleLease:
                 continue
             except KeyboardInterrupt:
@@ -220,15 +219,6 @@ class Trainer:
             for at, state in zip(there, after, strict=True):
                 rows[at] = state
             self._save(feed, batch, token, rows)
-
-    def _next(self, feed: Any) -> Any:
-        """Return the next batch, None after the last one."""
-        if self._mode.takes and self._chance.random() < _TAKES:
-            try:
-                return feed.take(batch_size=self._chance.randint(1, 8))
-            except StopIteration:
-                return None
-        return next(feed, None)
 
     def _save(self, feed: Any, batch: Any, token: int, states: list[list[int]]) -> None:
         while True:

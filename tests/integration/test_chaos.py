@@ -105,7 +105,7 @@ def test_nothing_is_lost_and_nothing_twice_with_any_workers_and_stores(
 @pytest.mark.tools
 @pytest.mark.parametrize("mode", list(MORE_MODES))
 def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode: str, tmp_path: Path) -> None:
-    """Ranks, takes, epochs, other sizes, and trainers that are interrupted and leave."""
+    """Ranks, epochs, other sizes, and trainers that are interrupted and leave."""
     kinds = ("worker killed", "trainer killed", "trainer stopped", "server killed")
     trainers = mode_of(mode).trainers
     setup = Setup(mode, mode, kinds, 3.0, 0.4, 700, trainers=trainers, restless=True)

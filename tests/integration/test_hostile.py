@@ -33,7 +33,6 @@ from headrace_proto.messages import (
     Renew,
     Save,
     Step,
-    Take,
     Unknown,
     Welcome,
 )
@@ -199,18 +198,6 @@ def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
                 assert answer(peer) == Unknown(message.session)
         rest = [i for batch in feed for i in batch["i"].tolist()]
     assert len(rest) + len(first["i"]) == ROWS
-
-
-def test_a_take_at_a_feed_that_has_no_takes_is_refused_and_changes_nothing_for_others(server):
-    """Trainers of a feed whose batches have sizes of their own fetch none ahead."""
-    with dealer(server.address) as peer, dealer(server.address) as other:
-        peer.send(hello())
-        session = hear(peer, Welcome).session
-        peer.send(FROM_TRAINER.encode(Take(session, 1, 0, 0)))
-        refused = hear(peer, Refused)
-        assert refused.code == "protocol" and "a size of their own" in refused.text
-        other.send(hello(nonce=b"other"))
-        assert "sized" not in hear(other, Welcome).properties
 
 
 @pytest.mark.parametrize("kind", ["batches", "segments"])

@@ -9,12 +9,8 @@ of their indices, so *returned* ones are older than *fresh* ones, and the order 
 index, then fresh ones.  After a restart a fresh example may be older, if the states of another
 trainer were stored and those of its own trainer were not; then the draft sorts its rows.
 
-A trainer may ask for a batch of a named size, with a stripe that no other batch has.  It comes
-before all other batches, and these wait until there are enough rows for it.
-
 After the end of the input small batches are drafted at once if they are allowed.  If not, the
-machine drops the rest as soon as too few examples for a batch are unfinished; after a size was
-named, as soon as they are too few for the next batch.
+machine drops the rest as soon as too few examples for a batch are unfinished.
 """
 
 from __future__ import annotations
@@ -32,41 +28,34 @@ class ArrivalOrder(InStep):
 
     def _set_up(self) -> None:
         self._wanted = 0  # number of batches that are wanted and not made
-        self._takes: dict[int, int] = {}  # number of rows by stripe: batches of named sizes
 
     def want(self, more: int, stripe: int = 0) -> None:
-        """Allow more batches, or rounds; fewer where that is below 0.
-
-        With a stripe: allow one batch of ``more`` rows; 0 withdraws that.
-        """
+        """Allow more batches, or rounds."""
         if self.members is not None:
             self.members.want(more)
-        elif not stripe:
-            self._wanted = max(0, self._wanted + more)
-        elif more:
-            self.sized = True
-            self._takes[stripe] = more
-            self._read_ahead = max(self._read_ahead, more)
         else:
-            self._takes.pop(stripe, None)
+            self._wanted += more
+
+    def set_batch_size(self, rows: int) -> None:
+        """Draft batches of ``rows`` rows from now on."""
+        self.batch_size = rows
+        self._adapt_to_rows()
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self._wanted = 0  # trainers ask again for batches wanted at the border
-        self._takes.clear()
 
     @property
     def starved(self) -> bool:
         """Whether a wanted batch needs states that trainers have."""
         if self.members is not None:
             return False
-        wants = bool(self._wanted or self._takes)
-        return wants and not self.hungry and bool(self._out)
+        return self._wanted > 0 and not self.hungry and bool(self._out)
 
     @property
     def content(self) -> bool:
         """Whether all wanted batches are made."""
-        return not (self._wanted or self._takes) and self.members is None
+        return not self._wanted and self.members is None
 
     @property
     def _next_out(self) -> int:
@@ -76,22 +65,13 @@ class ArrivalOrder(InStep):
         """Return the next batch, if one is wanted and possible."""
         if self.members is not None:
             return self._next_member()
-        if self._takes:
-            stripe, rows = next(iter(self._takes.items()))
-        elif self._wanted:
-            stripe, rows = self.first_stripe, self.batch_size
-        else:
+        if not self._wanted:
             return None
-        n = min(rows, self.ready)
-        if n < rows and not (self._closed and self.allow_small and n):
-            if self.sized:
-                self._drop_fewer_than(rows)
+        n = min(self.batch_size, self.ready)
+        if n < self.batch_size and not (self._closed and self.allow_small and n):
             return None
-        if self._takes:
-            del self._takes[stripe]
-        else:
-            self._wanted -= 1
-        batch = self._slots.segments(self._first(n), stripe)
+        self._wanted -= 1
+        batch = self._slots.segments(self._first(n), self.first_stripe)
         self._hand_out(batch)
         if self._finished:
             self._drop_leftovers()
@@ -126,7 +106,7 @@ class ArrivalOrder(InStep):
         return self._hand_out(self._slots.segments(slots, stripe, lanes, member=member))
 
     def expected(self) -> Segments | None:
-        if self.members is not None or self.sized:
+        if self.members is not None:
             return None
         size, out = self.batch_size, self.oldest_out()
         slots, further = NO_NUMBERS, np.zeros(size, np.int64)
@@ -141,7 +121,7 @@ class ArrivalOrder(InStep):
             order = indices.argsort(kind="stable")[:size]
             slots = np.concatenate([waiting, slots])[order]
             further[: len(order)] = order >= len(waiting)
-        slots = slots[:size]  # a take may have more rows
+        slots = slots[:size]  # a batch of an earlier size may have more
         missing = size - len(slots)
         if self._fresh.count < missing:
             return None
@@ -191,7 +171,6 @@ class ArrivalOrder(InStep):
 
     def _recall(self) -> None:
         self._wanted = 0
-        self._takes.clear()
         for batch in list(self._out.values()):
             self._make_ready(batch)
 
@@ -203,14 +182,10 @@ class ArrivalOrder(InStep):
 
     def _drop_leftovers(self) -> None:
         """Drop ready segments that can not fill a batch any more, unless it may be smaller."""
-        if self._finished and (self.members is not None or not self.sized):
-            self._drop_fewer_than(self.most_rows)
-
-    def _drop_fewer_than(self, rows: int) -> None:
         if self.allow_small or not self._closed:
             return
         returning = sum(len(batch) - len(batch.ended) for batch in self._out.values())
-        if self.ready + (0 if self.cancelled else returning) < rows:
+        if self.ready + (0 if self.cancelled else returning) < self.most_rows:
             self._drop_ready("remainder")
 
     def finish(self, drop: bool = False) -> None:

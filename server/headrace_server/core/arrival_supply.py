@@ -2,40 +2,20 @@
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, more) ─► worker ─► made()
-    take() ─► a stripe of its own ─► Want(partition, rows, stripe) ─► made() ─► deal()
-                └─ withdrawn, or made twice ─► Release: its rows are ready again
 
 Any trainer gets any batch.  Partitions are asked in turn; one that has to wait for states (starved)
 keeps its requests, and another is asked too.
-
-A *take* is a request for a batch of a size that the trainer names.  A partition makes
-that batch before all others.  The first batch that comes is granted, and the requests at other
-partitions are withdrawn, and so are requests for prefetched batches.  After the first take no batch
-outlives its trainer: one that comes back is released, too.  So the next take finds all rows that no
-trainer has, in their order, and gets as many as it names.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from headrace_proto.messages import Idle
-
-from .dispatch_effects import Batch, Effect, Release, TurnQueue, Want
+from .dispatch_effects import Batch, Effect, TurnQueue, Want
 from .segment_rounds import SegmentRounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer
-
-
-@dataclass(slots=True)
-class _Take:
-    request: int  # the trainer's number of this take
-    rows: int
-    stripe: int
-    asked: set[int] = field(default_factory=set)  # partitions that were asked
-    batch: Batch | None = None
 
 
 class ArrivalSupply(SegmentSupply):
@@ -44,10 +24,8 @@ class ArrivalSupply(SegmentSupply):
     ranked = SegmentRounds
 
     def _set_up(self) -> None:
-        self.takes: dict[int, _Take] = {}  # by session
         self._done: dict[int, int] = {}  # by partition: batches of earlier lives
         self._turns: Iterator[int] | None = None  # partitions in the order of their turns
-        self._sized = False  # whether there was ever a take
         self._ready = TurnQueue()
         self._again = TurnQueue()  # batches that came back
         # Partitions that have ended or finished their epoch, where trainers take turns.
@@ -75,15 +53,10 @@ class ArrivalSupply(SegmentSupply):
         self._note_made(batch)
         here = self.partitions[batch.partition]
         here.starved = False
-        if self._sized and (stripe := batch.meta.get("stripe", 0)) > self.stripe:
-            return self._made_for_take(batch, stripe)
         if self.stripe and batch.meta.get("stripe") != self.stripe:  # made for ranks that have left
             return False
         if here.due:
             here.due -= 1
-        elif self._sized:  # it crossed the Want that withdrew it
-            self._release_rows(batch)
-            return False
         self._ready.push(batch)
         return True
 
@@ -91,14 +64,8 @@ class ArrivalSupply(SegmentSupply):
     def _queues(self) -> Sequence[TurnQueue]:
         return self._ready, self._again
 
-    def drain(self) -> list[Batch]:
-        taken = [take.batch for take in self.takes.values() if take.batch is not None]
-        self.takes.clear()
-        return [*super().drain(), *taken]
-
     def end(self, partition: int) -> None:
         self.partitions[partition].ended = True
-        self._asked_in_vain(partition)
         self._pass_over(partition)
 
     def _pass_over(self, partition: int) -> None:
@@ -109,7 +76,6 @@ class ArrivalSupply(SegmentSupply):
         here = self.partitions[partition]
         here.starved, here.due = rests, 0
         if rests:
-            self._asked_in_vain(partition)
             self._pass_over(partition)
             return
         self._turns = itertools.cycle(self.partitions)  # an epoch begins with the first one
@@ -120,8 +86,7 @@ class ArrivalSupply(SegmentSupply):
     def starved(self, partition: int) -> None:
         """Note that a partition can not make more batches before states come back."""
         here = self.partitions[partition]
-        taken = any(partition in take.asked for take in self.takes.values())
-        here.starved = here.due > 0 or taken
+        here.starved = here.due > 0
 
     def waiting(self) -> int:
         return len(self._ready)
@@ -137,14 +102,8 @@ class ArrivalSupply(SegmentSupply):
         The trainer then knows which partition is next, which may be another owner's.
         """
         while trainer.passed < len(self._over) and self._trainers.credits(trainer) > 0:
-            self._pass_next(trainer)
-
-    def _pass_next(self, trainer: Trainer) -> bool:
-        if trainer.passed >= len(self._over):
-            return False
-        self._pass(self._over[trainer.passed], trainer)
-        trainer.passed += 1
-        return True
+            self._pass(self._over[trainer.passed], trainer)
+            trainer.passed += 1
 
     def missing(self) -> tuple[int, int] | None:
         """Return number and partition of a requested batch that can be made, if any."""
@@ -161,9 +120,6 @@ class ArrivalSupply(SegmentSupply):
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a returned batch; the first trainer that asks gets it."""
-        if self._sized:
-            self._release_rows(batch)
-            return False
         self._again.push(batch)
         return True
 
@@ -188,118 +144,3 @@ class ArrivalSupply(SegmentSupply):
                 needed -= 1
                 more[number] = more.get(number, 0) + 1
         return [Want(number, more[number]) for number in sorted(more)]
-
-    # Takes
-
-    def take(self, trainer: Trainer, request: int, rows: int) -> bool:
-        known = self.takes.get(trainer.session)
-        if known is not None and rows and known.request == request:  # sent again
-            return False
-        if known is not None and (rows or known.request == request):
-            self._withdraw(trainer.session)
-        if not rows:
-            return False
-        self._sized = True
-        self._release_all(super().drain())
-        self.next_stripe = max(1, self.next_stripe)
-        self.takes[trainer.session] = _Take(request, rows, self.take_stripes(1))
-        trainer.idle, trainer.window = False, trainer.seq
-        self._trainers.forget(trainer.session)
-        self._withdraw_wants()
-        return True
-
-    def leave(self, session: int, rank: int) -> None:
-        if session in self.takes:
-            self._withdraw(session)
-        if self._sized:
-            self._withdraw_wants()
-
-    def deal(self, paused: bool) -> None:
-        if not paused:
-            self._deal_takes()
-        super().deal(paused)
-
-    def _deal_takes(self) -> None:
-        for session, take in list(self.takes.items()):
-            trainer = self._trainers.present[session]
-            if take.batch is not None:
-                if self._trainers.has_room(session):
-                    del self.takes[session]
-                    self._lifecycle.grant(trainer, take.batch)
-            elif self._pass_next(trainer):
-                self._withdraw(session)
-            else:
-                self._ask(trainer, take)
-
-    def _ask(self, trainer: Trainer, take: _Take) -> None:
-        """Ask the next partition that may make the batch, unless one that can make it was asked."""
-        if any(not self.partitions[number].starved for number in take.asked):
-            return
-        turns = [self._turn() for _ in self.partitions]
-        able = [n for n in turns if n not in take.asked and not self._is_over(n)]
-        # A starved partition may have enough rows for a smaller batch.
-        able.sort(key=lambda number: self.partitions[number].starved)
-        if able:
-            while self._turn() != able[0]:
-                pass
-            take.asked.add(able[0])
-            self.partitions[able[0]].starved = False
-            self._lifecycle.effects.append(Want(able[0], take.rows, take.stripe))
-        elif self._trainers.shared and not trainer.idle:
-            trainer.idle = True
-            self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
-
-    def _is_over(self, partition: int) -> bool:
-        here = self.partitions[partition]
-        return here.ended or here.held or here.rests
-
-    def _made_for_take(self, batch: Batch, stripe: int) -> bool:
-        """Take the batch of a take; False where it is not needed any more."""
-        take = next((take for take in self.takes.values() if take.stripe == stripe), None)
-        if take is None or take.batch is not None:
-            self._release_rows(batch)
-            return False
-        take.asked.discard(batch.partition)
-        self._unask(take)
-        batch.meta = {"take": take.request}
-        take.batch = batch
-        return True
-
-    def _asked_in_vain(self, partition: int) -> None:
-        """Note that a partition has ended, or rests, and will not meet its requests."""
-        for take in self.takes.values():
-            take.asked.discard(partition)
-
-    def _withdraw(self, session: int) -> None:
-        take = self.takes.pop(session)
-        self._unask(take)
-        if take.batch is not None:
-            self._release_all([take.batch])
-
-    def _unask(self, take: _Take) -> None:
-        for number in sorted(take.asked):
-            self.partitions[number].starved = False  # else it reports that again
-            self._lifecycle.effects.append(Want(number, 0, take.stripe))
-        take.asked.clear()
-
-    def _withdraw_wants(self) -> None:
-        """Withdraw requests for batches of the declared size that no trainer asks for any more."""
-        trainers = self._trainers
-        spare = sum(here.due for here in self.partitions.values())
-        spare -= sum(max(0, trainers.credits(one)) for one in trainers.asking.values())
-        for number, here in self.partitions.items():
-            fewer = min(spare, here.due)
-            if fewer > 0:
-                spare -= fewer
-                here.due -= fewer
-                here.starved = False  # else it reports that again
-                self._lifecycle.effects.append(Want(number, -fewer))
-
-    def _release_all(self, batches: Sequence[Batch]) -> None:
-        """Release batches that no trainer has, so that their rows go out in others."""
-        for batch in batches:
-            self._release_rows(batch)
-            self._lifecycle.void(batch)
-
-    def _release_rows(self, batch: Batch) -> None:
-        self._lifecycle.effects.append(Release(batch.partition, batch.number))

@@ -175,15 +175,6 @@ class Dispatcher(EpochBorders):
             self._trainers.ask(session)
             self._changed = True
 
-    def take(self, session: int, request: int, rows: int, last_seq: int) -> None:
-        """Promise a session a batch of ``rows`` rows; take back deliveries after ``last_seq``."""
-        trainer, mine = self._trainers.present.get(session), self._leases.of_session(session)
-        if rows and any(lease.batch.meta.get("take") == request for lease in mine):
-            return  # the request crossed its batch, which is resent after a reconnection
-        if trainer is not None and self._supply.take(trainer, request, rows):
-            self._take_back([lease for lease in mine if lease.seq > last_seq], "returned")
-        self._changed = True
-
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """Commit batches of a session that have no states."""
         for token in tokens:

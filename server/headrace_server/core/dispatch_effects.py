@@ -196,11 +196,7 @@ class StoreLanes(StoreCommit):
 
 @record
 class Want(_Effect):
-    """Let a partition make ``more`` further batches of a stripe; below 0 withdraw that many.
-
-    In the order of arrival a stripe belongs to a trainer that takes one batch of ``more`` rows; 0
-    withdraws that.
-    """
+    """Let a partition make ``more`` further batches of a stripe of lanes."""
 
     partition: int
     more: int

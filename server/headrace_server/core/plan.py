@@ -48,8 +48,6 @@ class Part:
 
 #: Meta of a batch whose number of rows may differ from the declared one.
 RESIZED: Mapping[str, Any] = {"resized": True}
-#: Property of a feed whose trainers name sizes of batches: it prefetches none.
-SIZED: Mapping[str, Any] = {"sized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

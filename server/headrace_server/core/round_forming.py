@@ -132,7 +132,6 @@ class InStep(AdmittedExamples):
     members: RoundMembers | None = None  # None: batches are for any trainer
     first_stripe = 0  # of batches for any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
-    sized = False  # whether a trainer has ever named the size of a batch
     #: Insertion indices and lanes of unfinished examples, for the stripes that open next.
     places: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 

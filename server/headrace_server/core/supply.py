@@ -67,13 +67,6 @@ class Supply(ABC):
 
     # From trainers
 
-    def take(self, trainer: Trainer, request: int, rows: int) -> bool:
-        """Promise a trainer a batch of ``rows`` rows next; 0 withdraws that.
-
-        Return whether it is new.
-        """
-        raise ValueError("batches of a size of their own come of segments in the order of arrival")
-
     @abstractmethod
     def put_back(self, session: int, batch: Batch) -> bool:
         """Take a batch that a session returned; return False where no trainer may get it."""

@@ -121,13 +121,9 @@ class PartitionCommits(ABC):
     def set_target(self, target: Target, probs: list[float]) -> int:
         """Draw in other proportions from now on; return the number of the first such batch."""
 
+    @abstractmethod
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes from now on; return the number of the first one."""
-        raise ValueError(
-            "a feed of segments has the batch size that it is declared with: rows that continue "
-            "have their places in its batches; declare another one and start the server again, "
-            "or take single batches of another size by feed.take(batch_size=…)"
-        )
 
     @abstractmethod
     def take_changes(self) -> list[Change]:

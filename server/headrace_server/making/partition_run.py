@@ -215,7 +215,7 @@ class Run:
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
         """Make batches of other sizes; return the number of the first one."""
         least = max(batch_sizes, default=0) * least_bytes(self.maker.schema)
-        if self.made_ahead and least > self._slab.budget_bytes:
+        if least > self._slab.budget_bytes:
             raise ValueError(
                 f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "
                 f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"

@@ -17,11 +17,13 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
+from ..core.arrival_order import ArrivalOrder
 from ..core.partition import Partition, Rest
-from ..core.plan import SIZED, Plan, Read
+from ..core.plan import RESIZED, Plan, Read
 from ..core.round_forming import place_of
 from ..core.slots import Segments
 from ..core.stored_state import Change, Saved
+from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from .left_out_rows import ALL_ROWS, EndedLines, LeftOut
@@ -115,9 +117,6 @@ class SegmentCommits(PartitionCommits):
     # Trainers
 
     def want(self, more: int, stripe: int) -> None:
-        if stripe and not (self._machine.sized or self._cutting.lanes):
-            # it affects which rows are dropped at the end
-            self._changes.append(Change(meta={"sized": b"1"}))
         self._machine.want(more, stripe)
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
@@ -273,6 +272,41 @@ class SegmentCommits(PartitionCommits):
         """Draw in other proportions from now on; return the number of the next batch."""
         return target.set_target(probs, self._partition.next_number)
 
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
+        cutting, machine = self._cutting, self._machine
+        if not isinstance(machine, ArrivalOrder):
+            raise ValueError(
+                'with order="lanes" a lane is a row of each batch, so their number stays; declare '
+                "another batch_size and start the server again"
+            )
+        if machine.members is not None:
+            raise ValueError(
+                "ranks get blocks of one shape in every round; declare another batch_size and "
+                "start the server again, or connect without rank="
+            )
+        if len(batch_sizes) > 1:
+            raise ValueError(
+                f"there are {len(batch_sizes)} sizes; the feed has one size for all batches"
+            )
+        batch_size = checked_int("batch_size", batch_sizes[0], 1, MAX_BATCH_SIZE)
+        if cutting.capacity is not None and batch_size > cutting.capacity:
+            raise ValueError(
+                f"a batch has rows of batch_size={batch_size} examples in flight, more than "
+                f"capacity={cutting.capacity}"
+            )
+        self.refuse_late()
+        self._resize(machine, batch_size)
+        self._changes.append(Change(meta={"batch_size": pack([cutting.batch_size, batch_size])}))
+        return self._partition.next_number
+
+    def _resize(self, machine: ArrivalOrder, batch_size: int) -> None:
+        machine.set_batch_size(batch_size)
+        self._maker.properties = {
+            **self._maker.properties,
+            **RESIZED,
+            "batch_size": batch_size,
+        }
+
     # The store
 
     def take_changes(self) -> list[Change]:
@@ -295,15 +329,16 @@ class SegmentCommits(PartitionCommits):
     def resume(self, saved: Saved) -> None:
         if "base" in saved.meta:
             self._go_on(saved)
+        declared, rows = msgpack.unpackb(saved.meta.get("batch_size", pack([0, 0])))
+        machine = self._machine
+        if declared == self._cutting.batch_size and isinstance(machine, ArrivalOrder):
+            self._resize(machine, rows)  # else it was declared anew since
         self._rounds.resume(saved.meta, self._epoch_of_rounds)
         if "places" in saved.meta:
             self._machine.places = [
                 (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))
                 for indices, lanes in msgpack.unpackb(saved.meta["places"])
             ]
-        if "sized" in saved.meta:
-            self._machine.sized = True
-            self._maker.properties = {**self._maker.properties, **SIZED}
         if "closing" in saved.meta:
             self._partition.close(saved.meta["closing"] == b"cancel")
 

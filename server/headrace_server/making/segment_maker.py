@@ -27,15 +27,13 @@ from .expected_batch import Preparing
 from .final_state_table import FinalStateTable
 from .segment_block import BlockLayout, SegmentBlock, places_of_starts
 from .segment_cutting import Cutting, Offer
-from .slab import Slab, least_bytes
+from .slab import Slab
 from .state_table import HandedStates, StateTable
 from .stored_examples import StoredExamples
 
 #: Number of batches of lanes that are announced at once, where their trainer has asked for several:
 #: one message to it, and one back, serve both.  With more of them it would wait for the last one.
 _TOGETHER = 2
-#: Maximum number of rows that a trainer may name, without a ``capacity``.
-_MOST_ROWS = 1 << 20
 
 
 class SegmentMaker:
@@ -57,9 +55,6 @@ class SegmentMaker:
         self.most_rows: int | None = cutting.capacity
         self.schema: Mapping[str, Field] = cutting.fields(intake.stages.fact_fields)
         self.properties: Mapping[str, Any] = cutting.properties()
-        if not cutting.lanes:  # rows of a batch at most, whose size a trainer names
-            fit = slab.budget_bytes // max(1, least_bytes(self.schema))
-            self.properties |= {"most_rows": min(fit, cutting.capacity or _MOST_ROWS)}
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable

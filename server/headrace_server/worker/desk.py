@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,9 +184,11 @@ class Desk:
             self.dispatcher.load_rounds(message.partition, dealt)
             self.runs.goes_on(dealt.run)
 
-    def resized(self) -> None:
-        """Note that batches may have other sizes than the schema says."""
+    def resized(self, sizes: Sequence[int]) -> None:
+        """Note that batches have other sizes than the schema says."""
         self.properties.update(RESIZED)
+        if self.dispatcher.segmented:
+            self.properties["batch_size"] = sizes[0]
 
     def touched(self) -> None:
         """Note that a trainer commits a batch."""
@@ -261,7 +263,7 @@ class Desk:
         if self._run.replay is not None:
             text = "a replay of segments has no ranks; connect without rank= and world_size="
             raise JoinRefused(f"world_size={world_size}: {text}")
-        check_rows(world_size, self._shape["batch_size"], self._shape["capacity"])
+        check_rows(world_size, self.properties["batch_size"], self._shape["capacity"])
 
     def on_hello(self, session: int, hello: Hello) -> None:
         """Claim the batches of an earlier server that a new session holds.

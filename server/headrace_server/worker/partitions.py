@@ -341,6 +341,7 @@ class Partitions:
             number = 0
             try:
                 number = change(run)
+                self.turns.wake(name)  # it may have enough rows for smaller batches
                 self.stores.submit(name, run)
                 self.stores.write()
             except Exception as error:  # the numbers come from a trainer

@@ -36,12 +36,10 @@ from headrace_proto.messages import (
     Renew,
     Save,
     Step,
-    Take,
     Unknown,
 )
 from headrace_proto.state_buffers import FIRST_BUFFER
 
-from ..core.plan import SIZED
 from ..process.channel_server import TURN_S
 from ..process.config import RunConfig
 from ..process.refusals import fault_of_message
@@ -89,7 +87,6 @@ class Reception:
         )
         self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Step: self._on_step,
-            Take: self._on_take,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
@@ -237,17 +234,6 @@ class Reception:
         if step.returned:
             dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
-
-    def _on_take(self, session: Session, desk: Desk, take: Take, frames: list[bytes]) -> None:
-        most = desk.properties.get("most_rows", 0)
-        if take.rows > most:
-            raise ProtocolError(f"a take names {take.rows} rows; the most is {most}")
-        try:
-            desk.dispatcher.take(session.number, take.request, take.rows, take.last_seq)
-        except ValueError as error:  # the feed has no takes
-            raise ProtocolError(str(error)) from None
-        if take.rows:
-            desk.properties.update(SIZED)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """Commit a batch of segments, if its states are valid."""

@@ -118,8 +118,14 @@ class FeedRequests:
 
     def _resize(self, session: Session, desk: Desk, message: Resize, frames: Any) -> None:
         """Change the batch sizes for a trainer."""
-        request, sizes = message.request, message.sizes
-        self._change(session, desk, request, lambda run: run.set_batch_sizes(sizes), desk.resized)
+        sizes = message.sizes
+        self._change(
+            session,
+            desk,
+            message.request,
+            lambda run: run.set_batch_sizes(sizes),
+            lambda: desk.resized(sizes),
+        )
 
     def _change(
         self,

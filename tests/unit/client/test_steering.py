@@ -145,8 +145,8 @@ def test_sampled_batches_have_another_size() -> None:
 
 
 def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
-    with hs.run({"plain": NUMBERS.batch(5), "states": sequences([2])}, workers=0) as server:
-        with connect(server, feed="plain") as feed:
+    with hs.run({"plain": NUMBERS.batch(5)}, workers=0) as server:
+        with connect(server) as feed:
             wrong = [
                 (0, ValueError, "batch_size=0 is too small: the least is 1"),
                 (-1, ValueError, "batch_size=-1 is too small"),
@@ -176,11 +176,6 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
             with pytest.raises(TypeError, match="force='no' is not true or false, but a str"):
                 server.restart("plain", force="no")
             assert streams(feed) == {0: [5] * 160}
-        with (
-            connect(server, feed="states") as feed,
-            pytest.raises(ValueError, match="has the batch size that it is declared with"),
-        ):
-            feed.set_batch_size(4)
 
 
 def all_made(server: hs.Server, feed: str) -> bool:

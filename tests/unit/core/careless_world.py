@@ -107,7 +107,7 @@ class Trainer:
     def __init__(self, rank):
         self.rank = rank
         self.wire, self.hands = deque(), {}  # deliveries; batches by token
-        self.got = self.take = 0
+        self.got = 0
 
 
 class World:
@@ -182,13 +182,8 @@ class World:
             return
         came = trainer.wire.popleft()
         trainer.got = max(trainer.got, came.seq)
-        if isinstance(came, Passed):
-            self.withdraw(session)
-        elif came.batch.meta.get("take", 0) not in (0, trainer.take):
-            self.give_back(session, came.token)
-        else:
+        if isinstance(came, Send):
             trainer.hands[came.token] = came.batch
-            trainer.take *= "take" not in came.batch.meta
 
     def save(self, session):
         hands = self.trainers[session].hands
@@ -234,20 +229,10 @@ class World:
         self.d.resend(session, trainer.got)
         self.act()
 
-    def take(self, session):
+    def resize(self, session):
         if self.order == "arrival" and not self.world:
-            self.counter += 1
-            trainer = self.trainers[session]
-            trainer.take = self.counter
-            self.d.take(session, trainer.take, self.random.randint(1, 4), trainer.got)
-            self.act()
-
-    def withdraw(self, session):
-        trainer = self.trainers[session]
-        if trainer.take:
-            self.d.take(session, trainer.take, 0, 0)
-            trainer.take = 0
-            self.act()
+            for partition in self.partitions:
+                partition.machine.set_batch_size(self.random.randint(1, 4))
 
     def sleep(self, session):
         self.now += self.random.random() * 5.0
@@ -274,7 +259,7 @@ class World:
             self.d.seen(session, self.now)
             common = [self.ask, self.receive, self.save] * 7
             rare = [self.save_any, self.give_back, self.renew, self.lose, self.reconnect]
-            rare += [self.take, self.withdraw, self.sleep, self.leave]
+            rare += [self.resize, self.sleep, self.leave]
             self.random.choice(common + rare)(session)
 
     def to_the_end(self):
@@ -293,7 +278,6 @@ class World:
                     elif partition.orders:
                         partition.obey()
             for session in sorted(self.trainers):
-                self.withdraw(session)
                 self.ask(session, 1)
                 while self.trainers[session].wire:
                     self.receive(session)

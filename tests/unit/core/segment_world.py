@@ -71,9 +71,7 @@ class Worker:
         if self.order == "lanes":
             self.machine = LaneOrder(*self.options, "trainer" if self.ahead else "server")
         else:
-            sized = self.life and self.machine.sized  # it is stored
             self.machine = ArrivalOrder(*self.options)
-            self.machine.sized = bool(sized)
         self.pending = deque()  # saves that are not stored, in order
         self.input = deque(range(0, len(self.counts), CHUNK))
         self.read = False  # whether the machine knows that all is read

@@ -139,60 +139,30 @@ def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, co
 
 
 @steadily
-@given(SIZES, COUNTS, CUTS, st.lists(st.none() | st.integers(1, 11), min_size=1, max_size=5))
-def test_a_trainer_that_names_sizes_gets_the_batches_of_the_original(sizes, counts, cuts, takes):
-    """TensorFlow's ``batch_size`` may be a tensor, which has another value at each take."""
-    takes = [n and min(n, sizes[1] or n) for n in takes]
-    batches, _, left = original_stream(*sizes, counts, takes=takes)
-    machine = ArrivalOrder(*sizes)
-    machine.sized = True
+@given(SIZES, COUNTS, CUTS, st.lists(st.integers(1, 11), min_size=1, max_size=5))
+def test_batches_of_other_sizes_are_those_of_the_original(sizes, counts, cuts, rows):
+    """TensorFlow's ``batch_size`` may be a tensor, which has another value for each batch."""
+    rows = [min(n, sizes[1] or n) for n in rows]
+    batches, _, _ = original_stream(*sizes[:2], True, counts, takes=rows)
+    machine = ArrivalOrder(*sizes[:2], True)
     feed = Feed(machine, counts, cuts)
-    for number, rows in zip(range(len(batches) + 1), cycle(takes), strict=False):
-        assert feed.next_draft() is None
-        if rows is None:
-            machine.want(1)
-        else:
-            machine.want(rows, number + 1)
-        mine = feed.next_draft()
-        if number == len(batches):
-            assert mine is None and machine.done
-        else:
-            assert feed.rows(mine) == batches[number]
-            assert mine.stripe == (0 if rows is None else number + 1)
-            machine.saved(mine)
-    assert machine.dropped() == ({"remainder": left} if left else {})
-
-
-def test_as_much_is_read_as_a_batch_of_a_size_of_its_own_needs():
-    machine = ArrivalOrder(2)
-    feed = Feed(machine, [1] * 3000, [100])
-    assert feed.next_draft() is None
-    machine.want(2500, 1)
-    assert len(feed.next_draft()) == 2500
-
-
-@settings(steadily, max_examples=some(200))
-@given(SIZES, st.integers(1, 9), st.data())
-def test_a_batch_of_a_size_of_its_own_that_is_released_changes_no_later_one(sizes, rows, data):
-    rows = min(rows, sizes[1] or rows)
-    counts, lost = data.draw(COUNTS), data.draw(st.sets(st.integers(0, 9)))
-    batches, _, left = original_stream(*sizes, counts, takes=[rows])
-    machine = ArrivalOrder(*sizes)
-    machine.sized = True
-    feed = Feed(machine, counts)
-    for number, batch in enumerate(batches):
-        if number in lost:
-            machine.want(rows, 1)
-            machine.release(feed.next_draft())
-        machine.want(rows + 1, 2)
-        machine.want(0, 2)
-        machine.want(rows, 1)
+    for batch, n in zip(batches, cycle(rows), strict=False):
+        machine.set_batch_size(n)
+        machine.want(1)
         mine = feed.next_draft()
         assert feed.rows(mine) == batch
         machine.saved(mine)
-    machine.want(rows, 1)
-    assert feed.next_draft() is None and machine.done
-    assert machine.dropped() == ({"remainder": left} if left else {})
+    machine.want(1)
+    assert feed.next_draft() is None and machine.done and not machine.dropped()
+
+
+def test_a_larger_size_reads_as_much_as_it_needs_and_drops_what_can_not_fill_it():
+    machine = ArrivalOrder(2)
+    feed = Feed(machine, [1] * 3000, [100])
+    machine.set_batch_size(2500)
+    machine.want(2)
+    assert len(feed.next_draft()) == 2500
+    assert feed.next_draft() is None and machine.dropped() == {"remainder": 500}
 
 
 @settings(steadily, max_examples=some(200))
@@ -556,15 +526,13 @@ def test_released_examples_that_fill_no_batch_after_the_end_are_dropped():
     assert machine.done and machine.dropped() == {"remainder": 1}
 
 
-def test_the_batch_expected_after_one_of_more_rows_has_the_declared_size():
-    """A restarted owner knows the batch of a take, and not yet that trainers name sizes."""
-    machine = ArrivalOrder(4, None, True)
+def test_the_batch_expected_after_one_of_more_rows_has_the_new_size():
+    machine = ArrivalOrder(6, None, True)
     feed = Feed(machine, [3] * 9, [9])
-    machine.want(6, stripe=1)
-    while (batch := feed.next_draft()) is None:
-        pass
+    machine.want(1)
+    batch = feed.next_draft()
     assert len(batch) == 6
-    machine.sized = False
+    machine.set_batch_size(4)
     expected = machine.expected()
     assert expected.slots.tolist() == batch.slots.tolist()[:4]
     assert expected.segments.tolist() == [1] * 4

@@ -40,7 +40,6 @@ from headrace_proto.messages import (
     Snapshot,
     Stats,
     Step,
-    Take,
     Unknown,
     Welcome,
 )
@@ -65,7 +64,6 @@ MESSAGES = {
         Snapshot(7, 3),
         Stats(7, 4),
         Resize(7, 5, (8, 16)),
-        Take(7, 6, 12, 99),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),

@@ -45,8 +45,9 @@ class Segments(rank_world.Partition):
             super().obey()
 
     def opened(self):
-        properties = {"shape": "sequences", "order": self.order, "placement": "server"}
-        return {"properties": {**properties, "states": []}, "rounds": self.dealt}
+        properties = {"shape": "sequences", "order": self.order, "batch_size": 2}
+        properties |= {"placement": "server", "states": []}
+        return {"properties": properties, "rounds": self.dealt}
 
     def check(self):
         assert self.next == self.counts, "all is committed"
