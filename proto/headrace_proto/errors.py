@@ -194,14 +194,11 @@ def brief(value: object, most: int = 60) -> str:
     return " ".join(line.strip() for line in repr(value)[:most].splitlines())
 
 
-def near(word: object, known: abc.Iterable[str], least: float = 0.6) -> str:
-    """Return ``; did you mean 'x'?`` for the known word that is most like this one, or nothing.
-
-    ``least`` is the similarity from which a word counts, between 0 and 1.
-    """
+def near(word: object, known: abc.Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known word that is most like this one, or nothing."""
     import difflib  # only errors need it
 
     lower = {one.lower(): one for one in known}
-    for like in difflib.get_close_matches(str(word).lower(), lower, 1, least):
+    for like in difflib.get_close_matches(str(word).lower(), lower, 1):
         return f"; did you mean {lower[like]!r}?"
     return ""

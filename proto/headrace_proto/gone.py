@@ -7,8 +7,10 @@ connect(…, group=2)     TypeError: connect(group=) is gone: …
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
+
+from .errors import near
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,12 +28,53 @@ GONE: Final[Mapping[str, str]] = {
     "connect(members=)": "broadcast the batches of one trainer to the others of its group",
 }
 
+#: Arguments of tf.contrib.training that no function has here.
+CONTRIB_ARGUMENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("tensors", "inputs"), "a batch holds all columns; .select(names) chooses among them"
+    ),
+    **dict.fromkeys(
+        ("num_threads", "threads_per_queue", "queue_threads", "prebatch_threads"),
+        "hs.run(workers=…, partitions=…) takes its place",
+    ),
+    **dict.fromkeys(
+        ("name", "scope", "shared_name"), "a feed has a name: hs.run({name: pipeline})"
+    ),
+    "shapes": "the features of the source declare them, or map(…, schema=…)",
+    "accept_prob_fn": "it is accept_prob, a column or a function of the columns",
+    **dict.fromkeys(
+        ("queue_capacity", "prebatch_capacity", "runtime_checks", "back_prop"),
+        "there is none to set",
+    ),
+}
+#: Functions of tf.contrib.training that are methods of a pipeline.
+CONTRIB_FUNCTIONS: Final = (
+    "batch_sequences_with_states",
+    "bucket",
+    "bucket_by_sequence_length",
+    "rejection_sample",
+    "resample_at_rate",
+    "stratified_sample",
+    "stratified_sample_unknown_dist",
+    "weighted_resample",
+)
+_PAGE: Final = "docs/coming-from-contrib.md"
+
 
 def absent(owner: str, name: str) -> AttributeError:
     """Return the error for an attribute that the owner has not, or has no longer."""
     if remedy := GONE.get(f"{owner}.{name}"):
         return AttributeError(f"{owner}.{name} is gone: {remedy}")
+    if owner == "hs" and name in CONTRIB_FUNCTIONS:
+        return AttributeError(f"hs.{name} is a method: hs.read_arrow(…).{name}(…), see {_PAGE}")
     return AttributeError(f"{owner} has no attribute {name!r}")
+
+
+def absent_argument(call: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return the error for an argument that a call of a pipeline, with ``known`` ones, has not."""
+    remedy = CONTRIB_ARGUMENTS.get(name)
+    hint = f": {remedy}, see {_PAGE}" if remedy else near(name, known)
+    return TypeError(f"{call}() has no argument {name}{hint}")
 
 
 def refusing_gone(function: F) -> F:

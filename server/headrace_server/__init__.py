@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__ as __version__
+from headrace_proto.gone import absent
 
 if TYPE_CHECKING:
     from .cluster.on_ray import RayServers as RayServers
@@ -61,9 +62,7 @@ __all__ = sorted([*_MODULES, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        from .pipeline.tensorflow_names import absent_of_module
-
-        raise absent_of_module(__name__, name)
+        raise absent("hs", name)
     module = import_module(f"{__name__}.{_MODULES[name]}")
     found = globals()[name] = getattr(module, name)
     return found

@@ -116,18 +116,3 @@ def test_the_queues_of_classes_bound_the_rows_that_wait() -> None:
             assert server.wait(PATIENCE_S)
             dropped[most] = server.stats()["default"]["dropped"]["overflow"]
     assert dropped[20] > dropped[400] + 300
-
-
-@pytest.mark.parametrize(
-    ("argument", "declare"),
-    [
-        ("capacity", lambda **gone: ROWS.batch(4, **gone)),
-        ("queue_capacity", lambda **gone: ROWS.stratified_sample("y", [0.5, 0.5], 4, **gone)),
-        ("prebatch_capacity", lambda **gone: ROWS.rejection_sample(0.5, 4, **gone)),
-    ],
-)
-def test_a_capacity_of_a_queue_that_is_gone_is_refused_with_the_reason(
-    argument: str, declare: Callable[..., Any]
-) -> None:
-    with pytest.raises(TypeError, match=rf"has no argument {argument}: .*\w+"):
-        declare(**{argument: 8})

@@ -13,13 +13,13 @@ from typing import Any, Self
 from .padding_options import PadTo
 from .row_steps import RowSteps
 from .selectors import Value, checked_value
-from .tensorflow_positions import tensorflow_positions
+from .signatures import checking
 
 
 class Bucketing(RowSteps):
     """Shapes that group examples by bucket."""
 
-    @tensorflow_positions("num_buckets", tensors=0)
+    @checking
     def bucket(
         self,
         which_bucket: Value,
@@ -62,7 +62,7 @@ class Bucketing(RowSteps):
         """
         return self._bucketed(vars())
 
-    @tensorflow_positions("bucket_boundaries", tensors=1)
+    @checking
     def bucket_by_sequence_length(
         self,
         input_length: Value,

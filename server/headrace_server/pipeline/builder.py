@@ -17,12 +17,11 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from headrace_proto.gone import GONE, absent
+from headrace_proto.gone import absent
 
 from .declaration import Declaration, Policy, Shape, jsonable
 from .segmenting import Sequencing
 from .signatures import checking
-from .tensorflow_names import absent_method
 
 _SHAPES = (
     ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "
@@ -128,9 +127,7 @@ class Pipeline(Sequencing):
     if not TYPE_CHECKING:  # where it would hide misspelt names
 
         def __getattr__(self, name: str) -> NoReturn:
-            if f"Pipeline.{name}" in GONE:
-                raise absent("Pipeline", name)
-            raise absent_method(name)
+            raise absent("Pipeline", name)
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)

@@ -20,7 +20,7 @@ from .argument_checks import checked_number
 from .bucketing import Bucketing
 from .padding_options import PadTo
 from .selectors import Value, checked_value
-from .tensorflow_positions import tensorflow_positions
+from .signatures import checking
 
 #: Counters of all classes go with every batch.
 MAX_CLASSES = 1000
@@ -31,7 +31,7 @@ _OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "p
 class Sampling(Bucketing):
     """Stages and shapes that change how often examples come."""
 
-    @tensorflow_positions("batch_size", tensors=0)
+    @checking
     def rejection_sample(
         self,
         accept_prob: Value,
@@ -59,7 +59,7 @@ class Sampling(Bucketing):
         )
         return pipeline._in_batches(vars())
 
-    @tensorflow_positions("enqueue_many", tensors=0)
+    @checking
     def stratified_sample(
         self,
         labels: Value,
@@ -97,7 +97,7 @@ class Sampling(Bucketing):
         )
         return pipeline._in_batches(vars())
 
-    @tensorflow_positions("queue_capacity", tensors=0)
+    @checking
     def stratified_sample_unknown_dist(
         self,
         labels: Value,
@@ -126,7 +126,7 @@ class Sampling(Bucketing):
         given["labels"] = checked_value("labels", labels, pipeline.fields, integer=True)
         return pipeline._with_shape("stratified_sample_unknown_dist", given)
 
-    @tensorflow_positions("rates", tensors=0)
+    @checking
     def resample_at_rate(self, rates: Value, *, seed: int | None = None) -> Self:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
@@ -135,7 +135,7 @@ class Sampling(Bucketing):
         """
         return self._with_stage("resample_at_rate", rates=rates, seed=0 if seed is None else seed)
 
-    @tensorflow_positions("overall_rate", tensors=0)
+    @checking
     def weighted_resample(
         self,
         weights: Value | Sequence[float],

@@ -19,8 +19,8 @@ from typing import Any, Literal, Self
 from .sampler_steps import Sampling
 from .segment_options import segmented
 from .selectors import Value
+from .signatures import checking
 from .steps import SEQUENCES
-from .tensorflow_positions import tensorflow_positions
 
 #: Columns of a batch: their names, or by the names that they have in it.
 Columns = Sequence[str] | Mapping[str, str]
@@ -31,7 +31,7 @@ _NEEDED: Any = ...
 class Sequencing(Sampling):
     """Shapes of segments that follow one another with saved states."""
 
-    @tensorflow_positions("batch_size")
+    @checking
     def batch_sequences_with_states(
         self,
         input_key: str,
@@ -89,7 +89,7 @@ class Sequencing(Sampling):
         """
         return self._in_segments(vars())
 
-    @tensorflow_positions("allow_small_batch")
+    @checking
     def sequence_queueing_state_saver(
         self,
         batch_size: int,

@@ -22,6 +22,7 @@ import numpy as np
 
 from headrace_proto import limits
 from headrace_proto.errors import kind_of
+from headrace_proto.gone import absent_argument
 from headrace_proto.schema import Field
 
 from ..core.row_copies import MAX_RATE
@@ -30,7 +31,6 @@ from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
 from .declaration import Feature
 from .function_names import name_of
 from .selectors import checked_value
-from .tensorflow_names import absent_argument
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Gets the argument's name and value, whether it may be None, and the columns if they are known.
@@ -171,9 +171,10 @@ def checking(function: F) -> F:
         try:
             given = signature.bind(*args, **named)
         except TypeError:
-            for name in (name for name in named if name not in signature.parameters):
-                if error := absent_argument(function.__name__, name, [*signature.parameters]):
-                    raise error from None
+            for name in named:
+                if name not in signature.parameters:
+                    names = signature.parameters.keys() - {"self"}
+                    raise absent_argument(function.__name__, name, names) from None
             return function(*args, **named)  # Python's error, with the name of the call
         passed = dict(given.arguments)
         known, calls = None, ()

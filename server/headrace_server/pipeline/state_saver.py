@@ -8,13 +8,12 @@ saver(pipeline)                                                   … and here a
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from .argument_checks import check_kind
 from .builder import Pipeline
 from .declaration import Source
 from .segmenting import Sequencing
-from .tensorflow_names import absent_of_saver
 
 _DECLARE = Sequencing.sequence_queueing_state_saver
 
@@ -39,11 +38,6 @@ class SequenceQueueingStateSaver:
         """Return the pipeline with this shape at its end."""
         check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
         return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
-
-    if not TYPE_CHECKING:  # where it would hide misspelt names
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise absent_of_saver(name)
 
     def __repr__(self) -> str:
         call = repr(self._shown).partition("sequence_queueing_state_saver")[2]

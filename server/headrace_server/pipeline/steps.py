@@ -17,7 +17,7 @@ from .declaration import Plain, Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .padding_options import PadTo, padded
 from .read_groups import grouped
-from .tensorflow_positions import tensorflow_positions
+from .signatures import checking
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
@@ -51,7 +51,7 @@ class Steps:
                 known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
         return known
 
-    @tensorflow_positions("dynamic_pad")
+    @checking
     def batch(
         self,
         batch_size: int,

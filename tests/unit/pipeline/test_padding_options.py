@@ -129,23 +129,6 @@ def test_they_are_part_of_the_declaration():
             "513 columns, 513 of them ragged, are more than 1024 arrays",
         ),
         (
-            lambda p: p.sequence_queueing_state_saver(
-                batch_size=4, num_unroll=2, input_key="n", ragged=True
-            ),
-            TypeError,
-            "no argument ragged: every segment has num_unroll steps",
-        ),
-        (
-            lambda p: p.resample_at_rate("n", dynamic_pad=True),
-            TypeError,
-            "no argument dynamic_pad: batches have it",
-        ),
-        (
-            lambda p: p.resample_at_rate("n", ragged=True),
-            TypeError,
-            "no argument ragged: batches have it",
-        ),
-        (
             lambda p: p.bucket("n", 4, 3, max_padded_elements=9),
             ValueError,
             "needs input_length, or cost",

@@ -60,12 +60,3 @@ def test_its_text_is_the_call_that_makes_it():
     text = repr(hs.SequenceQueueingStateSaver(**LEAST))
     assert text.startswith("SequenceQueueingStateSaver(batch_size=4, num_unroll=2, ")
     assert text.endswith("input_context={'length': 'n'}, initial_states={'s': 0.0})")
-
-
-def test_members_of_the_original_are_named_with_what_takes_their_place():
-    saver = hs.SequenceQueueingStateSaver(**LEAST)
-    for name in ("barrier", "close", "name", "next_batch", "prefetch_op"):
-        with pytest.raises(AttributeError, match=f"has no {name}: .*feed|has no {name}: workers"):
-            getattr(saver, name)
-    with pytest.raises(AttributeError, match=r"a SequenceQueueingStateSaver has no nothing$"):
-        saver.nothing  # noqa: B018
