@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .cluster.on_ray import RayServers as RayServers
     from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
-    from .pipeline.by_source import by_source as by_source
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
     from .pipeline.initial_states import final_state as final_state
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
     "pipeline.builder": "Pipeline",
-    "pipeline.by_source": "by_source",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.initial_states": "final_state from_pool zeros",
     "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "

@@ -88,7 +88,9 @@ def as_feeds(
     share: Share = WHOLE,
 ) -> list[FeedConfig]:
     return [
-        FeedConfig(name, declaration, resolve(declaration.source.paths), partitions, share=share)
+        FeedConfig(
+            name, declaration.packed(), resolve(declaration.source.paths), partitions, share=share
+        )
         for name, declaration in declared(pipelines).items()
     ]
 

@@ -25,7 +25,6 @@ from .pipeline.declaration import Declaration
 from .process.config import FeedConfig
 from .process.settings import ReplaySettings, taking
 from .server import Server
-from .state.function_digests import noted_functions
 from .state.statedir import compare_feed
 
 _NEEDS_STATES = (
@@ -80,8 +79,6 @@ def replay(settings: ReplaySettings) -> Server:
     served = dataclasses.replace(
         config,
         partitions=1,
-        functions=noted_functions(state / "feeds" / name),
-        may_change=settings.allow_config_change,
     )
     directories = [*map(str, (state, *beside))]
     plain = Replay(directories, name, config.partitions, [[*batch] for batch in script], states)

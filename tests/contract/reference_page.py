@@ -46,7 +46,7 @@ _STAGES = [
 ]
 _SOURCES = [
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_examples", "by_source"),
+    *("read_tar", "read_tokens", "from_function", "from_examples"),
 ]
 
 

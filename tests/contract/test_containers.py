@@ -226,7 +226,16 @@ def test_an_image_installs_what_the_package_asks_for() -> None:
         command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout
     assert [re.split("[>=<]", line)[0] for line in told.split()] == [
-        *("pyzmq", "msgpack", "numpy", "google-crc32c", "pyarrow", "fsspec", "pyyaml")
+        *(
+            "pyzmq",
+            "msgpack",
+            "numpy",
+            "google-crc32c",
+            "pyarrow",
+            "fsspec",
+            "cloudpickle",
+            "pyyaml",
+        )
     ]
     extras = re.search(
         r'^ARG EXTRAS="(.*)"$', (ROOT / "docker/server.Dockerfile").read_text(), re.M

@@ -33,7 +33,7 @@ SERVER = {
     *("__version__", "replay", "run", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_examples", "zeros", "by_source"),
+    *("read_tar", "read_tokens", "from_function", "from_examples", "zeros"),
     *("SequenceQueueingStateSaver", "final_state", "from_pool", "on_ray", "RayServers"),
 }
 

@@ -85,7 +85,6 @@ class House(Keeping):
             diary=self.diary,
             marks={},
             passed=lambda feed, rows: self.passed.extend(rows),
-            functions=lambda feed, functions: None,
         )
         self.slab = Slab(here, 0, 0, 1 << 20, 1 << 16)
         self.opener = Opener(begun, self.slab, self.stores, {})

@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import headrace_server as hs
 from headrace_proto.errors import FilesMissing, ServerError
 from tests.children import gone
 from tests.nursery import environment, warm_run
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 
 
 def numbered(n: int = 12) -> hs.Pipeline:
@@ -317,24 +316,6 @@ def test_it_runs_in_a_script_without_a_guard_and_in_one_given_by_minus_c(tmp_pat
         assert done.returncode == 0
 
 
-def test_functions_of_the_script_itself_need_the_main_guard_and_the_error_names_it(tmp_path: Path):
-    double = 'def double(e):\n    return {"i": e["i"] * 2}\n'
-    unguarded = tmp_path / "unguarded.py"
-    unguarded.write_text(SCRIPT.format(before=double, map=".map(double)"))
-    done = warm_run(unguarded, serves=True)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("headrace_proto.errors.ServerError") and "unguarded.py" in last
-    assert 'under if __name__ == "__main__":' in last
-    guarded = tmp_path / "guarded.py"
-    text = unguarded.read_text()
-    at = text.index("with hs.run")
-    body = "".join(f"    {line}\n" for line in text[at:].splitlines())
-    guarded.write_text(f'{text[:at]}if __name__ == "__main__":\n{body}')
-    done = warm_run(guarded, serves=True)
-    assert done.stdout == f"{list(range(0, 24, 2))}\n", done.stderr
-
-
 FORKS = """
 import os, sys, warnings
 import headrace
@@ -411,46 +392,6 @@ def test_a_feed_that_is_not_that_of_the_state_is_refused_unless_that_is_allowed(
         hs.run(numbered().batch(3), state_dir=state, durability="process")
     hs.run(numbered().batch(3), state_dir=state, durability="off").close()
     hs.run(BATCHES, state_dir=state, durability="process").close()
-
-
-def test_a_function_with_another_body_is_refused_unless_that_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    caplog.set_level(logging.WARNING, "headrace.server")
-    file, state = tmp_path / "mine.py", tmp_path / "state"
-    pipeline = numbered().map(f"{file}:f", schema={"i": hs.scalar("int64")}).batch(4)
-    body = "def f(example):\n    return {'i': example['i'] + 1}\n"
-
-    def served(**options: Any) -> list[int]:
-        with hs.run(pipeline, state_dir=state, durability="process", **options) as server:
-            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
-                return [int(i) for i in next(feed)["i"]]
-
-    file.write_text(body)
-    assert served() == [1, 2, 3, 4]
-    file.write_text("# A word.\n\n" + body.replace("):\n", "):\n    'Its text.'\n"))
-    assert served() == [5, 6, 7, 8]
-    # Of another length: Python keeps compiled code of a file with the same size and second.
-    file.write_text(body.replace("+ 1", "- 1 - 0"))
-    with pytest.raises(ServerError, match=rf"the function {file}:f was changed.*allow_config_ch"):
-        served()
-    assert served(allow_config_change=True) == [7, 8, 9, 10]
-    hs.run(pipeline, state_dir=state, durability="process").close()
-    file.write_text(body)
-    with pytest.raises(ServerError, match="was changed"):
-        served()
-
-
-def test_a_worker_that_restarts_with_another_function_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    file = tmp_path / "mine.py"
-    file.write_text("def f(example):\n    return example\n")
-    with hs.run(numbered().map(f"{file}:f").batch(4)) as server:
-        file.write_text("def f(example):\n    return {**example}\n")
-        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
-        assert rows(server) == list(range(12))
-        eventually(lambda: f"the function {file}:f was changed" in caplog.text)
 
 
 def test_a_server_started_on_a_state_directory_does_not_repeat_committed_batches(tmp_path: Path):

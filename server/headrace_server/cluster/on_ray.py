@@ -27,9 +27,6 @@ from ..arguments import declared, share_in
 from ..files.extras import require
 from ..front.keyring import TRAINERS
 from ..pipeline.builder import Pipeline
-from ..pipeline.by_source import sources_of
-from ..pipeline.declaration import Declaration
-from ..pipeline.fingerprint import function_names
 from ..process.option import Option
 from ..process.settings import RunSettings
 from ..process.statuses import joined_feed
@@ -136,9 +133,9 @@ def on_ray(
     where their trainers are; feeds with states are taken back to the last snapshot that all servers
     have put at ``snapshots``, or to their beginning, and trainers get ``FeedRewound``.
 
-    ``runtime_env`` is Ray's, for the servers; without it they have that of this program.  Functions
-    of the file that is run are imported as a module of the working directory.  Trainers and servers
-    have keys of their own unless ``insecure``.  ``state_dir`` must lie where all nodes see it.
+    ``runtime_env`` is Ray's, for the servers; without it they have that of this program.
+    Trainers and servers have keys of their own unless ``insecure``.  ``state_dir`` must lie where
+    all nodes see it.
 
     All further ``options`` are those of ``hs.run``.
     """
@@ -162,8 +159,7 @@ def on_ray(
     plan = SharePlan(
         name=f"{next(iter(declarations))}-{secrets.token_hex(4)}",
         servers=servers,
-        pipelines={name: _by_module(one) for name, one in declarations.items()},
-        sources=sources_of(declarations.values()),
+        pipelines={name: one.packed().to_plain() for name, one in declarations.items()},
         options={**options, "workers": workers, "partitions": partitions, "insecure": insecure},
         keys={} if insecure else _keys(),
     )
@@ -209,36 +205,6 @@ def _check_free(feeds: Iterable[str]) -> None:
         taken = {*feeds} & {*named["name"].split(",")}
         if named["namespace"] == RAY_NAMESPACE and taken:
             raise ValueError(f"another hs.on_ray serves feed {min(taken)!r} on this cluster")
-
-
-def _by_module(declaration: Declaration) -> Any:
-    """Return a declaration as plain data, with functions named by modules, not by files."""
-    names = {name: _module_of(name) for name in function_names(declaration)}
-
-    def renamed(value: Any) -> Any:
-        if isinstance(value, str):
-            return names.get(value, value)
-        if isinstance(value, (list, tuple)):
-            return [renamed(one) for one in value]
-        if isinstance(value, dict):
-            return {key: renamed(one) for key, one in value.items()}
-        return value
-
-    return renamed(declaration.to_plain())
-
-
-def _module_of(name: str) -> str:
-    """Return the name of a function by the module that its file is in the working directory."""
-    place, _, function = name.rpartition(":")
-    if not place.endswith(".py"):
-        return name
-    path = os.path.relpath(place)
-    if path.startswith(os.pardir):  # beside the program that is run, whose directory is on the path
-        path = os.path.basename(place)
-    parts = path.removesuffix(".py").split(os.sep)
-    if not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{name}: {path} is no module that another node can import")
-    return f"{'.'.join(parts)}:{function}"
 
 
 def _keys() -> dict[str, str]:

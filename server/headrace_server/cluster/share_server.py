@@ -29,7 +29,6 @@ from headrace_proto.address import RAY_NAMESPACE
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import write_durably
-from ..pipeline.by_source import take_sources
 from ..pipeline.declaration import Declaration
 from ..process.settings import RunSettings
 from ..server import Server, start
@@ -57,7 +56,6 @@ class SharePlan:
     name: str  # names its state directories apart from those of others
     servers: int
     pipelines: Mapping[str, Any]  # declarations, as plain data
-    sources: Mapping[str, str]  # functions that were given by their text
     options: Mapping[str, Any]  # of hs.run
     keys: Mapping[str, str]  # texts of files, by their path in the directory of keys
 
@@ -181,7 +179,6 @@ class ShareServer:
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as opened:
                     opened.write(text)
-        take_sources(plan.sources)
         keep = partial(self._ask, "keep", self._number)
         forwarder = Forwarder(str(self._private / "mirror"), keep, self._fail)
         self._open.callback(forwarder.close)

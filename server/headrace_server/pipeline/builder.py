@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from headrace_proto.gone import absent
 
 from .declaration import Declaration, Policy, Shape, jsonable
+from .function_names import Sent
 from .segmenting import Sequencing
 from .signatures import checking
 
@@ -32,6 +33,11 @@ _SHAPES = (
     ".batch_sequences_with_states(input_key, input_sequences, input_context, …), "
     ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)"
 )
+
+
+def _compared(value: Any) -> Any:
+    """Return a stand-in for a byte string or a function; equal for the same function only."""
+    return [value.name, id(value.function)] if isinstance(value, Sent) else jsonable(value)
 
 
 class Pipeline(Sequencing):
@@ -114,7 +120,7 @@ class Pipeline(Sequencing):
     def _identity(self) -> str:
         shape = self._shape or Shape("", {})
         whole = Declaration(self._source, self._order, self._stages, shape, self._policy)
-        return json.dumps([whole.to_plain(), self._repeated], sort_keys=True, default=jsonable)
+        return json.dumps([whole.to_plain(), self._repeated], sort_keys=True, default=_compared)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pipeline):

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field
 
+from .function_names import Sent, packed
+
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: Stages that make of an example the same in every epoch.
@@ -192,6 +194,11 @@ class Declaration:
             Policy(**plain["policy"]),
         )
 
+    def packed(self) -> Declaration:
+        """Return the pipeline with its functions as they are now.  TypeError names one that can not
+        be sent."""
+        return Declaration.from_plain(packed(self.to_plain()))
+
     def uncounted(self) -> str:
         """Return why the number of examples does not show that of batches; "" where it does."""
         if self.shape.kind != "batch":
@@ -236,7 +243,9 @@ def digest(plain: Plain) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a stand-in for a byte string, in JSON that is only compared."""
+    """Return a stand-in for a byte string or a function, in JSON that is only compared."""
+    if isinstance(value, Sent):
+        return value.name
     if isinstance(value, bytes):
         return {"bytes": hashlib.blake2b(value, digest_size=16).hexdigest()}
     raise TypeError(f"a declaration holds plain data, not {type(value).__name__}")

@@ -1,9 +1,12 @@
-"""User code is named, never sent: every process imports it by the name that is declared.
+"""User functions: named where an import finds them, else sent by value.
 
-    def in a module            package.module:function, package.module:Class.function
-    def in a file that is run  /absolute/path/file.py:function
-    def that is given by its source text     a module that hs.run writes, see by_source.py
-    lambda, local function, partial, bound method, callable object      refused, with the remedy
+    def of a module                package.module:function        each process imports it
+    def of a file that is served   /absolute/path/file.py:function   each process loads the file
+    any other callable             Sent: a name, and what cloudpickle makes of it
+
+The others are lambdas, closures, functions of ``__main__`` and of notebooks, partials, bound
+methods and callable objects.  They go from the process of the user to processes that it starts,
+never through a socket of a trainer.
 
 A file is loaded once per process, as a module of a private name, so that ``if __name__ ==
 "__main__":`` in it does not run.  Its directory joins the end of ``sys.path``: modules that lie
@@ -16,9 +19,8 @@ import functools
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import os
-import re
+import pickle
 import sys
 import threading
 import traceback
@@ -26,12 +28,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headrace_proto.errors import kind_of, near
+import msgpack
 
-_REMEDY = "put a def at the top level of a module, and give that"
+from headrace_proto.errors import brief, kind_of, near
+
 _PREFIX = "headrace_file_"
-#: A module of by_source.py: its name ends in a digest of its text.
-_BY_SOURCE = re.compile(r"\b(headrace_source_\w+)_[0-9a-f]{12}(?=:)")
+#: The type of a msgpack extension that holds a function which is sent by value.
+_EXTENSION = 1
 #: The directories of this package and of Python's modules, and the names of those of packages.
 _HEADRACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
@@ -40,91 +43,138 @@ _loading = threading.RLock()
 _paths: dict[str, str] = {}  # private module name -> file
 
 
-def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str:
-    """Return the name by which another process finds a function.  TypeError for one without;
-    ValueError for a string that is no such name.  Both begin with the ``argument`` it is of."""
-    try:
-        return _name_of(fn)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{argument}: {error}") from None
+class Sent:
+    """A function that is sent by value.  ``name`` is for people and for comparisons."""
+
+    def __init__(
+        self, name: str, function: Any = None, data: bytes = b"", files: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.function = function
+        self._data = data  # of cloudpickle, once it is packed
+        self._files = files  # that must be loaded before
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sent):
+            return NotImplemented
+        mine, theirs = (self.name, self._data), (other.name, other._data)
+        return mine == theirs and self.function is other.function
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __deepcopy__(self, _: Any) -> Sent:
+        return self
+
+    def __reduce__(self) -> Any:
+        packed = self.packed()
+        return Sent, (packed.name, None, packed._data, packed._files)
+
+    def packed(self) -> Sent:
+        """Return the function as it is now, as bytes.  TypeError names what can not be pickled."""
+        if self._data:
+            return self
+        import cloudpickle
+
+        if (main := sys.modules.get("__mp_main__")) is not None:  # of a spawned process
+            cloudpickle.register_pickle_by_value(main)
+        try:
+            data = cloudpickle.dumps(self.function)
+        except Exception as error:
+            raise TypeError(
+                f"{self.name} can not be sent to the processes of the server, since it holds what "
+                f"can not be pickled: {brief(str(error), 300)}.  Make that inside of the function, "
+                "or give a function of a module, which workers import"
+            ) from error
+        files = tuple(path for name, path in _paths.items() if name.encode() in data)
+        return Sent(self.name, None, data, files)
+
+    def to_extension(self) -> msgpack.ExtType:
+        packed = self.packed()
+        plain = [packed.name, packed._data, packed._files]
+        return msgpack.ExtType(_EXTENSION, msgpack.packb(plain))
+
+    def load(self) -> Any:
+        """Return the function.  ImportError names what its process lacks."""
+        if self.function is None:
+            for file in self._files:
+                load_file(file)
+            try:
+                self.function = pickle.loads(self._data)  # noqa: S301 - of the user's own process
+            except Exception as error:
+                raise ImportError(
+                    f"{self.name} can not be made in this process: {error_with_place(error)}"
+                ) from error
+        return self.function
 
 
-def _name_of(fn: Callable[..., Any] | str) -> str:
+def from_extension(kind: int, data: bytes) -> Any:
+    """Return the function of a msgpack extension, for the private pipe of a worker."""
+    if kind != _EXTENSION:
+        raise ValueError(f"there is no extension {kind}")
+    name, pickled, files = msgpack.unpackb(data)
+    return Sent(name, None, pickled, tuple(files))
+
+
+def to_extension(value: Any) -> msgpack.ExtType:
+    """Return the msgpack extension of a function, for the private pipe of a worker."""
+    if isinstance(value, Sent):
+        return value.to_extension()
+    raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
+
+
+def packed(plain: Any) -> Any:
+    """Return plain data with all functions as bytes, so that they stay as they are now."""
+    if isinstance(plain, Sent):
+        return plain.packed()
+    if isinstance(plain, list | tuple):
+        return type(plain)(map(packed, plain))
+    if isinstance(plain, dict):
+        return {key: packed(value) for key, value in plain.items()}
+    return plain
+
+
+def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str | Sent:
+    """Return the name by which another process imports a function, or the function to be sent.
+
+    TypeError for what is no function, ValueError for a string of another form than a name.  Both
+    begin with the ``argument`` it is of.
+    """
     if isinstance(fn, str):
-        return _checked(fn)
+        try:
+            module, attribute = _split(fn)
+        except ValueError as error:
+            raise ValueError(f"{argument}: {error}") from None
+        return f"{os.path.abspath(module)}:{attribute}" if _is_file(module) else fn
     if not callable(fn):
-        raise TypeError(f"{fn!r:.80} is {kind_of(fn)}: neither a function nor a name")
-    from .by_source import is_by_source, name_by_source
+        raise TypeError(
+            f"{argument}: {fn!r:.80} is {kind_of(fn)}: neither a function nor a name of one"
+        )
+    home, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if isinstance(home, str) and isinstance(qualname, str):
+        found = _walk(sys.modules.get(home), qualname)
+        if found is fn and home not in ("__main__", "__mp_main__"):
+            return f"{_paths.get(home, home)}:{qualname}"
+    return Sent(_shown_name(fn), fn)
 
-    if is_by_source(fn):
-        return name_by_source(fn)
-    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if fault := _fault_of(fn, module, qualname):
-        raise _refused(fn, fault)
-    assert isinstance(module, str)
-    return f"{_place(fn, module, sys.modules.get(module))}:{qualname}"
 
-
-def _fault_of(fn: Any, module: Any, qualname: Any) -> str:
-    """Return the reason why no import finds a function, or ""."""
+def _shown_name(fn: Any) -> str:
     if isinstance(fn, functools.partial):
-        raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
-    if inspect.ismethod(fn):
-        return "is bound to an object, which stays in this process"
-    if not isinstance(qualname, str):
-        return f"is an object of {type(fn).__name__}, which no import finds"
-    if "<lambda>" in qualname:
-        return "is a lambda, which no import finds"
-    if "<locals>" in qualname:
-        return "is defined inside of another function, where no import finds it"
-    if not isinstance(module, str):
-        return "belongs to no module"
-    if _walk(sys.modules.get(module), qualname) is not fn:
-        return f"is not what {module}:{qualname} is now (was it decorated, or defined again?)"
-    return ""
-
-
-def _refused(fn: Any, why: str, remedy: str = _REMEDY) -> TypeError:
-    return TypeError(
-        f"{fn!r:.120} {why}. User code is named, never sent, and workers import it: {remedy}"
-    )
+        return f"partial({_shown_name(fn.func)})"
+    of = fn if isinstance(getattr(fn, "__qualname__", None), str) else type(fn)
+    return f"{of.__module__ or 'builtins'}:{of.__qualname__}"
 
 
 def _walk(holder: Any, qualname: str) -> Any:
     for part in qualname.split("."):
         holder = getattr(holder, part, None)
     return holder
-
-
-def _place(fn: Any, module: str, holder: ModuleType | None) -> str:
-    """Return the module or the file that a function is imported from."""
-    if module in _paths:
-        return _paths[module]
-    if module not in ("__main__", "__mp_main__"):
-        return module
-    spec = getattr(holder, "__spec__", None)
-    if spec is not None and spec.name != "__main__":  # python -m package.module
-        return str(spec.name)
-    file = getattr(holder, "__file__", None)
-    if not isinstance(file, str) or not os.path.isfile(file):
-        raise _refused(
-            fn,
-            "is defined in a session or a notebook's cell, which has no file",
-            "write @hs.by_source above its def, or put it in a module (in a notebook: a cell that "
-            "begins with %%writefile my_functions.py) and import it from there",
-        )
-    return os.path.abspath(file)
-
-
-def stable_name(text: str) -> str:
-    """Return a name, or a text with names, without parts that depend on a source text."""
-    return _BY_SOURCE.sub(r"\1", text)
-
-
-def _checked(name: str) -> str:
-    """Return a name given as a string, with the path made absolute."""
-    module, attribute = _split(name)
-    return f"{os.path.abspath(module)}:{attribute}" if _is_file(module) else name
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -144,8 +194,10 @@ def _is_file(module: str) -> bool:
     return module.endswith(".py")
 
 
-def resolve(name: str) -> Any:
+def resolve(name: str | Sent) -> Any:
     """Return the object of a name.  ImportError names a missing part or an import's error."""
+    if isinstance(name, Sent):
+        return name.load()
     module, attribute = _split(name)
     found: Any = load_file(module) if _is_file(module) else _import(module, name)
     for part in attribute.split("."):

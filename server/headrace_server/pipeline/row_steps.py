@@ -3,7 +3,7 @@
     .map        one for one             .filter     one or none         .select   fewer columns
     .flat_map   any number for one      .unbatch    each of its rows
 
-Functions are named and not sent: workers import them.
+Workers import functions of modules; others are sent to them, see function_names.py.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class _Shown(reprlib.Repr):
     def repr_Feature(self, feature: Feature, level: int) -> str:
         return str(feature.field)
 
-    def repr_function(self, function: Any, level: int) -> str:
-        return repr(name_of(function))
+    def repr_instance(self, value: Any, level: int) -> str:
+        return repr(name_of(value)) if callable(value) else super().repr_instance(value, level)
 
     def repr_list(self, listed: list[Any], level: int) -> str:
         if listed and isinstance(listed[0], Mapping):

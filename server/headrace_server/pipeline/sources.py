@@ -253,7 +253,7 @@ def from_function(
 
     With ``shards`` it is called once for each shard, with its number as ``shard`` and, if ``fn``
     takes that, the number of shards as ``num_shards``; several partitions then share the source.
-    Workers must be able to import ``fn``; arguments are plain data.
+    Arguments are plain data.
 
     With ``batched=True`` it yields dicts of arrays ``[n, …]`` instead: n examples at once, without
     a Python object for each row.  Batches may differ in n.

@@ -38,6 +38,8 @@ import msgpack
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
+from ..pipeline.function_names import from_extension
+
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_S = 0.5
@@ -83,7 +85,7 @@ class Pipe(ABC):
         self._reporting = threading.Lock()
 
     def read_config(self) -> Any:
-        return msgpack.unpackb(self._read(), strict_map_key=False)
+        return msgpack.unpackb(self._read(), strict_map_key=False, ext_hook=from_extension)
 
     def _read(self) -> bytes:
         """Return the next message; end the child where there is none any more."""

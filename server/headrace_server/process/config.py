@@ -29,8 +29,6 @@ class FeedConfig:
     generation: int = 0  # number of times it was taken back to a snapshot
     snapshot: str = ""  # the snapshot to which it was last taken back
     untouched: bool = False  # whether this start of the server began with that rewind
-    functions: Any = None  # the stored description of its functions, see function_digests.py
-    may_change: bool = False  # whether its functions may have changed since
     share: Share = WHOLE  # the share of the partitions that this server owns
 
     @property

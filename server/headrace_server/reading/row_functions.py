@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError, brief, kind_of
 
 from ..pipeline.examples import names_fault
 from ..pipeline.forks import own
-from ..pipeline.function_names import error_with_place, resolve
+from ..pipeline.function_names import Sent, error_with_place, resolve
 from .chunk import Chunk
 from .function_draws import Draws
 from .reader import BadRecords, fault_of
@@ -32,7 +32,7 @@ class RowFunction:
 
     def __init__(
         self,
-        name: str,
+        name: str | Sent,
         label: str,
         reason: str,
         vectorized: bool = False,
@@ -43,7 +43,7 @@ class RowFunction:
         if not callable(function):
             raise ImportError(f"{label} is {kind_of(function)}, not a function")
         self.call: Callable[..., Any] = own(function)
-        self.name, self.label, self.reason = name, label, reason
+        self.name, self.label, self.reason = str(name), label, reason
         self.vectorized, self.draws = vectorized, draws
 
     def fault(

@@ -17,14 +17,12 @@ import os
 import time
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
-from .function_digests import note_functions, noted_functions
 from .mirror import Mirrored
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
@@ -157,18 +155,9 @@ class Durable:
                 generation=was.generation,
                 snapshot=was.snapshot,
                 untouched=feed.name in untouched,
-                functions=noted_functions(self._of(feed.name)),
-                may_change=self._allow_change,
             )
             feeds.append(noted)
         return dataclasses.replace(config, feeds=tuple(feeds))
-
-    def note_functions(self, feed: str, functions: Mapping[str, Any]) -> None:
-        """Store the digests of a feed's functions beside its state."""
-        note_functions(self._of(feed), functions)
-
-    def _of(self, feed: str) -> Path:
-        return self.path / "feeds" / feed
 
     def close(self) -> None:
         self._state.close()

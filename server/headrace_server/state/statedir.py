@@ -6,7 +6,6 @@ terms.json                    number of starts and their last terms, twice, so t
 trainers-K                    how many trainers are at work at owner K, see front_owner.py
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
-feeds/NAME/functions.json     digests of its functions, see function_digests.py
 feeds/NAME/quarantine.json    left-out examples: they killed workers, or an operator skipped them
 feeds/NAME/flight/            the flight record, see flight/flight_file.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
@@ -33,7 +32,6 @@ from headrace_proto.placement import WHOLE, Share, next_term
 
 from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import jsonable
-from ..pipeline.function_names import stable_name
 from ..process.config import FeedConfig
 
 logger = logging.getLogger("headrace.worker")
@@ -251,7 +249,7 @@ def described(feed: FeedConfig) -> dict[str, Any]:
     }
     if feed.share != WHOLE:
         whole[SHARE] = feed.share
-    described: dict[str, Any] = json.loads(stable_name(json.dumps(whole, default=jsonable)))
+    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
     return described
 
 

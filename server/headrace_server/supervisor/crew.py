@@ -26,6 +26,7 @@ from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
+from ..pipeline.function_names import to_extension
 from ..process.child import Child, ChildProcess, end, environment
 from ..process.in_thread import InThread
 from ..process.worker_diary import Entry
@@ -95,7 +96,7 @@ class Crew:
         with self.lock:
             self.posts = posts
             if self._front is not None:  # else the server has failed
-                self._front.configure(msgpack.packb(config.to_plain(), use_bin_type=True))
+                self._front.configure(msgpack.packb(config.to_plain(), default=str))
         for post in posts:
             self._fill(post)
 
@@ -138,7 +139,7 @@ class Crew:
         self._deaths.begin()
 
     def _spawn(self, name: str, module: str, message: Mapping[str, Any]) -> Child:
-        config = msgpack.packb(message, use_bin_type=True)
+        config = msgpack.packb(message, default=to_extension)
         made = InThread if self.starts.config.in_process else ChildProcess
         child: Child = made(module, name, config, self.on_event, environment())
         self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]

@@ -26,7 +26,6 @@ from ..process.counts import added
 from ..process.statuses import EventStatus, PartitionCounts
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
-from ..state.function_digests import changed_functions
 from .asks import FRONT
 from .liveness import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
@@ -67,7 +66,6 @@ class Feeds:
     durable: Durable | None
 
     def __post_init__(self) -> None:
-        self._functions: dict[str, dict[str, Any]] = {}  # by feed, the digests that came first
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first
         self.failure: HeadraceError | None = None  # of the server
         self.addresses: list[str] = []  # on which the front listens; none before it does
@@ -177,19 +175,6 @@ class Feeds:
     def passed(self, owner: int, feed: str, rows: list[int]) -> None:
         """Note that a worker has worked through these rows."""
         self.quarantine.passed(feed, rows)
-
-    def functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
-        """Note the user's functions that a worker runs, which may differ from those before."""
-        first = self._functions.setdefault(feed, functions)
-        if changed := changed_functions(first, functions):
-            text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"
-            logger.warning("%s", text)
-            self.note("functions changed", text)
-        elif self.durable is not None:
-            try:
-                self.durable.note_functions(feed, first)
-            except OSError as error:
-                logger.warning("a later start can not compare the functions of %r: %s", feed, error)
 
     # Deaths
 

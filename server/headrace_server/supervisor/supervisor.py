@@ -32,7 +32,6 @@ from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
 from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
-from ..pipeline.by_source import write_sources
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.rundir import RunDirectory
@@ -101,7 +100,6 @@ class Supervisor:
             "over": feeds.over,
             "bad": feeds.bad,
             "passed": feeds.passed,
-            "functions": lambda owner, **of: feeds.functions(self._crew.posts[owner].name, **of),
             "answer": self._asks.answer,
             "snapshot": lambda owner, **of: self._requests.on_snapshot(owner, **of),
             "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
@@ -135,7 +133,6 @@ class Supervisor:
                 raise feeds.unusable
         self._starts.config = begin(self._config)
         self._starts.begin_all()
-        write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin()
         self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the front to start")
         self.addresses = feeds.addresses

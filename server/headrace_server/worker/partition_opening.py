@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,11 @@ from ..making.compose import compose
 from ..making.left_out_rows import LeftOut
 from ..making.partition_run import Run
 from ..making.slab import Slab
-from ..pipeline.fingerprint import fingerprints
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from ..reading.trace import NO_TRACING, NoTracing, Tracing
-from ..state.function_digests import check_functions
 from .commits import Stores
 from .guard import Guard, ReportPassed
 
@@ -54,7 +52,6 @@ class Life:
     diary: Diary
     marks: Mapping[str, Any]
     passed: ReportPassed
-    functions: Callable[[str, Any], None]
 
 
 class Opener:
@@ -76,7 +73,6 @@ class Opener:
         read_only = self._replay is not None
         self._cache = IndexCache(str(index), self._indexed, read_only, copies)
         self._logged = time.monotonic()
-        self._functions: dict[str, Any] | None = None  # by feed
         self._readers: dict[str, Reader] = {}
         self.guards: dict[str, Guard] = {}
         self._flight = flight
@@ -112,7 +108,6 @@ class Opener:
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)
         if reader is None:
-            self._check_functions(config)
             skips = config.declaration.policy.on_bad_example == "skip"
             bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter)
             source = config.declaration.source
@@ -135,17 +130,6 @@ class Opener:
             self.guards[config.name] = guard
             self._readers[config.name] = reader
         return reader
-
-    def _check_functions(self, config: FeedConfig) -> None:
-        """Raise ConfigChanged if functions differ from those that made the feed's state."""
-        if self._functions is None:  # of all feeds, before a function runs and changes a value
-            every = self._begun.config.feeds
-            self._functions = {one.name: fingerprints(one.declaration) for one in every}
-        functions = self._functions[config.name]
-        if functions:
-            if not self._begun.number:  # the supervisor compares functions of later lives
-                check_functions(config.name, config.functions, functions, config.may_change)
-            self._begun.functions(config.name, functions)
 
     def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
         declaration, guard = config.declaration, self.guards[config.name]

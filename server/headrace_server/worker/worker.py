@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..pipeline.by_source import source_directory
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import LOG_FORMAT, ParentPipe, Pipe
 from ..process.config import RunConfig
@@ -40,12 +39,7 @@ def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda work
     def passed(feed: str, rows: list[int]) -> None:
         pipe.report("passed", feed=feed, rows=rows)
 
-    def functions(feed: str, found: Any) -> None:
-        pipe.report("functions", feed=feed, functions=found)
-
     config = RunConfig.from_plain(plain["run"])
-    sources = str(source_directory(config.directory))
-    sys.path.append(sources)
     life = Life(
         config=config,
         worker=plain["worker"],
@@ -53,7 +47,6 @@ def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda work
         diary=Diary(plain["diary"]),
         marks=plain["marks"],
         passed=passed,
-        functions=functions,
     )
     worker = Owner(life, pipe, plain["begun"])
     started(worker)
@@ -62,7 +55,6 @@ def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda work
             worker.run()
         worker.close()
     finally:
-        sys.path.remove(sources)
         worker.release()
 
 

@@ -1,15 +1,24 @@
-"""User code is found by its name in any process, or refused with the reason."""
+"""User code is found by its name in any process, or sent there by value."""
 
+import copy
 import functools
 import json
-import subprocess
 import sys
+import threading
 
+import msgpack
 import numpy as np
 import pytest
 
-from headrace_server.pipeline.function_names import error_with_place, load_file, name_of, resolve
-from tests.patience import PATIENCE_S
+from headrace_server.pipeline.function_names import (
+    Sent,
+    error_with_place,
+    from_extension,
+    load_file,
+    name_of,
+    resolve,
+    to_extension,
+)
 
 
 def double(x):
@@ -92,28 +101,52 @@ def test_the_name_is_module_and_qualified_name():
     assert name_of(Tools.halve) == f"{__name__}:Tools.halve"
 
 
+HERE = __name__
+
+
 @pytest.mark.parametrize(
-    ("fn", "text"),
+    ("fn", "name"),
     [
-        (lambda x: x, "is a lambda"),
-        (local(), "defined inside of another function"),
-        (functools.partial(double, 1), "is a partial.* write a def that calls it"),
-        (Tools().method, "is bound to an object"),
-        ([].append, "belongs to no module"),
-        (Tools(), "is an object of Tools"),
-        (original_hidden, "is not what .*:hidden is now"),
-        (wrapped, "is not what .*:double is now"),
-        (3, "neither a function nor a name"),
+        (lambda x: x, f"{HERE}:<lambda>"),
+        (local(), f"{HERE}:local.<locals>.inner"),
+        (functools.partial(double), f"partial({HERE}:double)"),
+        (Tools().method, f"{HERE}:Tools.method"),
+        (Tools(), f"{HERE}:Tools"),
+        (original_hidden, f"{HERE}:hidden"),
+        (wrapped, f"{HERE}:double"),
+        ([].append, "builtins:list.append"),
     ],
 )
-def test_a_module_that_can_not_be_imported_is_refused_with_the_reason(fn, text):
-    with pytest.raises(TypeError, match=f"^labels: .*{text}"):
-        name_of(fn, "labels")
+def test_what_no_import_finds_is_sent_with_a_name_for_people(fn, name):
+    sent = name_of(fn)
+    assert isinstance(sent, Sent)
+    assert str(sent) == name and resolve(sent) is fn
+    wire = msgpack.packb([sent], default=to_extension)
+    (there,) = msgpack.unpackb(wire, ext_hook=from_extension)
+    assert there == sent.packed() and str(there) == name
+    assert resolve(there)(3) == fn(3)
 
 
-def test_a_refusal_gives_the_remedy():
-    with pytest.raises(TypeError, match=r"named, never sent.*put a def at the top level"):
-        name_of(lambda x: x)
+def test_the_packed_form_holds_a_function_as_it_was():
+    factor = 2
+    sent = name_of(lambda x: factor * x)
+    before, factor = sent.packed(), 5
+    assert (resolve(before)(1), resolve(sent.packed())(1)) == (2, 5)
+    assert copy.deepcopy(sent) == sent != before
+
+
+def test_what_can_not_be_pickled_is_named_with_the_reason():
+    lock = threading.Lock()
+    sent = name_of(lambda x: lock)
+    with pytest.raises(TypeError, match=rf"^{HERE}:\S*<lambda> can not be sent .*'_thread.lock'"):
+        sent.packed()
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"^labels: 3 is an int: neither a function nor a name"):
+        name_of(3, "labels")
+    with pytest.raises(ValueError, match=r"^labels: 'x' is not of the form"):
+        name_of("x", "labels")
 
 
 def test_strings_are_checked_for_their_form_only(tmp_path, monkeypatch):
@@ -183,42 +216,3 @@ def test_the_exception_of_an_import_is_in_the_error(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ImportError, match=r"not_installed_anywhere.*needs_more\.py:1\)$"):
         resolve("needs_more:f")
-
-
-def run(tmp_path, *arguments):
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
-    )
-    return done.stdout.strip(), done.stderr
-
-
-SCRIPT = """
-from headrace_server.pipeline.function_names import name_of
-def f(x):
-    return x
-if __name__ == "__main__":
-    print(name_of(f))
-"""
-
-
-def test_a_function_of_a_script_is_named_by_the_file(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    assert run(tmp_path, "train.py")[0] == f"{tmp_path}/train.py:f"
-
-
-def test_a_function_of_a_module_that_is_run_is_named_by_the_module(tmp_path):
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "train.py").write_text(SCRIPT)
-    assert run(tmp_path, "-m", "pack.train")[0] == "pack.train:f"
-
-
-def test_a_function_of_a_session_is_refused(tmp_path):
-    out, err = run(tmp_path, "-c", SCRIPT)
-    assert out == ""
-    assert "session or a notebook's cell, which has no file" in err
-    assert "@hs.by_source" in err and "%%writefile" in err

@@ -60,7 +60,6 @@ def test_a_sequence_serves_where_its_length_counts(name):
         ("text", {"sequence": True}, ValueError, "a='text'.*one number per example, or a sequence"),
         ("p", {"integer": True}, TypeError, "a='p' is float32.*; it must be of integers"),
         ("a.b:", {}, ValueError, "^a: 'a.b:' is not of the form module:name"),
-        (lambda columns: 0, {}, TypeError, "^a: <.* is a lambda, which no import finds"),
         (None, {"constant": (0, 1)}, TypeError, "name, a function of the columns or a number"),
     ],
 )

@@ -20,7 +20,6 @@ from headrace_proto.errors import ServerError
 from headrace_server.process.child import ChildProcess
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
-from headrace_server.state.durable import Durable
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
 from headrace_server.supervisor.crew import Crew
@@ -313,20 +312,6 @@ def test_no_worker_of_a_life_that_has_ended_is_started(
     supervisor.stop()
     may_go_on.set()
     assert done.wait(PATIENCE_S) and supervisor.pids() == {}
-
-
-def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    def full(durable: Durable, feed: str, functions: Any) -> None:
-        raise OSError(28, "no room")
-
-    monkeypatch.setattr(Durable, "note_functions", full)
-    pipeline = hs.from_examples([{"i": k} for k in range(12)]).map(same).batch(4)
-    with hs.run(pipeline, workers=0, state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            assert sum(batch.rows for batch in feed) == 12
-    assert "can not compare the functions of 'default': [Errno 28] no room" in caplog.text
 
 
 def test_stops_from_several_threads_are_one(start: Start):

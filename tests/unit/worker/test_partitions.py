@@ -36,7 +36,6 @@ def opened(
         diary=Diary(DiaryFile(directory / "diary").path),
         marks={},
         passed=lambda feed, rows: None,
-        functions=lambda feed, functions: None,
     )
     partitions = Partitions(begun, sent.append)
     partitions.open("f", 0)
