@@ -28,7 +28,6 @@ from .process.rundir import RunDirectory
 from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .process.statuses import SeenServer
 from .state.durable import Durable
-from .state.mirror import Mirrored
 from .supervisor.local_servers import LocalServer, refuse_taken
 from .supervisor.supervisor import Supervisor
 from .watch.http import HttpOptions, HttpService
@@ -241,10 +240,6 @@ class Server:
         for one in self._every:
             one.restart(feed, force)
 
-    def _take_back(self, feed: str, snapshot: str) -> None:
-        """Take this server's share of a feed back to a snapshot of this name."""
-        self._supervisor.restart(feed, force=True, snapshot=snapshot)
-
     def close(self) -> None:
         """Stop all processes and remove the shared memory.
 
@@ -286,8 +281,8 @@ def run(settings: RunSettings) -> Server:
     return start(settings)
 
 
-def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
-    """Start a server.  ``mirrored``: where copies of its state outside of this host go."""
+def start(settings: RunSettings) -> Server:
+    """Start a server."""
     refuse_in_worker("hs.run")
     in_process = not settings.workers
     if in_process:
@@ -323,7 +318,6 @@ def start(settings: RunSettings, mirrored: Mirrored | None = None) -> Server:
         settings.keep_snapshots,
         settings.allow_config_change,
         share,
-        mirrored,
     )
     return Server(
         config,

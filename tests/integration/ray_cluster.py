@@ -36,7 +36,7 @@ def tell(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def plain(cluster: Cluster) -> None:
+def plain(cluster: Cluster, state: Path) -> None:
     """Read a feed over four nodes, of which one is lost."""
     sys.path.insert(0, os.getcwd())
     import feeds
@@ -44,7 +44,9 @@ def plain(cluster: Cluster) -> None:
     rows: list[int] = []
     nodes = set()
     with (
-        hs.on_ray({"numbers": feeds.numbers()}, servers=4, resources={"CPU": 0.5}) as servers,
+        hs.on_ray(
+            {"numbers": feeds.numbers()}, servers=4, resources={"CPU": 0.5}, state_dir=state
+        ) as servers,
         headrace.connect(servers.address, commit="explicit", timeout=PATIENCE_S) as feed,
     ):
         nodes = {feeds.node_of(actor) for actor in servers._servers}
@@ -90,7 +92,7 @@ def main(directory: Path, example: str) -> None:
         for _ in range(3):
             cluster.add_node(**NODE)
         ray.init(address=cluster.address, runtime_env={"working_dir": "."}, log_to_driver=False)
-        plain(cluster)
+        plain(cluster, directory / "state")
         cluster.add_node(**NODE)
         train(cluster, directory, example)
     finally:

@@ -30,10 +30,11 @@ class Handle:
 
     def __init__(self, cluster: RayStandIn, kind: type, values: tuple[Any, ...]) -> None:
         self.cluster, self._kind, self._values = cluster, kind, values
-        self.start()
+        self.start(again=False)
 
-    def start(self) -> None:
+    def start(self, again: bool = True) -> None:
         self.node = self.cluster.node = f"node{next(self.cluster.nodes)}"
+        self.cluster.reconstructed = again
         self.object = self._kind(*self._values)
 
     def __getattr__(self, name: str) -> Call:

@@ -10,7 +10,6 @@ import importlib
 import itertools
 import os
 import random
-import shutil
 import sys
 import tempfile
 import threading
@@ -25,12 +24,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace import address_lookup
-from headrace_server.cluster.directory import Directory
 from headrace_server.process.child import Child
+from headrace_server.state.durable import term_by_clock
 from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
-from .serving import await_next_term
 
 _LESS = {"workers": 0, "partitions": 4, "insecure": True}
 
@@ -49,28 +47,12 @@ def numbers(count: int = 48) -> hs.Pipeline:
     return hs.from_examples([{"x": i} for i in range(count)]).shuffle(seed=7).batch(2)
 
 
-def sums() -> hs.Pipeline:
-    """Sequences whose state is the sum so far."""
-    examples = [{"key": f"k{i}", "x": [i] * (1 + i % 5)} for i in range(12)]
-    return hs.from_examples(
-        examples, {"key": hs.scalar("string"), "x": hs.sequence("int64", ())}
-    ).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        input_length=None,
-        initial_states={"sum": hs.zeros((), "int64")},
-        num_unroll=1,
-        batch_size=2,
-        capacity=4,
-        allow_small_batch=True,
-    )
-
-
 def lose(server: Handle) -> None:
     """Lose a server with its node; Ray starts it on another one."""
     with mock.patch.object(Child, "order", lambda child, **order: child.kill()):
         server.object.close()
+    last = term_by_clock() + 2  # the least term of the next start: Ray takes longer than that
+    eventually(lambda: term_by_clock() > last)
     server.start()
 
 
@@ -98,12 +80,14 @@ def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_feed_goes_on_exactly_whenever_a_node_is_lost(cluster: RayStandIn, seed: int) -> None:
+def test_a_feed_goes_on_exactly_from_a_state_directory_that_all_nodes_share(
+    cluster: RayStandIn, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     chance = random.Random(seed)
     losses = {chance.randrange(20): chance.randrange(2) for _ in range(3)}
     rows: list[int] = []
     with (
-        hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers,
+        hs.on_ray({"numbers": numbers()}, servers=2, state_dir=tmp_path, **_LESS) as servers,
         connect(servers.address, commit="explicit") as feed,
     ):
         for taken, batch in enumerate(feed):
@@ -112,94 +96,75 @@ def test_a_feed_goes_on_exactly_whenever_a_node_is_lost(cluster: RayStandIn, see
             if taken in losses:
                 lose(cluster.servers[losses[taken]])
     assert sorted(rows) == list(range(48))
+    assert "a lost node costs" not in caplog.text
 
 
-def test_a_trainer_that_comes_after_the_loss_gets_only_what_is_not_committed(
-    cluster: RayStandIn,
-) -> None:
+def test_a_feed_goes_on_while_only_its_directory_is_lost(cluster: RayStandIn) -> None:
     with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
-        with connect(servers.address) as feed:
-            rows = [x for _ in range(7) for x in next(feed)["x"].tolist()]
-        for server in cluster.servers:
-            lose(server)
-        with connect(servers.address) as feed:
-            rows += [x for batch in feed for x in batch["x"].tolist()]
-    assert sorted(rows) == list(range(48))
-
-
-def test_feeds_with_states_go_back_to_the_last_snapshot_of_all_servers(
-    cluster: RayStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, reported = Directory.here, dict[str, str]()
-
-    def noted(directory: Directory, *report: Any) -> Any:
-        answer = here(directory, *report)
-        reported.update(report[4])  # snapshots by feed
-        return answer
-
-    monkeypatch.setattr(Directory, "here", noted)
-    with hs.on_ray(
-        {"sums": sums()}, servers=2, snapshots=str(tmp_path / "snapshots"), **_LESS
-    ) as servers:
-
-        def step(feed: headrace.Feed) -> list[tuple[bytes, int]]:
-            batch = next(feed)
-            state = batch.state("sum")
-            batch.save_state("sum", state + batch.sequences["x"][:, 0])
-            return list(zip(batch.key, state.tolist(), strict=True))
-
-        def rest(feed: headrace.Feed) -> list[list[tuple[bytes, int]]]:
-            found = []
-            while True:
-                try:
-                    found.append(step(feed))
-                except StopIteration:
-                    return found
-
-        with connect(servers.address, prefetch=0) as feed:
-            before = [step(feed) for _ in range(3)]
-            feed.snapshot()
-            eventually(lambda: "sums" in reported)
-            step(feed)
-            lose(cluster.servers[1])
-            with pytest.raises(headrace.FeedRewound, match="was taken back to snapshot"):
-                rest(feed)
-        with connect(servers.address, prefetch=0) as feed:
-            again = rest(feed)
-        directory = cluster.named["headrace", "sums"]
-        cluster.reconstructed = True
+        directory = cluster.named["headrace", "numbers"]
         directory.start()
         eventually(lambda: len(directory.object.addresses()[0]) == 2)
-    seen = [(key.partition(b":")[2], state) for batch in before + again for key, state in batch]
-    whole = [(b"k%d" % i, i * j) for i in range(12) for j in range(1 + i % 5)]
-    assert sorted(seen) == sorted(whole)
+        with connect(servers.address) as feed:
+            assert sorted(x for batch in feed for x in batch["x"].tolist()) == list(range(48))
 
 
-def test_a_trainer_learns_that_an_older_state_directory_is_all_that_is_left(
-    cluster: RayStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def take(feed: headrace.Feed, count: int, rows: list[int] | None = None) -> list[int]:
+    rows = [] if rows is None else rows
+    for _ in range(count):
+        batch = next(feed)
+        rows += batch["x"].tolist()
+        batch.commit()
+    return rows
+
+
+@pytest.mark.parametrize("back", ["all", "lost"])
+def test_the_partitions_of_a_lost_node_go_back_to_the_last_snapshot(
+    cluster: RayStandIn, tmp_path: Path, back: str
 ) -> None:
-    """1. A server leaves its state on a node, and another goes on elsewhere from the mirror.
-    2. That one and the directory are lost together, and the next one starts on the first node.
-    """
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with (
-        hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers,
-        connect(servers.address, commit="explicit") as feed,
-    ):
-        (server,), directory = cluster.servers, cluster.named["headrace", "numbers"]
-        (first,), node = states(tmp_path), int(server.node.removeprefix("node"))
-        next(feed).commit()
-        shutil.copytree(first, tmp_path / "left")
-        lose(server)
-        next(feed).commit()
-        (second,) = states(tmp_path)
-        shutil.copytree(tmp_path / "left", first)
-        await_next_term(second)
-        cluster.reconstructed, cluster.nodes = True, itertools.count(node)
-        directory.object = Directory(1, [], restarted=True)
-        lose(server)
-        with pytest.raises(headrace.FeedRewound, match=r"state directory .* was put back"):
-            list(feed)
+    """A trainer takes all others back to it, too, by the token; or these go on where they are."""
+    url = str(tmp_path / "snapshots")
+    with hs.on_ray({"numbers": numbers()}, servers=2, snapshots=url, **_LESS) as servers:
+        with connect(servers.address, commit="explicit", prefetch=0) as feed:
+            before = take(feed, 6)
+            token = feed.snapshot()
+            since = take(feed, 6)
+            lose(cluster.servers[1])
+            with pytest.raises(headrace.FeedRewound):
+                take(feed, 99, since)
+        with connect(servers.address, resume=token if back == "all" else None) as feed:
+            rest = [x for batch in feed for x in batch["x"].tolist()]
+    assert {*before, *rest} | {*since} == {*range(48)} and not {*before} & {*rest}
+    assert len(rest) == len({*rest})
+    again = {*since} & {*rest}
+    assert again == {*since} if back == "all" else len(again) == 6
+
+
+def test_without_snapshots_the_partitions_of_a_lost_node_begin_anew_and_a_warning_says_so(
+    cluster: RayStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
+        assert caplog.text.count("a lost node costs the state of its partitions") == 1
+        with connect(servers.address, commit="explicit", prefetch=0) as feed:
+            before = take(feed, 8)
+            lose(cluster.servers[1])
+            with pytest.raises(headrace.FeedRewound):
+                take(feed, 99, before)
+        assert "share 1: its state went with its node; its part of feed 'numbers' begins anew" in (
+            caplog.text
+        )
+        with connect(servers.address) as feed:
+            rest = [x for batch in feed for x in batch["x"].tolist()]
+    assert {*before, *rest} == {*range(48)}
+    assert len({*before} & {*rest}) == 8  # of the lost two of four partitions
+
+
+def test_a_later_server_has_the_share(cluster: RayStandIn) -> None:
+    share_server = importlib.import_module("headrace_server.cluster.share_server")
+    directory = share_server.Directory(1, {})
+    first = directory.begin(0, 7)
+    second = directory.begin(0, 3)  # of a node whose clock is behind
+    assert directory.here(0, second, "tcp://b:1") and not directory.here(0, first, "tcp://a:1")
+    assert directory.addresses() == ({0: "tcp://b:1"}, "")
 
 
 def test_a_feed_that_is_served_already_is_refused(cluster: RayStandIn) -> None:
@@ -239,7 +204,7 @@ def test_a_directory_that_can_not_start_leaves_no_placement_group(
     groups: list[object] = []
     monkeypatch.setattr(sys.modules["ray.util"], "remove_placement_group", groups.append)
     share_server = importlib.import_module("headrace_server.cluster.share_server")
-    monkeypatch.setattr(share_server, "DirectoryActor", None)  # as where another actor has its name
+    monkeypatch.setattr(share_server, "Directory", None)  # as where another actor has its name
     with pytest.raises(TypeError):
         hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)
     assert len(groups) == 1
@@ -297,12 +262,14 @@ def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
 ) -> None:
     ray: Any = sys.modules["ray"]
 
-    def restarts(self: Directory) -> None:
+    def restarts(self: object) -> None:
         raise ray.exceptions.RayError("it restarts")
 
     with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers:
         headrace.connect(servers.address).close()  # the servers are up
-        monkeypatch.setattr(Directory, "trainer_keys", restarts)
+        monkeypatch.setattr(
+            type(cluster.named["headrace", "numbers"].object), "trainer_keys", restarts
+        )
         with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
             headrace.connect(servers.address, timeout=0.1)
 

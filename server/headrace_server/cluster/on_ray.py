@@ -1,6 +1,6 @@
 """``hs.on_ray``: the servers of feeds as actors of a Ray cluster.
 
-    hs.on_ray({"speech": …}, servers=4) ─► directory     an actor beside the head of the cluster
+    hs.on_ray({"speech": …}, servers=4) ─► directory     an actor beside the head: addresses, keys
                                         ─► share 0 … 3   actors in a placement group, on four nodes
     headrace.connect("ray://speech")    ─► directory ─► all of them
 
@@ -10,6 +10,7 @@ Ray places the actors, notices the loss of a node and starts again what was ther
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import secrets
@@ -22,6 +23,7 @@ from headrace_proto.address import RAY, RAY_NAMESPACE
 from headrace_proto.errors import ServerError
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, public_text, secret_text
 from headrace_proto.placement import MOST_SHARES
+from headrace_proto.token import new_snapshot
 
 from ..arguments import declared, share_in
 from ..files.extras import require
@@ -33,6 +35,8 @@ from ..process.statuses import joined_feed
 
 if TYPE_CHECKING:
     from .share_server import SharePlan
+
+logger = logging.getLogger("headrace.server")
 
 #: How long a close waits for the servers to end by themselves.
 _CLOSE_S = 20.0
@@ -129,9 +133,9 @@ def on_ray(
     given by name or as handles, in turn.  Each reserves ``resources``, by default a CPU for each
     worker.
 
-    Ray restarts a server whose node is lost on another node.  Feeds without states go on exactly
-    where their trainers are; feeds with states are taken back to the last snapshot that all servers
-    have put at ``snapshots``, or to their beginning, and trainers get ``FeedRewound``.
+    Ray restarts a server whose node is lost on another node.  With a ``state_dir`` that all nodes
+    share it goes on where it was.  Else its partitions go back to the last snapshot that all
+    servers have put at ``snapshots``, or to the beginning, and trainers get ``FeedRewound``.
 
     ``runtime_env`` is Ray's, for the servers; without it they have that of this program.
     Trainers and servers have keys of their own unless ``insecure``.  ``state_dir`` must lie where
@@ -149,6 +153,11 @@ def on_ray(
         options = {"durability": "process", "record": "off"} | options
     else:
         options["state_dir"] = os.path.abspath(settings.state_dir)
+    if settings.state_dir is None and settings.snapshots is None:
+        logger.warning(
+            "hs.on_ray: without snapshots= or a state_dir= that all nodes share, a lost node costs "
+            "the state of its partitions: they begin anew from the start"
+        )
     declarations = declared(pipelines)
     ray = require("ray", "ray", "hs.on_ray")
     if not ray.is_initialized():
@@ -161,6 +170,7 @@ def on_ray(
         servers=servers,
         pipelines={name: one.packed().to_plain() for name, one in declarations.items()},
         options={**options, "workers": workers, "partitions": partitions, "insecure": insecure},
+        begun=new_snapshot().partition("-")[0],
         keys={} if insecure else _keys(),
     )
     given = resources or {"CPU": max(1, workers)}
@@ -229,7 +239,7 @@ def _started(
     """Start the actors, and wait until every server has its sources open."""
     import ray
 
-    from .share_server import DirectoryActor, ShareServer
+    from .share_server import Directory, ShareServer
 
     places, group = _places(plan.servers, needs, beside, timeout_s)
     running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", group)
@@ -244,7 +254,7 @@ def _started(
     }
     try:
         running._directory = (
-            ray.remote(DirectoryActor)
+            ray.remote(Directory)
             .options(
                 name=plan.directory,
                 namespace=RAY_NAMESPACE,
@@ -253,7 +263,7 @@ def _started(
                 scheduling_strategy=_on(_head(), soft=False),  # with soft=True it was elsewhere
                 **lasting,
             )
-            .remote(plan.servers, plan.with_states, _of_trainers(plan.keys))
+            .remote(plan.servers, _of_trainers(plan.keys))
         )
         server = ray.remote(ShareServer)
         for share, place in enumerate(places):

@@ -79,7 +79,6 @@ class RunConfig(Limits):
     index_directory: str | None = None
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
-    mirror: str = ""  # the socket of a mirror, which has the state of feeds without states
     term: int = 0  # number of this start; greater than those of all starts before …
     starts: tuple[int, ...] = ()  # … terms of the last known starts, this one at the end …
     start: int = 0  # … and the number of starts, as shown to people
@@ -116,13 +115,6 @@ class RunConfig(Limits):
         if self.state_directory is not None:
             return self.state_directory, self.durability
         return f"{self.directory}/journals", "worker"
-
-    @property
-    def mirrors(self) -> dict[str, str]:
-        """The socket of the mirror of each feed that has one."""
-        return {
-            feed.name: self.mirror for feed in self.feeds if self.mirror and feed.states == "none"
-        }
 
     @property
     def share(self) -> Share:

@@ -23,7 +23,6 @@ from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
-from .mirror import Mirrored
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
@@ -52,9 +51,7 @@ class Durable:
         keep: int | None = None,
         allow_change: bool = False,
         share: Share = WHOLE,
-        mirrored: Mirrored | None = None,
     ) -> None:
-        self._mirrored = mirrored
         self._durability = durability
         self._allow_change = allow_change
         self._state = StateDirectory(path)
@@ -94,26 +91,14 @@ class Durable:
                 prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
             else:
                 self._state.check_feed(feed, self._allow_change)
-                if self._mirrored is not None:
-                    self._mirrored.restore(self.path, feed.name)
         config = self.next_term(config, max(terms))
         if tokens:
             take_back(self._state, tokens)
-        config = dataclasses.replace(
+        return dataclasses.replace(
             self._noted(config, tokens),
             state_directory=str(self.path),
             durability=self._durability,
         )
-        return config if self._mirrored is None else self._following(config, self._mirrored)
-
-    def _following(self, config: RunConfig, mirrored: Mirrored) -> RunConfig:
-        """Return the config with its mirror; feeds that it has taken back are taken back here."""
-        config = dataclasses.replace(config, mirror=mirrored.socket)
-        for feed in config.feeds:
-            if feed.name in mirrored.taken_back:
-                term = self.prepare(feed, mirrored.taken_back[feed.name])
-                config = self.take_back(config, feed.name, term)
-        return config
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
         """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""
@@ -140,8 +125,6 @@ class Durable:
     def next_term(self, config: RunConfig, beyond: int = 0) -> RunConfig:
         """Return the same config under a larger term, which is stored."""
         term = self._state.raise_term(beyond, term_by_clock(), config.share)
-        if self._mirrored is not None:
-            self._mirrored.begun(self.path)
         starts, start = self._state.starts, self._state.count
         return dataclasses.replace(config, term=term, starts=starts, start=start)
 

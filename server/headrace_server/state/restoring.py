@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.placement import WHOLE, Share
-
 from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
 from .left_out_file import LeftOutFile
-from .snapshots import BESIDE, LEAF, SETTLED, sync_file
+from .snapshots import BESIDE, sync_file
 from .statedir import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
@@ -58,20 +56,6 @@ def resumption(state: Path, feed: str) -> Resumption:
 
 def _resumption(plain: Any) -> Resumption:
     return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
-
-
-def last_snapshot(state: Path, feed: str, share: Share) -> str:
-    """Return the snapshot that all servers of a feed have last, or went back to since; "" if none.
-
-    ``share``: that of this server.
-    """
-    mark = LEAF if share == WHOLE else SETTLED
-    found = {GENERATION: state / "feeds" / feed / GENERATION}
-    snapshots = state / "snapshots" / feed
-    settled = {path.parent.name: path for path in snapshots.glob(f"*/{mark}")}
-    present = {name: path for name, path in (found | settled).items() if path.exists()}
-    last = max(present, key=lambda name: present[name].stat().st_mtime_ns, default="")
-    return resumption(state, feed).snapshot if last == GENERATION else last
 
 
 def prepare(

@@ -166,6 +166,10 @@ class Shelf:
         names = (path.name for path in (self._root / feed).glob("*"))
         return sorted(name for name in names if self.has(feed, name))
 
+    def newest(self, feed: str, since: str) -> str:
+        """Return the last snapshot after ``since`` that all servers have at the URL; "" if none."""
+        return "" if self._far is None else self._far.newest(feed, since, self._share[1])
+
     def fetch(self, feed: str, name: str) -> tuple[Path, int]:
         """Return the directory of a snapshot, after a check, and the term that it was made in.
 
@@ -326,6 +330,18 @@ class _Far:
             names = [path.rsplit("/", 1)[-1] for path in self._system.ls(whole, detail=False)]
             found = [match for one in names if (match := _SHARE_OF.fullmatch(one))]
             return sorted((int(match[1]), int(match[2])) for match in found)
+
+    def newest(self, feed: str, since: str, servers: int) -> str:
+        """Return the last snapshot after ``since`` with the shares of all servers; "" if none."""
+        of_feed = f"{self._path}/{feed}"
+        with self._named("a snapshot could not be looked for at"):
+            found = self._system.ls(of_feed, detail=False) if self._system.exists(of_feed) else []
+            for name in sorted((str(path).rsplit("/", 1)[-1] for path in found), reverse=True):
+                places = [self._place(feed, name, (share, servers)) for share in range(servers)]
+                later = SNAPSHOT.fullmatch(name) and name > since
+                if later and all(self._system.exists(f"{place}/{LEAF}") for place in places):
+                    return name
+        return ""
 
     def put(self, feed: str, name: str, directory: Path, share: Share, files: list[str]) -> None:
         place = self._place(feed, name, share)

@@ -26,7 +26,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
 from .commit_records import Ledger, decoded, encoded
 from .journal import Journal, NoRoom, create
-from .mirror import Mirror
 from .statedir import beginning_anew
 
 logger = logging.getLogger("headrace.store")
@@ -75,12 +74,8 @@ class Store:
         durability: str,
         wake_fd: int = -1,
         begun: bool = False,
-        mirror: Callable[[Callable[[], Iterable[bytes]]], Mirror] | None = None,
     ) -> None:
-        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone.
-
-        ``mirror`` makes the mirror that each commit waits for, of a function that yields the state.
-        """
+        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
         if durability not in (*DURABILITIES, WORKER):
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
         self.path = path
@@ -99,8 +94,7 @@ class Store:
         self.in_memory = durability == WORKER
         self.tokens = TOKENS_IN_MEMORY if self.in_memory else TOKENS
         self._ledger = self._new_ledger()
-        self._mirror = None if mirror is None else mirror(self._records)
-        self._inline = durability != "power" and mirror is None
+        self._inline = durability != "power"
         self._journal = self._opened(durability == "power", begun)
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
 
@@ -130,8 +124,6 @@ class Store:
         """
         if self._used:
             raise ValueError("load() comes before the first submit()")
-        if self._mirror is not None:
-            self._mirror.send_everything()  # an earlier process may have died before it did
         with _named(self.path, self.in_memory):
             return self._ledger.saved(self._journal.views())
 
@@ -263,8 +255,6 @@ class Store:
 
     def _close_files(self) -> None:
         self._journal.close()
-        if self._mirror is not None:
-            self._mirror.close()
 
     def _commit(self, batch: list[tuple[Change, Any]]) -> None:
         changes = [change for change, _ in batch if change]
@@ -275,8 +265,6 @@ class Store:
                 with _named(self.path, self.in_memory):
                     if parts is None:
                         parts = self._write(changes)
-                    if self._mirror is not None and parts:
-                        self._mirror.send(b"".join(parts))
                 break
             except _Passing as error:
                 if last:

@@ -186,8 +186,8 @@ class Supervisor:
         """Close a feed's input for good; with ``cancel`` drop rows that are in no batch yet."""
         self.ask("close", feed=self._feeds.named(feed), cancel=cancel)
 
-    def restart(self, feed: str | None, force: bool = False, snapshot: str = BEGINNING) -> None:
-        """Start a feed from a snapshot.  FeedInUse where trainers use it, unless forced."""
+    def restart(self, feed: str | None, force: bool = False) -> None:
+        """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
         feed = self._feeds.named(feed)
         with self._starting:
             if self.stopped:
@@ -195,7 +195,7 @@ class Supervisor:
             users = self.ask("users", feed=feed)["users"]
             if users and not force:
                 raise in_use(feed, f"it is used by {', '.join(users)}")
-            self._requests.take_back(feed, snapshot)
+            self._requests.take_back(feed, BEGINNING)
             if self.failure is not None:
                 raise self.failure
 

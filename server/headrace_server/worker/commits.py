@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -34,7 +34,6 @@ from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.partition_run import Run
 from ..process.in_thread import ThreadEnded
-from ..state.mirror import Mirror
 from ..state.statedir import SUFFIX, own_partition, partition_path
 from ..state.store import Store
 from .desk import Desk
@@ -75,7 +74,6 @@ class Stores:
     send: Callable[[Event], None]
     fail: Callable[[PartitionName, Exception], object]  # of a partition, with the error
     term: int = 0  # the term of this start, which its tokens contain
-    mirrors: Mapping[str, str] = field(default_factory=dict)  # their sockets, by feed
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
@@ -116,9 +114,7 @@ class Stores:
 
     def _open(self, name: PartitionName, path: Path, lock: int) -> Saved:
         begun = os.fstat(lock).st_size > 0
-        socket = self.mirrors.get(name[0])
-        mirror = None if socket is None else partial(Mirror, socket, name)
-        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun, mirror)
+        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
         self._tokens[name] = set(saved.tokens)

@@ -55,9 +55,7 @@ class Partitions:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
-        stores = Stores(
-            *config.journals, send, self._fail, config.term, config.mirrors, config.max_credits
-        )
+        stores = Stores(*config.journals, send, self._fail, config.term, config.max_credits)
         self.stores, self.commits = stores, Commits(stores, send)
         self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
         self._announcer = Announcer(self._slab, send)

@@ -51,7 +51,6 @@ RUN = RunConfig(
     start=2,
     python_path=("/a", "/b"),
     in_process=True,
-    mirror="/private/mirror",
 )
 
 
