@@ -4,7 +4,8 @@ python examples/ray_ddp.py [--storage DIRECTORY] [--servers 2]
 
 The checkpoint holds the model and the token of a snapshot of the feed.  Where a node is lost its
 partitions go back to their last snapshot, the workers get ``FeedRewound``, and Ray Train starts
-them again from their checkpoint, whose token takes all partitions back.  ``--storage`` is a directory that all nodes see.
+them again from their checkpoint, whose token takes all partitions back.  ``--storage`` is a
+directory that all nodes see.
 """
 
 from __future__ import annotations

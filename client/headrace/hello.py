@@ -76,10 +76,8 @@ class HelloFacts(Leases):
 
     def _hello(self, known: str, generation: int, term: int) -> Hello:
         """Return the greeting; ``known`` is the session file of the session that goes on."""
-        oldest, newest = limits.PROTOCOL
         return Hello(
-            oldest=oldest,
-            newest=newest,
+            version=limits.PROTOCOL,
             library=__version__,
             feed=self.feed,
             nonce=self.nonce,

@@ -71,7 +71,7 @@ class ProtocolError(HeadraceError):
 
 
 class VersionMismatch(ProtocolError):
-    """The two ends share no version of the protocol.  Both are named."""
+    """The two ends speak different versions of the protocol.  Both are named."""
 
 
 class ConnectionLost(HeadraceError, ConnectionError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-#: Versions of the protocol that this code speaks: ``(oldest, newest)``.
-PROTOCOL = (5, 5)
+#: The version of the protocol.
+PROTOCOL = 6
 
 #: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
 MAX_HEADER_BYTES = 64 * 1024

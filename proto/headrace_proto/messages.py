@@ -1,7 +1,7 @@
 """The messages between a trainer and a server.
 
     trainer                                server
-      Hello ───────────────────────────────►        which feed, which versions
+      Hello ───────────────────────────────►        which feed, which version
       ◄─────────────────────────── Welcome          session, schema, times   (or Refused)
       Attach ──────────────────────────────►        "I share your host: this is in the file"
                                                     (by the channel, where one can be reached)
@@ -103,8 +103,7 @@ class Handed:
 class Hello:
     """First message of a session, and of each reconnection."""
 
-    oldest: Count  # versions of the protocol
-    newest: Count
+    version: Count  # of the protocol
     library: Text
     feed: Text  # "": the only feed
     nonce: Blob  # names the session across reconnections

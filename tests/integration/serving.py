@@ -107,7 +107,7 @@ def greeted(server: hs.Server, **facts: Any) -> Iterator[Welcome]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.rcvtimeo = 1000, int(1000 * PATIENCE_S)
         peer.connect(server.address)
-        peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", os.urandom(8), **facts)))
+        peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", os.urandom(8), **facts)))
         welcome = FROM_SERVER.decode(peer.recv())
         while isinstance(welcome, Pulse):  # the feed is not open yet
             welcome = FROM_SERVER.decode(peer.recv())

@@ -83,8 +83,7 @@ def hear(peer: zmq.Socket[bytes], kind: Any) -> Any:
 
 def hello(**changes: object) -> bytes:
     values: dict[str, object] = {
-        "oldest": limits.PROTOCOL[0],
-        "newest": limits.PROTOCOL[1],
+        "version": limits.PROTOCOL,
         "library": "t",
         "feed": "",
         "nonce": b"n",
@@ -264,8 +263,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
 
 def test_absurd_hellos_are_refused_with_the_reason(server):
     cases = [
-        ({"oldest": 7, "newest": 9}, "version", "speaks protocol 7 to 9"),
-        ({"oldest": 1, "newest": 1}, "version", "speaks protocol 1 to 1"),
+        ({"version": 7}, "version", "speaks protocol 7, the server"),
         ({"feed": "other"}, "feed", "this server has 'default'"),
         ({"nonce": b""}, "protocol", "nonce"),
         ({"nonce": b"x" * 65}, "protocol", "nonce"),

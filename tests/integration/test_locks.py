@@ -119,7 +119,7 @@ def answer(peer: Any) -> Any:
 
 
 def hello(nonce: bytes = b"n") -> bytes:
-    return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", nonce))
+    return FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", nonce))
 
 
 def write_feeds(directory: Path) -> None:

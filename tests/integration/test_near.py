@@ -185,7 +185,7 @@ def hung_up(end: socket.socket) -> bool:
     return True
 
 
-HELLO = FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"stranger"))
+HELLO = FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"stranger"))
 NO_MESSAGES = [
     struct.pack("<I", 0),
     struct.pack("<I", 2**31),
@@ -242,7 +242,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, int(1000 * PATIENCE_S)
         dealer.connect(server.address)
-        dealer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"short of time")))
+        dealer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"short of time")))
         welcome = FROM_SERVER.decode(dealer.recv())
         proof = Path(welcome.session_file).read_bytes()
         with stranger(path, wire(FROM_TRAINER.encode(Attach(welcome.session, proof)))) as end:

@@ -284,7 +284,7 @@ def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now
         with talking(server) as (say, heard):
             os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
             for owner in (0, 1):
-                say(Hello(*limits.PROTOCOL, "t", "", os.urandom(8), owner=owner))
+                say(Hello(limits.PROTOCOL, "t", "", os.urandom(8), owner=owner))
             assert heard(Welcome).owner == 1
             os.kill(server.pids["worker-0-0"], signal.SIGCONT)
             welcome = heard(Welcome)
@@ -307,7 +307,7 @@ def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothi
     with hs.run(pipeline) as server:
         with talking(server) as (say, heard):
             nonce = os.urandom(8)
-            say(Hello(*limits.PROTOCOL, "t", "", nonce))
+            say(Hello(limits.PROTOCOL, "t", "", nonce))
             before = heard(Welcome)
             say(Step(before.session, 1))
             (first,) = heard(Deliver).items
@@ -315,7 +315,7 @@ def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothi
             heard(Unknown)
             again = {"last_seq": first.seq, "held": (first.token,), "known": before.session_file}
             for resumed in (False, True):
-                say(Hello(*limits.PROTOCOL, "t", "", nonce, **again))
+                say(Hello(limits.PROTOCOL, "t", "", nonce, **again))
                 now = heard(Welcome)
                 assert now.resumed == resumed and now.session_file != before.session_file
             say(Step(now.session, 1))

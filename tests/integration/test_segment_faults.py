@@ -353,7 +353,7 @@ class Raw:
 
     def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
         self._peer = peer
-        self.say(Hello(*limits.PROTOCOL, "t", feed, os.urandom(8)))
+        self.say(Hello(limits.PROTOCOL, "t", feed, os.urandom(8)))
         self.welcome = self.hear(Welcome)
         self.number = self.welcome.session
         self._taken = 0

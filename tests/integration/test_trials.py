@@ -162,7 +162,7 @@ def test_a_trainer_that_makes_more_work_than_it_may_is_told_so_and_is_heard_no_m
     way: str, tmp_path: Path
 ) -> None:
     bench, trainer = Bench(tmp_path / "bench", durable=False), b"trainer"
-    bench.say(trainer, [FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "plain", b"nonce"))])
+    bench.say(trainer, [FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "plain", b"nonce"))])
     (welcome,) = (FROM_SERVER.decode(header) for _, header in bench.heard())
     if way == "sends on and on":
         step = FROM_TRAINER.encode(Step(welcome.session, 0))

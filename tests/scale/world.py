@@ -228,7 +228,7 @@ class Owner:
         else:
             dispatcher.resend(session, hello.last_seq)
         welcome = Welcome(
-            limits.PROTOCOL[1],
+            limits.PROTOCOL,
             "",
             session,
             _FEED,

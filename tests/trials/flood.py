@@ -84,7 +84,7 @@ def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  
     peer.linger, peer.rcvhwm, peer.sndhwm = 0, 1, 16
     peer.setsockopt(zmq.RCVBUF, 4096)
     peer.connect(address)
-    peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "deaf", "", b"deaf %d" % number)))
+    peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "deaf", "", b"deaf %d" % number)))
     welcome: object = Pulse(0)
     while isinstance(welcome, Pulse):  # until the feed is open
         if not peer.poll(20_000):

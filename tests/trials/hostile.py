@@ -103,7 +103,7 @@ class _Attacker:
         self._far.linger, self._far.sndhwm = 0, 64
         self._far.connect(yard.address)
         nonce = os.urandom(12)
-        self._far.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "hostile", "", nonce, owner=0)))
+        self._far.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "hostile", "", nonce, owner=0)))
         welcome = None
         while not isinstance(welcome, Welcome):
             if not self._far.poll(20_000):

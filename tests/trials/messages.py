@@ -108,7 +108,7 @@ class _Trainer:
             del self.tokens[:-16]
 
     def hello(self) -> bytes:
-        return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", self.feed, self.nonce))
+        return FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", self.feed, self.nonce))
 
     def samples(self) -> list[bytes]:
         """Return messages that it could send now."""

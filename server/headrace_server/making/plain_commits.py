@@ -254,5 +254,3 @@ class PlainCommits(NumberedCommits):
             base = self._machine.first_number
         self._maker.shaping.change_comes = self._orders.will("batch_size")
         self._numbers = Numbers(base, saved.done)
-        if "closing" in saved.meta:  # by a release that stored no orders
-            self.close(saved.meta["closing"] == b"cancel")

@@ -37,7 +37,7 @@ from .redividing import redivide
 
 _FORMAT = 2
 LEAF = "snapshot.json"
-BESIDE = ("feed.json", "functions.json", "quarantine.json")
+BESIDE = ("feed.json", "quarantine.json")
 _PART = ".part"
 #: The file that says that every server of the feed has its share of a snapshot.
 SETTLED = "SETTLED"

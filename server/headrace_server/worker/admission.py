@@ -78,7 +78,7 @@ class Admission:
         self.outbox.send(
             identity,
             Welcome(
-                limits.PROTOCOL[1],
+                limits.PROTOCOL,
                 __version__,
                 session.number,
                 desk.name,
@@ -108,11 +108,11 @@ class Admission:
 
     def _checked(self, hello: Hello, key: str) -> tuple[Desk, str]:
         """Return the desk that a greeting is for, and the name of its key."""
-        oldest, newest = limits.PROTOCOL
-        if hello.newest < oldest or hello.oldest > newest:
+        if hello.version != limits.PROTOCOL:
             raise VersionMismatch(
-                f"the trainer (headrace {hello.library}) speaks protocol {hello.oldest} to "
-                f"{hello.newest}, the server (headrace {__version__}) {oldest} to {newest}"
+                f"the trainer (headrace {hello.library}) speaks protocol {hello.version}, the "
+                f"server (headrace {__version__}) {limits.PROTOCOL}: "
+                "install the same release at both"
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")

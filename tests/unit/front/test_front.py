@@ -27,7 +27,7 @@ def test_a_fault_at_a_message_is_logged_and_counted_and_the_next_sender_is_answe
             with context.socket(zmq.DEALER) as peer:
                 peer.linger = 0
                 peer.connect(address)
-                peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"n")))
+                peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"n")))
                 while not peer.poll(10):
                     front._hear_trainers()
                     front._tick(0.0)

@@ -37,7 +37,7 @@ def test_a_segment_that_the_slab_has_removed_is_removed_from_the_directory(tmp_p
 
 def test_a_trainer_that_another_owner_has_given_a_later_run_has_a_new_session(tmp_path: Path):
     bench = Bench(tmp_path / "bench", durable=False, owners=2)
-    greeting = Hello(*limits.PROTOCOL, "", "plain", b"nonce", rank=0, world_size=1, owner=0)
+    greeting = Hello(limits.PROTOCOL, "", "plain", b"nonce", rank=0, world_size=1, owner=0)
     runs = []
     for run in (0, 0, 5, 5):
         bench.say(b"t", [FROM_TRAINER.encode(replace(greeting, run=run))])
