@@ -22,6 +22,7 @@ from .arguments import (
     share_in,
     start_config,
 )
+from .files.extras import require
 from .process.config import RunConfig
 from .process.option import Option
 from .process.rundir import RunDirectory
@@ -284,6 +285,7 @@ def run(settings: RunSettings) -> Server:
 def start(settings: RunSettings) -> Server:
     """Start a server."""
     refuse_in_worker("hs.run")
+    require("google_crc32c", "server", "a server")  # before its workers miss it
     in_process = not settings.workers
     if in_process:
         settings = settings.for_threads()
