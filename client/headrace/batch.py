@@ -104,15 +104,6 @@ class BatchInHand:
         """Bytes of the whole batch."""
         return int(self._block.nbytes)
 
-    @property
-    def replayed(self) -> tuple[int, int, int] | None:
-        """Which batch this was when it was recorded (life, partition, number), in a replay."""
-        known = self.meta.get("replayed")
-        if known is None:
-            return None
-        life, partition, number = known
-        return int(life), int(partition), int(number)
-
 
 class Batch(BatchInHand, Mapping[str, Any]):
     """A mapping of column to array, each converted when it is first asked for.

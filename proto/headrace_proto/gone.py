@@ -14,10 +14,19 @@ from .errors import near
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: ``owner.attribute`` or ``call(argument=)``, and the remedy.
+_RECORDS = (
+    ".with_origin() names the rows of a batch (batch.origin), and "
+    "`headrace preview FEED --partition P --batch N` makes a plain batch again"
+)
+
+#: ``owner.attribute``, ``call(argument=)`` or ``headrace command``, and the remedy.
 GONE: Final[Mapping[str, str]] = {
-    "hs.replay": ".with_origin() names the rows of a batch (batch.origin), and "
-    "`headrace preview FEED --partition P --batch N` makes a plain batch again",
+    "hs.replay": _RECORDS,
+    "run(record=)": _RECORDS,
+    "run(record_bytes=)": _RECORDS,
+    "headrace flight": _RECORDS,
+    "headrace replay": _RECORDS,
+    "headrace skip": _RECORDS,
     "hs.final_state": "an initial state is a constant array or a column's name",
     "hs.from_pool": "an initial state is a constant array or a column's name",
     "hs.by_source": "functions of notebooks and of __main__ are sent as they are",

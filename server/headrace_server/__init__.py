@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .pipeline.sources import scalar as scalar
     from .pipeline.sources import sequence as sequence
     from .pipeline.state_saver import SequenceQueueingStateSaver as SequenceQueueingStateSaver
-    from .replay_server import replay as replay
     from .server import Server as Server
     from .server import run as run
 
@@ -50,7 +49,6 @@ _NAMES = {
     "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
     "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
     "pipeline.state_saver": "SequenceQueueingStateSaver",
-    "replay_server": "replay",
     "server": "Server run",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``hs.run`` and ``hs.replay`` that need more than one option's bounds.
+"""Checks of the arguments of ``hs.run`` that need more than one option's bounds.
 
 Pipelines, tokens, addresses.  Errors name the argument.  The front checks the keys.
 """
@@ -25,7 +25,7 @@ from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
-from .process.settings import Settings
+from .process.settings import RunSettings
 from .supervisor.local_servers import refuse_taken
 from .watch.answers import is_here
 
@@ -111,7 +111,7 @@ def share_in(share: object, partitions: int | None) -> Share:
     return index, servers
 
 
-def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
+def start_config(settings: RunSettings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
     """Check addresses; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)

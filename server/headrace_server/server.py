@@ -26,7 +26,7 @@ from .files.extras import require
 from .process.config import RunConfig
 from .process.option import Option
 from .process.rundir import RunDirectory
-from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
+from .process.settings import RunSettings, taking
 from .process.statuses import SeenServer
 from .state.durable import Durable
 from .supervisor.local_servers import LocalServer, refuse_taken
@@ -54,7 +54,7 @@ class Server:
     def __init__(
         self,
         config: RunConfig,
-        settings: Settings,
+        settings: RunSettings,
         durable: Durable | None = None,
         http: HttpOptions | None = None,
         begin: Callable[[RunConfig], RunConfig] = lambda config: config,
@@ -295,8 +295,6 @@ def start(settings: RunSettings) -> Server:
         settings,
         as_feeds(settings.pipelines, count, share),
         slab_bytes=settings.slab_bytes or 0,
-        record=settings.record or "rows",
-        record_bytes=settings.record_bytes or RECORD_BYTES,
         in_process=in_process,
         **settings.limits(),
     )
@@ -305,13 +303,11 @@ def start(settings: RunSettings) -> Server:
     if settings.http is not None:
         refuse_taken([("http", settings.http)])
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
-    if settings.record == "off" and settings.record_bytes is not None:
-        raise ValueError(f"record_bytes={settings.record_bytes} needs record, which is 'off'")
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
-        return Server(dataclasses.replace(config, record="off"), settings, http=watched)
+        return Server(config, settings, http=watched)
     refuse_taken([("state_dir", os.path.abspath(settings.state_dir))])
     durable = Durable(
         settings.state_dir,

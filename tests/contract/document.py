@@ -5,7 +5,7 @@
     ```python        runs; all blocks of a document share one namespace
     ```python        with ``# name.py`` as its first line: becomes that file
     ```toml          with ``# name.toml`` as its first line: becomes that file
-    ```sh            headrace serve, replay: in the background, until the end; other headrace and
+    ```sh            headrace serve: in the background, until the end; other headrace and
                      python and cp lines: to their end; make and pip lines: their targets and
                      extras exist;
                      docker and kubectl lines: what they name of the repository exists, and
@@ -103,7 +103,7 @@ class Runner:
         match words:
             case []:
                 return
-            case ["headrace", "serve" | "replay", *rest] if "--help" not in rest:
+            case ["headrace", "serve", *rest] if "--help" not in rest:
                 self._serve(words)
             case ["headrace", *rest]:
                 self._finish([sys.executable, "-m", "headrace_server.cli", *rest])
@@ -159,9 +159,7 @@ class Runner:
         self._servers.append(server)
         assert server.stdout is not None
         said = server.stdout.readline()
-        assert said.startswith(("headrace serves at", "headrace replays at")), (
-            f"{' '.join(words)}: said {said!r}"
-        )
+        assert said.startswith("headrace serves at"), f"{' '.join(words)}: said {said!r}"
 
     def _stop(self, server: subprocess.Popen[str]) -> None:
         if server.poll() is None:

@@ -72,7 +72,7 @@ PARTS: dict[str, list[Entry]] = {
         ("headrace_server:Feature", "hs.Feature", "feature", ("field",)),
     ],
     "servers": [
-        *_functions("headrace_server:", "hs.", ("run", "replay")),
+        *_functions("headrace_server:", "hs.", ("run",)),
         ("headrace_server:Server", "hs.Server", "server", ()),
         *_functions("headrace_server:", "hs.", ("on_ray",)),
         ("headrace_server:RayServers", "hs.RayServers", "servers", ()),

@@ -30,7 +30,7 @@ from headrace_server.cli.frame import COMMANDS, command
 from headrace_server.cli.options import CONFIG
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.option import Option
-from headrace_server.process.settings import Limits, ReplaySettings, RunSettings, options_of
+from headrace_server.process.settings import Limits, RunSettings, options_of
 
 SERVER = Path(hs.__file__).parent
 
@@ -81,9 +81,9 @@ def test_every_option_of_a_command_is_read(name: str) -> None:
         if part.__name__.startswith("headrace_server.cli")
     )
     passed: tuple[Option, ...] = ()
-    if settings := {"serve": RunSettings, "replay": ReplaySettings}.get(name):
-        passed = options_of(settings)
-        assert f"as_arguments({settings.__name__}, options)" in inspect.getsource(asked.run)
+    if name == "serve":
+        passed = options_of(RunSettings)
+        assert "for one in options_of(RunSettings)" in inspect.getsource(asked.run)
     everyone = r"|getattr\(options, option\.name\)" if name == "bench" else ""
     asker = r"|askers\(options\)"
     for option in set(asked.options) - set(passed):
@@ -125,7 +125,7 @@ def _keys_read() -> frozenset[str]:
     """Strings by which something is looked up, in all that reads and makes batches."""
     keys: set[str] = set()
     paths = [SERVER / "pipeline" / "declaration.py"]  # for its ``read_bound``
-    for folder in ("core", "reading", "making", "worker", "flight"):
+    for folder in ("core", "reading", "making", "worker"):
         paths += (SERVER / folder).rglob("*.py")
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -154,13 +154,12 @@ def test_every_entry_of_a_declaration_is_read() -> None:
     assert not ignored, ignored
 
 
-@pytest.mark.parametrize("kind", [RunSettings, ReplaySettings])
-def test_every_argument_of_run_and_replay_is_read(kind: type) -> None:
+def test_every_argument_of_run_is_read() -> None:
     text = "".join(path.read_text() for path in SERVER.glob("*.py"))
-    names = {one.name for one in dataclasses.fields(kind)}
+    names = {one.name for one in dataclasses.fields(RunSettings)}
     passed = {one.name for one in dataclasses.fields(Limits)}  # fields of RunConfig: see below
     ignored = {n for n in names - passed if not re.search(rf"\bsettings\.{n}\b", text)}
-    assert not ignored, f"{kind.__name__}: {sorted(ignored)}"
+    assert not ignored, sorted(ignored)
 
 
 @pytest.mark.parametrize("kind", [RunConfig, FeedConfig])

@@ -12,6 +12,7 @@ import pytest
 import headrace
 import headrace_proto
 import headrace_server
+from headrace_server.cli import main
 
 CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
@@ -30,7 +31,7 @@ CLIENT = {
     ),
 }
 SERVER = {
-    *("__version__", "replay", "run", "Server"),
+    *("__version__", "run", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_examples", "zeros"),
@@ -91,18 +92,26 @@ def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
     assert defaults.items() >= promised.items()
 
 
+def test_a_name_that_is_gone_says_what_takes_its_place(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(
+        AttributeError, match=r"hs\.replay is gone: \.with_origin\(\) names the rows"
+    ):
+        _ = headrace_server.replay
+    with pytest.raises(SystemExit):
+        main(["flight", "state"])
+    assert "headrace flight is gone: .with_origin() names" in capsys.readouterr().err
+
+
 @pytest.mark.slow
-def test_a_type_checker_knows_the_arguments_of_run_and_replay(tmp_path):
+def test_a_type_checker_knows_the_arguments_of_run(tmp_path):
     (tmp_path / "user.py").write_text("""
 import headrace_server as hs
 
 pipeline = hs.from_examples([{"x": 1}]).batch(1)
 server: hs.Server = hs.run(pipeline, workers=2, bind=["tcp://127.0.0.1:*"], state_dir="x")
 hs.run(pipelines={"a": pipeline}, lease_ttl_s=3)
-hs.replay("state", pipeline, first="0:1", states="initial").close()
 hs.run(pipeline, wrkers=2)
 hs.run(pipeline, workers="2")
-hs.replay("state")
 """)
     root = Path(headrace_server.__file__).parents[2]
     cache = root / ".mypy_cache" / "public-face"
@@ -120,7 +129,6 @@ hs.replay("state")
     assert [line.split("error: ")[1].split(";")[0] for line in lines] == [
         'Unexpected keyword argument "wrkers" for "run"',
         'Argument "workers" to "run" has incompatible type "str"',
-        'Missing positional argument "pipeline" in call to "replay"',
     ], done.stdout + done.stderr
 
 

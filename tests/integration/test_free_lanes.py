@@ -194,13 +194,3 @@ def test_a_server_that_is_started_again_goes_on_after_what_is_committed(tmp_path
         with connect(server, resume=token) as feed:
             again = [cell for batch in feed for cell in cells(batch)]
     assert again == rest
-
-
-def test_a_replay_serves_them_again(tmp_path: Path):
-    steps = [2, 1, 2]
-    with serving(free(steps), state_dir=tmp_path) as server, connect(server) as feed:
-        shown = [cells(batch) for batch in feed]
-    with hs.replay(tmp_path, free(steps)) as server, connect(server) as feed:
-        assert [cells(batch) for batch in feed] == shown
-    with pytest.raises(ValueError, match="needs a feed of segments with states: this has none"):
-        hs.replay(tmp_path, free(steps), states="initial")

@@ -26,7 +26,6 @@ from headrace_server.core.stored_state import Change
 from headrace_server.files.durable_file import write_durably
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
-from headrace_server.flight.flight_file import FlightFile, frame
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
@@ -70,12 +69,6 @@ def full(disk: Path) -> Iterator[Path]:
     ballast.unlink()
 
 
-def flight(disk: Path) -> None:
-    file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1)
-    file.begin(frame(["header"]), 3 * PAGE)
-    file.write(frame(bytes(2 * PAGE)))
-
-
 def snapshot(disk: Path) -> None:
     shelf = Shelf(disk)
     name, _ = shelf.begin("f")
@@ -107,7 +100,6 @@ def session(disk: Path) -> None:
     ("write", "names"),
     [
         (lambda disk: write_durably(disk / "small", "x" * 99), "small: .* 99 bytes"),
-        (flight, r"flight/rows-1-000000\.flight: .*record_bytes"),
         (snapshot, r"snapshots/f/.*part/feed\.json: .*bytes.*keep_snapshots"),
         (taken_back, r"feeds/\.f\.new/feed\.json: .* bytes"),
         (converted, r"part-00000\.arrow\.part: .*run the conversion again"),

@@ -12,7 +12,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S
 
 from .recorded import PATH, digests_of_segments, segment_feeds, wait_until_alone
@@ -231,16 +230,6 @@ def test_trainers_with_lanes_go_from_owner_to_owner(ledger: Ledger, placement: s
             at_once([lambda f=f: train(f, ledger) for f in (one, two)])
         assert server.wait(PATIENCE_S)
     ledger.assert_complete()
-
-
-def test_the_flight_of_all_owners_is_told_in_its_order(ledger: Ledger, tmp_path: Path):
-    with run(ledger, state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
-        train(feed, ledger)
-    flown = list(FeedRecord(tmp_path, "default").leases)
-    assert {lease.fate for lease in flown} == {"committed"}
-    assert len(flown) == len(ledger.batches)
-    assert {lease.batch.partition for lease in flown} == {0, 1, 2, 3}
-    assert [lease.sent for lease in flown] == sorted(lease.sent for lease in flown)
 
 
 def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, over_tcp: None):

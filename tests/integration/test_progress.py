@@ -152,21 +152,6 @@ def test_progress_of_segments_goes_through_the_epochs(order: str) -> None:
         assert feed.progress.fraction == 1.0
 
 
-def test_a_replay_has_progress_and_no_length(tmp_path: Path) -> None:
-    with serving(pipeline(), state_dir=tmp_path / "s", record="rows") as server:
-        with connect(server) as feed:
-            recorded = len(list(feed))
-    with hs.replay(tmp_path / "s", pipeline()) as server, connect(server) as feed:
-        with pytest.raises(TypeError, match="no length: it is a replay"):
-            len(feed)
-        epochs = []
-        for _ in feed:
-            feed.commit()
-            epochs.append(feed.progress.epoch)
-        assert len(epochs) == recorded == feed.progress.batches
-        assert epochs == [0] * 5 + [1] * 5 + [2] * 7
-
-
 def test_the_commits_that_a_loop_has_sent_are_counted_at_its_end() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).repeat(2, across_batches=False)
     with serving(pipeline.batch(1)) as server:

@@ -223,7 +223,7 @@ def seen(batch: Any) -> list[Any]:
     return [batch["i"].tolist(), *(rows_of(batch[name]) for name in ("x", "m", "w", "bits"))]
 
 
-def test_a_feed_goes_on_where_it_was_and_is_replayed(tmp_path: Path) -> None:
+def test_a_feed_goes_on_where_it_was(tmp_path: Path) -> None:
     def budgeted() -> hs.Pipeline:
         return bucketed(batch_size=None, max_padded_elements=12)
 
@@ -239,10 +239,6 @@ def test_a_feed_goes_on_where_it_was_and_is_replayed(tmp_path: Path) -> None:
         assert got == want
         with connect(server, resume=state) as feed:
             assert [seen(batch) for batch in feed] == want[3:]
-    with hs.replay(tmp_path, budgeted()) as server:
-        with connect(server) as feed:
-            again = [seen(batch) for batch in feed]
-    assert again[: len(want)] == want or sorted(map(str, again)) == sorted(map(str, want))
 
 
 def test_other_batch_sizes_leave_the_rows_open() -> None:

@@ -386,38 +386,6 @@ def test_a_feed_of_ranks_is_taken_back_to_a_snapshot(tmp_path: Path):
 
 
 @ORDERS
-def test_recorded_rounds_are_replayed_with_their_places(order, tmp_path: Path):
-    examples = of_counts(COUNTS)
-    pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
-    rounds: dict[tuple[int, int], list[Any]] = {}
-
-    def contents(batch: Any) -> list[Any]:
-        columns = batch.key, batch.valid, batch.length, batch.sequences["steps"]
-        return [plain(column).tolist() for column in columns]
-
-    with serving(pipeline, state_dir=tmp_path, record="states") as server:
-
-        def train(rank: int) -> None:
-            with headrace.connect(server.address, rank=rank, world_size=2) as feed:
-                for batch in feed:
-                    rounds[batch.meta["round"], rank] = contents(batch)
-                    save_all(batch, {"chain": batch.state("chain")})
-
-        at_once([lambda: train(0), lambda: train(1)])
-        assert server.wait(PATIENCE_S)
-    states = "recorded" if order[1] == "server" else "initial"
-    with hs.replay(tmp_path, pipeline, states=states) as server:
-        with pytest.raises(headrace.ProtocolError, match="replay of segments has no ranks"):
-            headrace.connect(server.address, rank=0, world_size=2)
-        with connect(server) as feed:
-            for batch in feed:
-                place = batch.meta["round"], batch.meta["rank"]
-                assert contents(batch) == rounds.pop(place)
-                save_all(batch, {"chain": batch.state("chain")})
-    assert not rounds
-
-
-@ORDERS
 def test_ranks_end_together_when_the_feed_is_drained(order):
     examples = of_counts([9] * 12)
     ledger = Ledger(examples)

@@ -15,7 +15,6 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
-from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -100,33 +99,6 @@ def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyP
             one.stats(every=True)
 
 
-def test_examples_are_left_out_at_all_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """In the second epoch the other server owns some of these examples."""
-    pipeline = hs.from_examples([{"i": k} for k in range(40)]).shuffle(seed=3).repeat(2).batch(4)
-    states = [str(tmp_path / str(index)) for index in range(_SERVERS)]
-
-    def read(most: int) -> list[Any]:
-        with contextlib.ExitStack() as running:
-            options = {"workers": 0, "partitions": 2, "durability": "process"}
-            servers = [
-                running.enter_context(
-                    hs.run(pipeline, share=(i, _SERVERS), state_dir=states[i], **options)
-                )
-                for i in range(_SERVERS)
-            ]
-            with connect(servers) as feed:
-                taken = zip(range(most), feed, strict=False)
-                return [(b.partition, b.epoch, b["i"].tolist()) for _, b in taken]
-
-    first = read(4)
-    out = {i for partition, _, some in first if partition == 1 for i in some}
-    trainer = ["--trainer", "1", "--steps", "1-4", "--reason", "poisoned"]
-    assert main(["skip", states[0], "--beside", states[1], *trainer]) == 0
-    assert "16 examples of 4 batches are left out" in capsys.readouterr().out
-    later = [(partition, i) for partition, epoch, some in read(100) if epoch == 1 for i in some]
-    assert later and not out & {i for _, i in later}
-
-
 def test_a_server_restarts_the_feed_of_all_and_ends_it():
     endless = hs.from_examples([{"i": k} for k in range(40)]).repeat().batch(4)
     with watched(endless) as servers:
@@ -176,57 +148,6 @@ def test_an_operator_takes_a_snapshot_of_all_servers(
             rest = rows(feed)
         with connect(servers, resume=token) as feed:
             assert rows(feed) == rest and len(rest) == 92
-
-
-def test_the_record_of_all_servers_counts_the_steps_of_each_trainer(tmp_path: Path):
-    with contextlib.ExitStack() as running:
-        servers = [
-            running.enter_context(
-                hs.run(
-                    numbers(),
-                    workers=0,
-                    partitions=5,
-                    share=(index, _SERVERS),
-                    state_dir=tmp_path / str(index),
-                    durability="process",
-                )
-            )
-            for index in range(_SERVERS)
-        ]
-        with connect(servers) as feed:
-            seen = [(batch.partition, batch.number, batch["i"].tolist()) for batch in feed]
-        assert all(server.wait(PATIENCE_S) for server in servers)
-    one, two = (tmp_path / str(index) for index in range(_SERVERS))
-    for state, beside in ((one, [two]), (two, [one])):
-        flown = list(FeedRecord(state, "default", beside).leases)
-        assert [(one.batch.partition, one.batch.number) for one in flown] == [s[:2] for s in seen]
-        assert [one.step for one in flown] == list(range(1, 31))
-        assert len({one.trainer for one in flown}) == 1
-    assert main(["flight", str(one), "--beside", str(two), "--last", "3"]) == 0
-    trainer = flown[0].trainer
-    named = "{}/{}".format(*trainer.sessions[0])
-    with hs.replay(one, numbers(), beside=[two], trainer=named, steps=(11, 20)) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            assert [batch["i"].tolist() for batch in feed] == [s[2] for s in seen[10:20]]
-
-
-def test_a_record_beside_that_is_of_no_other_server_is_refused(tmp_path: Path):
-    def served(place: Path, share: tuple[int, int]) -> Path:
-        options = {"workers": 0, "partitions": 5, "share": share, "durability": "process"}
-        with (
-            hs.run(numbers(), state_dir=place, **options) as server,
-            contextlib.suppress(Exception),
-        ):
-            headrace.connect(server.address, timeout=PATIENCE_S).close()
-        return place
-
-    whole, half = served(tmp_path / "whole", (0, 1)), tmp_path / "half"
-    with pytest.raises(ValueError, match="beside names servers that do not share one feed"):
-        FeedRecord(whole, "default", [whole])
-    with pytest.raises(OSError, match="half"):
-        FeedRecord(whole, "default", [half])
-    with pytest.raises(TypeError, match="beside=7 is neither a state directory nor a list"):
-        hs.replay(whole, numbers(), beside=7)
 
 
 def test_commands_find_a_sequence_at_its_server_and_drain_all(

@@ -136,15 +136,6 @@ def test_a_feed_without_context_counts_none():
             assert counts.tolist() == [0, 0] and counts.dtype == np.int32
 
 
-def test_a_replay_serves_the_same_windows(tmp_path: Path):
-    pipeline = windows(phase="random", phase_seed=3)
-    with serving(pipeline, state_dir=tmp_path, record="states") as server:
-        with connect(server, prefetch=0) as feed:
-            seen = shown(feed)
-    with hs.replay(tmp_path, pipeline) as server, connect(server, prefetch=0) as feed:
-        assert shown(feed) == seen
-
-
 def test_a_preview_counts_context_as_data_and_the_rest_as_padding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -40,7 +40,6 @@ def off(setup: Setup) -> Curve:
         "http": ({"http": "127.0.0.1:0"}, {}),
         "coordinated": ({}, {"rank": 0, "world_size": 1}),
         "state_dir": ({"state_dir": ""}, {}),
-        "state_dir, no record": ({"state_dir": "", "record": "off"}, {}),
     }
     pipeline = records_pipeline(records_file(setup)).repeat().batch(_BATCH)
     best: dict[str, Cost] = {}
@@ -59,5 +58,4 @@ def off(setup: Setup) -> Curve:
     loose = setup.of(1.0, 2.0)  # a short run on a crowded machine
     curve.grows("CPU µs per batch", "nothing", "http", 1.1 * loose)
     curve.grows("CPU µs per batch", "nothing", "coordinated", 1.2 * loose)
-    curve.grows("CPU µs per batch", "nothing", "state_dir, no record", 2.0 * loose)
     return curve

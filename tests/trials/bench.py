@@ -169,7 +169,6 @@ class PlayedPartitions:
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
-        self.flight: dict[str, Any] = {}
         self.removed: list[str] = []
         self.stores, self.turns = _Stores(), self
         self._blocks: set[tuple[str, int, int]] = set()

@@ -87,7 +87,7 @@ class House(Keeping):
             passed=lambda feed, rows: self.passed.extend(rows),
         )
         self.slab = Slab(here, 0, 0, 1 << 20, 1 << 16)
-        self.opener = Opener(begun, self.slab, self.stores, {})
+        self.opener = Opener(begun, self.slab, self.stores)
 
     def open(self, partition: int = 0) -> Any:
         return self.opener.open(self.feed, partition)

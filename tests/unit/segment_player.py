@@ -102,7 +102,7 @@ class Player:
         out = {}
         ends = 0
         for slot, (name, field) in zip(
-            made.body.slots, self.feed.maker.schema.items(), strict=True
+            made.body.written.slots, self.feed.maker.schema.items(), strict=True
         ):
             check_slot(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name

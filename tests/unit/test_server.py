@@ -80,8 +80,6 @@ def test_a_time_to_wait_is_a_number_of_seconds() -> None:
         ({"durability": "process"}, ValueError, "durability='process' needs a state_dir"),
         ({"allow_config_change": True}, ValueError, "allow_config_change=True needs a state_dir"),
         ({"allow_config_change": 1}, TypeError, "allow_config_change=1 is not true or false"),
-        ({"record_bytes": 2**20}, ValueError, "record_bytes=1048576 needs a state_dir"),
-        ({"record": "off", "record_bytes": 2**20}, ValueError, "record_bytes=1048576 needs record"),
         ({"shm_dir": 7}, TypeError, "shm_dir=7 is not a path"),
         ({"shm_dir": "/nowhere"}, ValueError, "shm_dir='/nowhere' is not a directory"),
     ],

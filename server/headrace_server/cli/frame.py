@@ -26,6 +26,7 @@ from importlib import import_module
 
 from headrace_proto import __version__
 from headrace_proto.errors import DataError
+from headrace_proto.gone import GONE
 
 from ..process.option import Option, described
 from . import exits
@@ -72,6 +73,8 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace, dict[str, str]
             asked = command(name)
             part.description = asked.description
             add_options(part, asked.options, asked.configured)
+    if remedy := GONE.get(f"headrace {first}"):
+        parser.error(f"headrace {first} is gone: {remedy}")
     given = parser.parse_args(words)
     assert asked is not None
     known = [variable(one) for one in asked.options if variable(one) in one.absent]
@@ -85,9 +88,6 @@ COMMANDS = {
     "preview": "show the first batches of a pipeline",
     "check": "validate pipelines and their files, and estimate their memory",
     "convert": "write the examples of a source as Arrow files",
-    "flight": "list which rows went to which trainer, at which step",
-    "replay": "serve recorded batches again, as they were handed out",
-    "skip": "leave out the examples of recorded batches from now on",
     "snapshot": "store all of a feed's state as it is now; print the token",
     "bench": "measure how fast a running feed delivers batches",
     "keygen": "make keys, with which a server lets in only its trainers",
@@ -114,11 +114,7 @@ class Command:
 
 
 #: Commands in a module of another name.
-_ELSEWHERE = {
-    **dict.fromkeys(("drain", "end", "restart", "snapshot", "inspect", "status"), "remote"),
-    "replay": "serve",
-    "skip": "flight",
-}
+_ELSEWHERE = dict.fromkeys(("drain", "end", "restart", "snapshot", "inspect", "status"), "remote")
 
 
 def with_options(

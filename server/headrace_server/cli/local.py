@@ -27,14 +27,13 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly
 from ..making.compose import compose, segmented
-from ..making.partition_run import Busy, Done, Resting
+from ..making.partition_run import Busy, Done, Resting, Written
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.columns import Ragged
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
-from ..reading.trace import NoTracing
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
 _SEGMENT_BYTES: Final = 1 << 24
@@ -54,14 +53,13 @@ class Sample:
     meta: Mapping[str, Any]
 
 
-class _Elements(NoTracing):
-    """Notes the elements of the last batch's columns before padding."""
-
-    def made(self, number: int, written: Any, meta: Mapping[str, Any], *origin: Any) -> None:
-        self.unpadded = [prod(slot.shape) for slot in written.slots]
-        for i, columns in enumerate(written.columns if isinstance(written, Assembly) else ()):
-            if isinstance(columns[0], Ragged):
-                self.unpadded[i] = sum(int(column.counts.sum()) for column in columns)
+def _elements(written: Written) -> list[int]:
+    """Return the elements of a batch's columns before padding."""
+    unpadded = [prod(slot.shape) for slot in written.slots]
+    for i, columns in enumerate(written.columns if isinstance(written, Assembly) else ()):
+        if isinstance(columns[0], Ragged):
+            unpadded[i] = sum(int(column.counts.sum()) for column in columns)
+    return unpadded
 
 
 class LocalFeed:
@@ -78,12 +76,9 @@ class LocalFeed:
         self._declaration = declaration
         self.reader: Reader = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
-        self._elements = _Elements()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
-            self.run = compose(
-                self.reader, declaration, 0, partitions, self._slab, bad, tracing=self._elements
-            )
+            self.run = compose(self.reader, declaration, 0, partitions, self._slab, bad)
         except BaseException:
             self.__exit__()
             raise
@@ -107,9 +102,9 @@ class LocalFeed:
         _check_as_trainer(made, schema, self.run.maker.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
-            for name, slot in zip(schema, made.body.slots, strict=True)
+            for name, slot in zip(schema, made.body.written.slots, strict=True)
         }
-        unpadded = dict(zip(schema, self._elements.unpadded, strict=True))
+        unpadded = dict(zip(schema, _elements(made.body.written), strict=True))
         if segmented(self._declaration):
             lengths = ("@length", "@left_length", "@right_length")
             steps = sum(int(columns[name].sum()) for name in lengths if name in columns)
@@ -126,9 +121,10 @@ class LocalFeed:
             block = b""
             if self._declaration.shape.options["state_placement"] == "server":
                 block = self._slab.memory(made.body.block).tobytes()
+                schema, slots = self.run.maker.schema, made.body.written.slots
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.run.maker.schema, made.body.slots, strict=True)
+                    for name, slot in zip(schema, slots, strict=True)
                     if name.startswith("state:")
                 ]
             self.run.commits.saved(made.number, block, states)

@@ -5,8 +5,6 @@ another one                end at once
 
 ``headrace drain`` is as good as the first, and so is SIGHUP, the end of the terminal.  With a state
 directory all mean that the server will be back: its trainers wait for the next one.
-
-``headrace replay`` serves recorded batches again, until a signal ends it, too.
 """
 
 from __future__ import annotations
@@ -17,36 +15,30 @@ import threading
 from argparse import Namespace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
-from .. import replay_server
 from ..process.option import Option
-from ..process.settings import ReplaySettings, RunSettings, options_of
+from ..process.settings import RunSettings, options_of
 from ..server import Server, run
 from ..state.restoring import Resumption, resumption
 from . import exits
 from .frame import with_options
 from .options import CONFIG
-from .pipelines import PIPELINE, PIPELINES, load, load_one
+from .pipelines import PIPELINES, load
 
 logger = logging.getLogger("headrace.server")
 
 #: How long ``headrace drain``, which looks every 0.3 s, can see the end of a drain.
 _LAST_LOOK_S = 2.0
 
-DRAIN_TIMEOUT = Option(
-    "drain_timeout", "seconds", "how long a signal waits for commits", default=20.0
-)
-
 
 @with_options(
     PIPELINES,
     CONFIG,
     *options_of(RunSettings),
-    DRAIN_TIMEOUT,
+    Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option("exit_when_done", "flag", default=False),
     configured=True,
 )
@@ -57,7 +49,7 @@ def serve(options: Namespace) -> int:
     exit_when_done: end when every feed has ended or failed
     """
     stop = Signals()
-    given = as_arguments(RunSettings, options)
+    given = {one.argument: getattr(options, one.name) for one in options_of(RunSettings)}
     given["resume"] = _tokens(options.resume, options.state_dir)
     server = run(load(options.pipelines), **given)
     with server:
@@ -66,11 +58,6 @@ def serve(options: Namespace) -> int:
         if server.http_address is not None:
             print(f"and shows itself at {server.http_address}", flush=True)
         return until_stopped(server, stop, options)
-
-
-def as_arguments(settings: Any, options: Namespace) -> dict[str, Any]:
-    """Return the options that ``settings`` declares, as arguments of Python's functions."""
-    return {one.argument: getattr(options, one.name) for one in options_of(settings)}
 
 
 def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:
@@ -153,24 +140,3 @@ class Signals:
         """Ignore them: Python ends its handlers before the process, which then died by a signal."""
         for number in self._heard:
             signal.signal(number, signal.SIG_IGN)
-
-
-_STATE_DIR, *_REST = options_of(ReplaySettings)
-
-
-@with_options(
-    _STATE_DIR, PIPELINE, *_REST, DRAIN_TIMEOUT, Option("exit_when_done", "flag", default=False)
-)
-def replay(options: Namespace) -> int:
-    """Serve the batches that a state directory has recorded again, the same bytes in the
-    order in which they were handed out, to any trainer.  The state directory is only read.
-
-    exit_when_done: end when all was committed
-    """
-    stop = Signals()
-    given = as_arguments(ReplaySettings, options)
-    server = replay_server.replay(given.pop("state_dir"), load_one(options.pipeline)[1], **given)
-    with server:
-        stop.started = True
-        print(f"headrace replays at {' '.join(server.addresses)}", flush=True)
-        return until_stopped(server, stop, options)

@@ -150,7 +150,7 @@ def on_ray(
     partitions = servers * max(1, workers) if partitions is None else partitions
     share_in(settings.share, partitions)
     if settings.state_dir is None:  # on a node's own disk, which goes with the node
-        options = {"durability": "process", "record": "off"} | options
+        options = {"durability": "process"} | options
     else:
         options["state_dir"] = os.path.abspath(settings.state_dir)
     if settings.state_dir is None and settings.snapshots is None:

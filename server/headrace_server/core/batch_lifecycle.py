@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from .dispatch_effects import Batch, Effect, Freed, Returned, Send
+from .dispatch_effects import Batch, Effect, Freed, Send
 from .lease import ANSWERED, SAVING, Lease, LeaseTable
 from .open_epochs import OpenEpochs
 from .trainers import Trainer, Trainers
@@ -57,7 +57,6 @@ class BatchLifecycle:
 
     def take_back(self, lease: Lease, why: str) -> Batch:
         """End a lease without commit."""
-        self.effects.append(Returned(lease.token, why))
         self.counts["redelivered"] += 1
         return self.leases.take_back(lease, why)
 
@@ -69,9 +68,7 @@ class BatchLifecycle:
 
     def void(self, batch: Batch) -> None:
         """Drop a batch that no trainer holds, without a commit."""
-        token = self.leases.void(batch)
-        if token is not None:
-            self.effects.append(Returned(token, "voided"))
+        self.leases.void(batch)
         self.close(batch)
 
     def drop(self, batch: Batch, reason: str) -> None:

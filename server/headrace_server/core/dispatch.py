@@ -30,7 +30,6 @@ from .dispatch_effects import (
     Claim,
     Effect,
     Finish,
-    Reclaimed,
     Release,
     Rewound,
     StoreCommit,
@@ -139,7 +138,6 @@ class Dispatcher(EpochBorders):
             if batch is not None and claim.end is STANDS:
                 trainer = self._trainers.present.get(session)
                 self._leases.admit(token, batch, session, 0.0 if trainer is None else trainer.seen)
-                self._lifecycle.effects.append(Reclaimed(token))
                 if trainer is None and not claim.saved:
                     self._take_back_all(session)
             elif batch is not None:

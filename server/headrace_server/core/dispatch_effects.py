@@ -156,17 +156,6 @@ class Answer(_Effect):
 
 
 @record
-class Returned(_Effect):
-    """A lease ended without a commit; an entry for the flight record alone.
-
-    ``why``: expired, returned, lost (on the way to its trainer), left (its trainer), voided.
-    """
-
-    token: int
-    why: str
-
-
-@record
 class Freed(_Effect):
     """The bytes of this batch are not needed any more."""
 
@@ -264,13 +253,6 @@ class Release(_Effect):
 
     partition: int
     number: int
-
-
-@record
-class Reclaimed(_Effect):
-    """A lease of an earlier server is valid again; an entry for the flight record alone."""
-
-    token: int
 
 
 @record

@@ -65,10 +65,10 @@ LEASE = Transitions(
         "commit by others": _COMMIT_BY_OTHERS,
         "stored": {SAVING: (ANSWERED, "Answer: committed")},
         "refused": {SAVING: (ANSWERED, "Answer: fault")},
-        "take back": {HELD: (FREE, "Returned")},
+        "take back": {HELD: (FREE, None)},
         "adopt": {**{state: (state, None) for state in STATES}, FREE: (HELD, None)},
         "grant again": {FREE: (OVER, "Send, under a new token"), OVER: (OVER, "Send")},
-        "void": {FREE: (OVER, "Returned: voided"), OVER: (OVER, None)},
+        "void": {FREE: (OVER, None), OVER: (OVER, None)},
         "admit": {OVER: (FREE, None)},
         "remember": {OVER: (ANSWERED, None)},
     },
@@ -186,17 +186,12 @@ class LeaseTable:
         lease.story = (*lease.story, ended)[-_LONGEST_STORY:]
         return lease.batch
 
-    def void(self, batch: Batch) -> int | None:
-        """Invalidate all leases of a batch; return its last token, if it had one.
-
-        A late commit of its last holder does not count then.
-        """
+    def void(self, batch: Batch) -> None:
+        """Invalidate all leases of a batch: a late commit of its last holder does not count."""
         lease = self._of_batch.get(batch)
-        if lease is None:
-            return None
-        lease.state, _ = LEASE.follow("void", lease.state, lease)
-        del self._of_batch[batch], self._leases[lease.token]
-        return lease.token
+        if lease is not None:
+            lease.state, _ = LEASE.follow("void", lease.state, lease)
+            del self._of_batch[batch], self._leases[lease.token]
 
     def adopt(self, token: int, session: int, now: float) -> Batch | None:
         """Renew an ended lease for a trainer that is back as another session.

@@ -371,8 +371,3 @@ class Partition:
         self._reads = known
         self.held = None if held is None else Plan(held[0], Draft.from_plain(*held[1:]))
         return [known[chunk] for chunk in sorted(self.chunks())]
-
-
-def first_number(state: Mapping[str, Any]) -> int:
-    """Return the number of the first plan after a cursor."""
-    return int(state["next_number"] if state["held"] is None else state["held"][0])

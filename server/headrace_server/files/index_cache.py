@@ -39,13 +39,11 @@ class IndexCache:
     """Integers per (file, kind): on disk under a directory, or in memory where that is None.
 
     ``progress`` is called with the number of bytes of a file that were scanned, at the end all of
-    them, and with 0 while another process builds the entry.  ``read_only``: entries that the
-    directory lacks are made in memory.  ``copies`` are those of remote files.
+    them, and with 0 while another process builds the entry.  ``copies`` are those of remote files.
     """
 
     directory: str | None
     progress: Callable[[DataFile, int], None] = lambda file, done: None
-    read_only: bool = False
     copies: RemoteCopies | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +59,7 @@ class IndexCache:
         path = None if self.directory is None else Path(self.directory) / f"{name}.idx"
         if path is not None and (found := _load(path, name)) is not None:
             return found
-        if path is None or self.read_only:
+        if path is None:
             return self._in_memory(name, file, build)
         try:
             with writing(path):

@@ -13,8 +13,6 @@ from ..pipeline.steps import SEQUENCES
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
-from ..reading.trace import NO_TRACING, NoTracing
-from .left_out_rows import ALL_ROWS, LeftOut
 from .partition_run import Run
 from .plain_commits import PlainCommits
 from .plain_maker import PlainMaker
@@ -49,9 +47,6 @@ def compose(
     partitions: int,
     slab: Slab,
     bad: BadRecords,
-    *,
-    tracing: NoTracing = NO_TRACING,
-    left_out: LeftOut = ALL_ROWS,
     max_state_bytes: int = sys.maxsize,
 ) -> Run:
     """Return a run of one partition, at its beginning.
@@ -61,13 +56,13 @@ def compose(
     intake = Intake(reader, declaration, partition, partitions, bad)
     epochs, across = declaration.order.epochs, declaration.order.across_batches
     if not segmented(declaration):
-        maker = PlainMaker(intake, declaration.shape, partition, left_out, tracing)
+        maker = PlainMaker(intake, declaration.shape, partition)
         machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
         return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
     cutting = Cutting(declaration.shape, intake.fields, partition)
     cutting.check_state_bytes(max_state_bytes)
     stored = StoredExamples()
-    segment_maker = SegmentMaker(intake, cutting, stored, slab, tracing)
+    segment_maker = SegmentMaker(intake, cutting, stored, slab)
     machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
-    commits = SegmentCommits(intake, machine, segment_maker, stored, left_out)
+    commits = SegmentCommits(intake, machine, segment_maker, stored)
     return Run(intake, machine, segment_maker, commits, slab)

@@ -42,23 +42,23 @@ class Preparing:
         self._wrong = 0  # number of wrong guesses in a row
         self._pause = 0  # number of batches without a guess
 
-    def prepare(self) -> SegmentBlock | None:
-        """Write the examples of the expected batch; None if there is nothing to do."""
+    def prepare(self) -> bool:
+        """Write the examples of the expected batch; return whether there was one."""
         if not self._possible or self._ready is not None or self._pause:
-            return None
+            return False
         maker = self._maker
         batch = maker.cutting.machine.expected()
         if batch is None or not maker.offers.keys() >= set(batch.of_chunks()):
-            return None
+            return False
         if maker.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
-            return None  # they start from states that may still be flushed
+            return False  # they start from states that may still be flushed
         written = maker.written(batch)
         block = self._slab.lend(written.nbytes)
         if block is None:
-            return None
+            return False
         written.fill_examples(self._slab.memory(block))
         self._ready = written, block
-        return written
+        return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.

@@ -9,7 +9,6 @@
                               machine: a Partition of    maker          commits
     plain batches             rows (PlainBatches, …)     PlainMaker     PlainCommits
     segments, with states     segments (ArrivalOrder, …) SegmentMaker   SegmentCommits
-    a replay                  idle                       subclasses that follow the record
 
     advance() ─► Batch       a batch lies in its block
               ─► Busy        something else was done; call again
@@ -27,8 +26,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from headrace_proto.layout import Slot
 
 from ..core.arena import Block
 from ..core.dispatch_effects import Batch
@@ -59,16 +56,16 @@ class Done:
     pass
 
 
+Maker = PlainMaker | SegmentMaker
+Written = Assembly | SegmentBlock
+
+
 @dataclass(slots=True)
 class InSlab:
     """The body of a batch until it is announced."""
 
     block: Block
-    slots: list[Slot]
-
-
-Maker = PlainMaker | SegmentMaker
-Written = Assembly | SegmentBlock
+    written: Written
 
 
 class Run:
@@ -131,7 +128,7 @@ class Run:
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return self._unplaced is None and self.maker.prepare(self.machine.next_number)
+        return self._unplaced is None and self.maker.prepare()
 
     def check_ahead(self, stop: Callable[[], object]) -> bool:
         """Check examples before they are read until ``stop`` returns a value; return whether any.
@@ -166,9 +163,8 @@ class Run:
             self.machine.held = plan
             return Blocked
         self._unplaced = self.machine.held = None
-        memory = self._slab.memory(block)
-        written.fill(memory)
-        meta = self.maker.made(plan, written, memory)
+        written.fill(self._slab.memory(block))
+        meta = self.maker.made(plan)
         machine = self.machine
         in_turn = self.made_ahead and not machine.across_batches
         turn = machine.turn_of(plan.number) if in_turn else -1
@@ -180,7 +176,7 @@ class Run:
             self._intake.partition,
             plan.number,
             written.rows,
-            InSlab(block, written.slots),
+            InSlab(block, written),
             meta,
             epoch,
             turn,

@@ -33,14 +33,21 @@ logger = logging.getLogger("headrace.worker")
 _MOST_AHEAD = 4096
 
 
-class NumberedCommits(PartitionCommits):
-    """The commits of batches that are done or not: a commit brings no states."""
+class PlainCommits(PartitionCommits):
+    """The commits of one partition: batches are done or not, and a commit brings no states."""
 
-    def __init__(self, machine: Partition) -> None:
+    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
         self._machine = machine
         self._numbers = Numbers()
         self._changes: list[Change] = []
         self._claimed = 0  # number below which trainers may hold batches of an earlier process
+        self._intake = intake
+        self._maker = maker
+        self._orders = Orders()
+        self._placed = False  # whether an order that waited has taken effect: see take_placed
+        self._read_before = 0  # rows of the source read by earlier processes
+
+    # Commits
 
     def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
         moved = self._numbers.done(number)
@@ -72,18 +79,6 @@ class NumberedCommits(PartitionCommits):
         changes, self._changes = self._changes, []
         return changes
 
-
-class PlainCommits(NumberedCommits):
-    """The commits of one partition."""
-
-    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
-        super().__init__(machine)
-        self._intake = intake
-        self._maker = maker
-        self._orders = Orders()
-        self._placed = False  # whether an order that waited has taken effect: see take_placed
-        self._read_before = 0  # rows of the source read by earlier processes
-
     # Steps
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
@@ -100,28 +95,6 @@ class PlainCommits(NumberedCommits):
         if self._numbers.is_done(plan.number):
             self._maker.count(plan.draft.meta)
             return False
-        return not (self._maker.leaves_out and self._is_out(plan))
-
-    def _is_out(self, plan: Plan) -> bool:
-        """Return whether a batch is skipped because all its rows are left out."""
-        out = rows = 0
-        for part in plan.draft.parts:
-            ordinals = self._maker.held[part.chunk].chunk.ordinals[part.rows]
-            epoch = self._machine.epoch_of(part.chunk)
-            out += int(self._maker.left_out.mask(ordinals, epoch).sum())
-            rows += len(ordinals)
-        if out < rows:
-            if out:
-                logger.warning(
-                    "batch %d holds %d rows that are to be left out and %d others: it is handed "
-                    "out unchanged, since all later batches would change without these rows",
-                    plan.number,
-                    out,
-                    rows - out,
-                )
-            return False
-        self._intake.count("skipped", rows)
-        self.saved(plan.number)
         return True
 
     def tidy(self) -> None:
@@ -218,24 +191,21 @@ class PlainCommits(NumberedCommits):
             "before": [(n, chunk.before) for n, chunk in held if chunk.before is not None],
             "read": self._rows_read,
         }
-        without = [(number, chunk.without) for number, chunk in held if chunk.without]
         if maker.padding:
             cursor["padding"] = [[bucket, *counts] for bucket, counts in maker.padding.items()]
         if self._orders.count:
             cursor["orders"] = self._orders.count
-        if without:
-            cursor["without"] = without
         return pack(cursor)
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Resume after the batch of the cursor."""
-        before, without = dict(cursor["before"]), dict(cursor.get("without", ()))
+        before = dict(cursor["before"])
         machine = cursor["machine"]
         for read in self._machine.restore(machine):
             stages = before.get(read.chunk)
             if stages is not None:
                 self._intake.stages.restore(stages)
-            self._maker.read_again(read, stages, without.get(read.chunk, []))
+            self._maker.read_again(read, stages)
         self._maker.sizes_changed()
         self._intake.stages.restore(cursor["stages"])
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])

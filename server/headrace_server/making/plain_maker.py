@@ -1,7 +1,7 @@
 """Chunks of one partition in memory, and batches of their rows: the maker of plain batches.
 
-chunk ─► facts of the shape ─► less the rows that are left out ─► held ─► Assembly of a plan
-                                                                    └─► forgotten
+chunk ─► facts of the shape ─► held ─► Assembly of a plan
+                                └─► forgotten
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from ..reading.trace import NO_TRACING, NoTracing
 from .assemble import Assembly, Parts, batch_schema
-from .left_out_rows import ALL_ROWS, LeftOut
 from .ragged_assembly import RaggedAssembly, ragged_schema
 from .shaping import Shaping, with_facts
 
@@ -39,7 +37,6 @@ class HeldChunk:
 
     chunk: Chunk
     before: Any  # the state of the stages before it; None where they have none
-    without: list[int]  # rows that were left out of it
     epoch: int
 
 
@@ -49,24 +46,13 @@ class PlainMaker:
     made_ahead = True
     together = inf  # number of batches that may be announced at once
 
-    def __init__(
-        self,
-        intake: Intake,
-        shape: Shape,
-        partition: int,
-        left_out: LeftOut = ALL_ROWS,
-        tracing: NoTracing = NO_TRACING,
-    ) -> None:
+    def __init__(self, intake: Intake, shape: Shape, partition: int) -> None:
         self.shaping = Shaping(shape, partition)
         self.capacity = self.shaping.capacity
         self.most_rows = self.shaping.most_rows
-        self.left_out = left_out
-        self.leaves_out = bool(left_out)
-        intake.counted = not left_out
         self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._intake = intake
-        self._tracing = tracing
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
@@ -106,24 +92,14 @@ class PlainMaker:
         ``before`` is the state of the stages before the read.
         """
         chunk, facts = self.shaped(chunk)
-        without: list[int] = []
-        if self.leaves_out:
-            out = self.left_out.mask(chunk.ordinals, read.epoch, later=True)
-            without = np.unique(chunk.ordinals[out]).tolist()
-        if without:
-            self._intake.count("skipped", int(out.sum()))
-            chunk = chunk.take(np.flatnonzero(~out))
-            facts = {name: fact[~out] for name, fact in facts.items()}
         if len(chunk):
-            self._hold(read, HeldChunk(chunk, before, without, read.epoch))
+            self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
         return chunk, dict(facts)
 
-    def read_again(self, read: Read, before: Any, without: list[int]) -> None:
+    def read_again(self, read: Read, before: Any) -> None:
         """Hold a chunk that an earlier process read."""
         chunk = self.shaped(self._intake.chunk(read)[0])[0]
-        if without:
-            chunk = chunk.take(np.flatnonzero(~np.isin(chunk.ordinals, without)))
-        self._hold(read, HeldChunk(chunk, before, without, read.epoch))
+        self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
 
     def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """Return the rows that fit, with their facts as columns, and the machine's facts."""
@@ -132,10 +108,6 @@ class PlainMaker:
         columns = {name: measured(column) for name, column in chunk.columns.items()}
         return with_facts(chunk.with_columns(columns)), facts
 
-    def _hold(self, read: Read, held: HeldChunk) -> None:
-        self.held[read.chunk] = held
-        self._tracing.read(read, held.before, held.chunk)
-
     def forget(self) -> bool:
         """Drop chunks that no later batch needs; return whether there were any."""
         needed = self.shaping.machine.chunks()
@@ -143,14 +115,12 @@ class PlainMaker:
             return False
         for number in self.held.keys() - needed:
             del self.held[number]
-            self._tracing.forget(number)
         return True
 
     # Batches
 
     def begin(self, plan: Plan) -> tuple[Assembly, None]:
         """Return the batch of a plan."""
-        self._tracing.begin(plan.draft)
         shaping, parts = self.shaping, self.parts(plan)
         if shaping.ragged:
             return RaggedAssembly(parts, self._fields), None
@@ -165,11 +135,10 @@ class PlainMaker:
         """Return the epoch of a batch's first row."""
         return self.held[plan.draft.parts[0].chunk].epoch
 
-    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
+    def made(self, plan: Plan) -> Mapping[str, Any]:
         """Count a batch that lies in its block; return its description."""
         meta: Mapping[str, Any] = plan.draft.meta
         self.count(meta)
-        self._tracing.made(plan.number, written, meta, plan.draft.parts)
         return meta
 
     def count(self, meta: Mapping[str, Any]) -> None:
@@ -179,7 +148,7 @@ class PlainMaker:
             for i, name in enumerate(("padded", "real")):
                 counts[i] = min(counts[i] + meta[name], _MOST_COUNTED)
 
-    def prepare(self, number: int) -> bool:
+    def prepare(self) -> bool:
         """Return False: plain batches are made as soon as possible."""
         return False
 

@@ -24,7 +24,6 @@ from headrace_proto.schema import Field
 from ..core.segment_geometry import Geometry
 from ..core.slots import RoundMember, Segments
 from ..reading.columns import Column, Strings
-from ..reading.trace import States
 from .segment_cutting import Offer
 from .segment_windows import write_windows
 
@@ -211,15 +210,6 @@ class SegmentBlock:
                 item = column.item_bytes
                 if item:
                     write_windows(block, offset, item, geometry, column, to, rows, begins, sizes)
-
-    def states(self, block: np.ndarray) -> States:
-        """Return the states of a written batch, with the rows of each."""
-        slots = dict(zip(self._layout.fields, self.slots, strict=True))
-        return {
-            name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
-            for name, slot in slots.items()
-            if name.startswith("state:") or name == "@state_of"
-        }
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""

@@ -26,7 +26,6 @@ from ..core.stored_state import Change, Saved
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from .left_out_rows import ALL_ROWS, EndedLines, LeftOut
 from .partition_commits import UNREAD, PartitionCommits, Target
 from .segment_maker import SegmentMaker
 from .state_table import arrays_of, state_columns, stored_states
@@ -48,7 +47,6 @@ class SegmentCommits(PartitionCommits):
         partition: Partition,
         maker: SegmentMaker,
         stored: StoredExamples,
-        left_out: LeftOut = ALL_ROWS,
     ) -> None:
         self._intake = intake
         self._partition = partition
@@ -56,7 +54,6 @@ class SegmentCommits(PartitionCommits):
         self._cutting = maker.cutting
         self._machine = self._cutting.machine
         self._stored = stored
-        self._ended = EndedLines(left_out, stored)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last saved batch
         self._moved = False  # whether rows got other places in these since that was stored
@@ -84,15 +81,7 @@ class SegmentCommits(PartitionCommits):
             "dropped": dict(self._intake.dropped),
         }
         self._settle()
-        line, known = self._stored.read(read, len(chunk), before, cursor)
-        known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
-        self._add_ended(ended)
-        facts["line"], facts["known"] = line, known
-
-    def _add_ended(self, ended: list[Change]) -> None:
-        self._changes += ended
-        if ended:
-            self._intake.count("skipped", len(ended))
+        facts["line"], facts["known"] = self._stored.read(read, len(chunk), before, cursor)
 
     def tidy(self) -> None:
         self._drop_gone()
@@ -351,10 +340,6 @@ class SegmentCommits(PartitionCommits):
         self._intake.stages.restore(cursor["stages"])
         self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
         self._machine.next_index = cursor["index"]
-        still, ended = self._ended.of_begun(examples, self._maker.read_again)
-        self._add_ended(ended)
-        if ended:
-            examples = examples.take(still)
         slots = self._machine.resume(examples)
         self._stored.in_slots(slots, examples.lines)
         states = stored_states(self._cutting.states, examples)

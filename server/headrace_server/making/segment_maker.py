@@ -22,7 +22,6 @@ from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from ..reading.trace import NO_TRACING, NoTracing
 from .expected_batch import Preparing
 from .final_state_table import FinalStateTable
 from .segment_block import BlockLayout, SegmentBlock, places_of_starts
@@ -43,12 +42,7 @@ class SegmentMaker:
     capacity: int | None = None
 
     def __init__(
-        self,
-        intake: Intake,
-        cutting: Cutting,
-        stored: StoredExamples,
-        slab: Slab,
-        tracing: NoTracing = NO_TRACING,
+        self, intake: Intake, cutting: Cutting, stored: StoredExamples, slab: Slab
     ) -> None:
         self.cutting = cutting
         self.together: float = _TOGETHER if cutting.lanes else 1
@@ -61,7 +55,6 @@ class SegmentMaker:
         self.states: StateTable = (FinalStateTable if cutting.carried else kind)(cutting.states)
         self._intake = intake
         self._stored = stored
-        self._tracing = tracing
         self._preparing = Preparing(slab, self)
         self._epoch = 0
 
@@ -72,33 +65,30 @@ class SegmentMaker:
 
         ``before`` is the state of the stages before the read.
         """
-        chunk, offer = self._hold(read, before, chunk)
+        chunk, offer = self._hold(read, chunk)
         return chunk, {"key": [(read.epoch, key) for key in offer.keys], "count": offer.counts}
 
-    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, Offer]:
+    def _hold(self, read: Read, chunk: Chunk) -> tuple[Chunk, Offer]:
         chunk, offer = self.cutting.offer(chunk, self._intake.bad, read.epoch)
-        self._tracing.read(read, before, chunk, offer.keys)
         self.offers[read.chunk] = offer
         return chunk, offer
 
-    def read_again(self, chunk: int) -> np.ndarray:
-        """Hold a chunk that an earlier process read; return the numbers of its rows."""
+    def read_again(self, chunk: int) -> None:
+        """Hold a chunk that an earlier process read."""
         read, before = self._stored.reread(chunk)
         now = self._intake.stages.state()
         dropped = dict(self._intake.dropped)
         self._intake.stages.restore(before)
-        rows, _ = self._hold(read, before, self._intake.chunk(read)[0])
+        self._hold(read, self._intake.chunk(read)[0])
         self._intake.stages.restore(now)
         self._intake.count_dropped()
         self._intake.dropped = dropped  # they were counted when they were first read
-        return rows.ordinals
 
     def forget(self) -> bool:
         """Drop chunks that no later batch needs; return whether there were any."""
         gone = self.offers.keys() - self.cutting.machine.chunks()
         for number in gone:
             del self.offers[number]
-            self._tracing.forget(number)
         return bool(gone)
 
     def refuse(self, chunk: int, row: int) -> None:
@@ -123,7 +113,6 @@ class SegmentMaker:
         for chunk in batch.of_chunks():
             if chunk not in self.offers:
                 self.read_again(chunk)
-        self._tracing.begin(batch)
         prepared = self._preparing.take(batch)
         if prepared is None:
             return self.written(batch), None
@@ -154,17 +143,9 @@ class SegmentMaker:
             extra["@state_of"] = state_of[places_of_starts(batch, batch.member)]
         return extra, states if self.cutting.at_trainer else batch.member.size
 
-    def prepare(self, number: int) -> bool:
-        """Write the known parts of the next expected batch ahead; return whether there was any.
-
-        ``number``: that of the next batch.
-        """
-        written = self._preparing.prepare()
-        if written is None:
-            return False
-        batch = written.batch
-        self._tracing.expect(number, written, _description(batch, self.cutting.lanes), batch)
-        return True
+    def prepare(self) -> bool:
+        """Write the known parts of the next expected batch ahead; return whether there was any."""
+        return self._preparing.prepare()
 
     def epoch_of(self, plan: Plan) -> int:
         """Return the epoch of a batch's first row, or of the last batch that had one."""
@@ -174,13 +155,9 @@ class SegmentMaker:
             self._epoch = key[0]
         return self._epoch
 
-    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> Mapping[str, Any]:
+    def made(self, plan: Plan) -> Mapping[str, Any]:
         """Return the description of a batch that now lies in its block."""
-        batch: Segments = plan.draft
-        meta = _description(batch, self.cutting.lanes)
-        states = written.states(memory) if self._tracing.states else None
-        self._tracing.made(plan.number, written, meta, (), batch, states)
-        return meta
+        return _description(plan.draft, self.cutting.lanes)
 
     # Queries
 

@@ -159,20 +159,6 @@ class StoredExamples:
         self._close(change, [chunk])
         return change
 
-    def passed_over(self, chunk: int, row: int) -> Change:
-        """Record that an example just read is left out, as if it had ended."""
-        change = Change(done=[2 * self.lines.line(chunk, row)])
-        self._close(change, [chunk])
-        return change
-
-    def ended(self, line: int, chunk: int) -> Change:
-        """Record that a stored example ended."""
-        change = Change()
-        numbers = np.zeros((COUNT + 1, 1), np.int64)
-        numbers[LINE], numbers[CHUNK] = line, chunk
-        self._close(change, self._end(change, numbers, np.array([True])))
-        return change
-
     def _end(self, change: Change, numbers: np.ndarray, stored: np.ndarray) -> list[int]:
         """End examples; return the chunks of those that are not ``stored``."""
         lines, chunks = numbers[LINE], numbers[CHUNK]

@@ -51,7 +51,7 @@ class RowSteps(SourceSteps):
         the same name, dtype and rank.  A later example that does not fit is a DataError.
 
         With ``seed`` the call is ``fn(example, rng)``.  ``rng`` is a ``numpy.random.Generator`` of
-        this example, stage and epoch alone: each epoch draws anew, and a resume or a replay draws
+        this example, stage and epoch alone: each epoch draws anew, and a resume draws
         the same again, for any number of workers and partitions.  With ``vectorized=True`` there is
         one for each 256 examples that a partition reads, counted from its first (or for each
         ``group`` of a weighted resampling), so the partitions must stay the same.

@@ -10,7 +10,7 @@ from headrace_proto.placement import WHOLE, Share, partitions_of
 
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
-from .settings import RECORD_BYTES, Limits, Settings
+from .settings import Limits, RunSettings
 
 #: Maximum number of trainers listed in a status: the first ones.  Others are only counted.
 MOST_TRAINERS = 256
@@ -71,7 +71,7 @@ class RunConfig(Limits):
     feeds: tuple[FeedConfig, ...]
     directory: str  # the run directory
     binds: tuple[str, ...]
-    lease_ttl_s: float = Settings.lease_ttl_s
+    lease_ttl_s: float = RunSettings.lease_ttl_s
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes ahead of a feed without a capacity …
@@ -82,11 +82,8 @@ class RunConfig(Limits):
     term: int = 0  # number of this start; greater than those of all starts before …
     starts: tuple[int, ...] = ()  # … terms of the last known starts, this one at the end …
     start: int = 0  # … and the number of starts, as shown to people
-    record: str = "off"  # of the flight, where there is a state directory
-    record_bytes: int = RECORD_BYTES  # of each feed
     program: bytes = b""  # names the process that started the server
     log_level: int = logging.INFO  # of the front and of trainers, as in that process
-    replay: Any = None  # plain data of a Replay, which is served instead of the pipeline
     keys: str | None = None  # the directory; only the front reads its files
     python_path: tuple[str, ...] = field(default=())
     in_process: bool = False  # whether front and worker are threads of the process that started it

@@ -1,7 +1,6 @@
 """The options of a server, each declared once.
 
     RunSettings     ─► arguments of hs.run and their checks, headrace serve, HEADRACE_*, files
-    ReplaySettings  ─► the options of hs.replay and headrace replay
     Limits          ─► fields of RunConfig, too: they go to the processes as they were given
                        docs/commands.md and docs/reference.md have the tables of all
 
@@ -20,6 +19,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
 from headrace_proto.errors import near, rewording
+from headrace_proto.gone import GONE
 from headrace_proto.placement import WHOLE
 
 from ..pipeline.builder import Pipeline
@@ -30,8 +30,6 @@ P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")
 
-#: Default size of the record of one feed.
-RECORD_BYTES = 256 * 1024**2
 _OPTION = "option"
 #: A thread cannot be ended, so none is judged to hang: the longest timeout that there is.
 _LONGEST_S = 86_400
@@ -87,9 +85,9 @@ class Limits:
     remote_cache_bytes: int | None = _integer(least=1024**2, most=2**60, absent="any")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The options of every server.  Each value is checked when they are made.
+@dataclass(frozen=True)
+class RunSettings(Limits):
+    """The options of ``hs.run`` and ``headrace serve``.
 
     bind: where trainers connect: tcp:// or ipc://, port * is a free one
     keys: keys of this server and of the trainers that it lets in, as headrace keygen makes them
@@ -100,8 +98,29 @@ class Settings:
       functions must take less for 64 examples
     worker_memory_bytes: bytes of each worker's memory, without shared memory and mapped files
     shm_dir: where shared memory lies
+    partitions: slices of each feed, which determine its batches; with the same number and seed
+      any number of workers gives the same batches
+    share: share of the partitions that this server owns, as one of n servers of the same feeds:
+      those p with p mod n = i; in Python also (i, n)
+    slab_bytes: bytes of shared memory of each worker
+    state_dir: where positions, commits and states outlive the server; indexes of record files,
+      too
+    durability: a commit survives a power cut (power) or the death of any process (process); off
+      keeps only indexes in the state directory
+    allow_config_change: go on from a stored state though the pipeline or its files have changed
+      since
+    resume: go on from a snapshot: its token, on the command line also a file that holds it
+    snapshots: where snapshots are copied to, and found by a server with another state directory
+    keep_snapshots: number of snapshots of each feed that are kept
+    http: where metrics, health and a page are served, without a lock; port 0 is a free one
+    http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
+      take a snapshot
+    peers: HTTP addresses of all servers of the feeds, by share, with commas between or as a
+      range (feeder-{0..3}:8080): each of them then shows all
     """
 
+    pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
+    _: KW_ONLY
     # The default is that of the command line: trainers have to know it.
     bind: str | list[str] | None = _text(
         default=("tcp://127.0.0.1:5557",), metavar="ADDRESS", many=True
@@ -117,46 +136,6 @@ class Settings:
     # At least an interpreter with numpy and the threads of its libraries.
     worker_memory_bytes: int | None = _integer(least=256 * 1024**2, most=2**50, absent="any")
     shm_dir: str | os.PathLike[str] | None = _path(absent="/dev/shm")
-
-    def __post_init__(self) -> None:
-        optional = {one.name for one in fields(self) if one.default is None}
-        for option in options_of(self):
-            name = option.argument
-            value = getattr(self, name)
-            if value is not None or name not in optional:
-                object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
-
-
-@dataclass(frozen=True)
-class RunSettings(Limits, Settings):
-    """The options of ``hs.run`` and ``headrace serve``.
-
-    partitions: slices of each feed, which determine its batches; with the same number and seed
-      any number of workers gives the same batches
-    share: share of the partitions that this server owns, as one of n servers of the same feeds:
-      those p with p mod n = i; in Python also (i, n)
-    slab_bytes: bytes of shared memory of each worker
-    state_dir: where positions, commits and states outlive the server; indexes of record files,
-      too
-    durability: a commit survives a power cut (power) or the death of any process (process); off
-      keeps only indexes in the state directory
-    allow_config_change: go on from a stored state though the pipeline or its files have changed
-      since
-    resume: go on from a snapshot: its token, on the command line also a file that holds it
-    snapshots: where snapshots are copied to, and found by a server with another state directory
-    keep_snapshots: number of snapshots of each feed that are kept
-    record: record of each batch in the state directory: its rows and its trainer (rows), the
-      states of segments too (states), or none (off)
-    record_bytes: maximum size of the record of each feed; the oldest files are removed
-    http: where metrics, health and a page are served, without a lock; port 0 is a free one
-    http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
-      take a snapshot
-    peers: HTTP addresses of all servers of the feeds, by share, with commas between or as a
-      range (feeder-{0..3}:8080): each of them then shows all
-    """
-
-    pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
-    _: KW_ONLY
     partitions: int | None = _integer(
         most=4096, absent="as many as workers; with a state, as many as that has"
     )
@@ -176,19 +155,19 @@ class RunSettings(Limits, Settings):
         metavar="URL", absent="the state directory alone", needs_state=True
     )
     keep_snapshots: int | None = _integer(absent="all", needs_state=True)
-    record: str | None = _text(
-        absent="rows, where there is a state directory",
-        choices=("rows", "states", "off"),
-        needs_state=True,
-    )
-    record_bytes: int | None = _integer(
-        least=1024**2, most=2**50, absent=str(RECORD_BYTES), needs_state=True
-    )
     http: str | None = _text(absent="not at all", metavar="HOST:PORT")
     http_token_file: str | os.PathLike[str] | None = _path(
         absent="requests from this machine may", metavar="FILE"
     )
     peers: str | list[str] | None = _text(metavar="HOST:PORT", many=True)
+
+    def __post_init__(self) -> None:
+        optional = {one.name for one in fields(self) if one.default is None}
+        for option in options_of(self):
+            name = option.argument
+            value = getattr(self, name)
+            if value is not None or name not in optional:
+                object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
 
     def limits(self) -> dict[str, Any]:
         """Return the options that ``RunConfig`` takes as they are, paths absolute."""
@@ -226,39 +205,6 @@ class RunSettings(Limits, Settings):
                 )
 
 
-_STATE_DIR = Option("", "path", positional=True, metavar="STATE_DIR")
-
-
-@dataclass(frozen=True)
-class ReplaySettings(Settings):
-    """The options of ``hs.replay`` and ``headrace replay``.
-
-    state_dir: the state directory of the server
-    beside: state directories of the other servers, where several share the feed
-    feed: the feed; optional where one is recorded
-    first: from this batch on
-    last: up to this batch
-    trainer: hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host
-    steps: batches of this trainer, counted from 1
-    committed: only hand-outs whose commit counted
-    states: states of segments: as they were sent, or as their examples begin
-    allow_config_change: replay though the pipeline has changed
-    """
-
-    state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
-    pipeline: Pipeline
-    _: KW_ONLY
-    beside: str | list[str] | None = _text(metavar="DIR", many=True)
-    feed: str | None = _text(metavar="NAME")
-    first: str | None = _text(name="from", absent="the first that is recorded", metavar="P:N")
-    last: str | None = _text(name="to", absent="the last that is recorded", metavar="P:N")
-    trainer: str | int | None = _text(metavar="T")
-    steps: str | tuple[int, int] | None = _text(metavar="A-B")
-    committed: bool = _flag(False)
-    states: str = _text("recorded", choices=("recorded", "initial"))
-    allow_config_change: bool = _flag(False)
-
-
 def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
     """Give a function the fields of ``settings`` as arguments; it gets them checked, as one.
 
@@ -281,6 +227,8 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             with rewording(TypeError, f"hs.{function.__name__}(): ", TypeError):
                 for name in kwargs.keys() - arguments.keys():
+                    if remedy := GONE.get(f"{function.__name__}({name}=)"):
+                        raise TypeError(f"{name}= is gone: {remedy}")
                     like = near(name, arguments)
                     raise TypeError(f"got an unexpected keyword argument {name!r}{like}")
                 signature.bind(*args, **kwargs)

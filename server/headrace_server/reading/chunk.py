@@ -14,7 +14,7 @@ from .columns import Column, column_from_rows, concatenate, take
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The files and records that the rows of a chunk came from, for errors and the recorder."""
+    """The files and records that the rows of a chunk came from, for errors."""
 
     files: tuple[str, ...]  # or ("examples",), ("module:factory",) …
     file: np.ndarray  # int32 [n], index into files

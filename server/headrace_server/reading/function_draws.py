@@ -3,7 +3,7 @@
     seed, stage, epoch ─► key of Philox ─┐
     ordinal ─► its counter ──────────────┴─► Generator: 2**128 numbers that no other example has
 
-Each call gets a new generator, so a resume, a replay and a retry draw the same numbers.
+Each call gets a new generator, so a resume and a retry draw the same numbers.
 """
 
 from __future__ import annotations

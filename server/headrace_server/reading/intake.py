@@ -76,7 +76,6 @@ class Intake:
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # rows read by this life
-        self.counted = True  # whether all examples count
         self._limit = _FIRST_CHUNK
         self._started = 0.0
 
@@ -93,7 +92,7 @@ class Intake:
 
     def share(self) -> int | None:
         """Return the number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share if self.counted and self._key is None else None
+        return None if self._key is not None else self._reader.share
 
     def start(self) -> Position:
         """Return the position at which every epoch starts."""

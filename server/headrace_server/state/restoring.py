@@ -26,14 +26,13 @@ from typing import Any
 from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
-from .left_out_file import LeftOutFile
+from .left_out_file import left_out_rows, write_left_out
 from .snapshots import BESIDE, sync_file
 from .statedir import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"
-_FLIGHT = "flight"
 GENERATION = "generation.json"
 
 
@@ -110,8 +109,6 @@ def finish(state: Path) -> None:
             continue
         present, old = feeds / name, feeds / f".{name}.old"
         if present.exists():
-            if (present / _FLIGHT).exists() and not (new / _FLIGHT).exists():
-                os.rename(present / _FLIGHT, new / _FLIGHT)  # the record of all lives stays
             shutil.rmtree(old, ignore_errors=True)
             os.rename(present, old)
         os.rename(new, present)
@@ -145,7 +142,5 @@ def _names(files: list[Any]) -> list[tuple[str, int]]:
 
 
 def _keep_quarantine(known: Path, new: Path) -> None:
-    """Leave rows out, too, that were quarantined or skipped since the snapshot."""
-    rows = LeftOutFile.read(new)
-    rows.add(LeftOutFile.read(known))
-    rows.write(new)
+    """Leave rows out, too, that were quarantined since the snapshot."""
+    write_left_out(new, left_out_rows(new) | left_out_rows(known))

@@ -189,11 +189,6 @@ class Feeds:
         if verdict.failure is not None:
             feed, why = verdict.failure
             self.fail(feed, "data", why)
-        if self.starts.config.replay is not None:
-            for one in self.starts.config.feeds:
-                if one.segmented:  # for others the next life goes on after the done batches
-                    text = f"{words}\nWith it went the place of the replay: start it again"
-                    self.fail(one.name, "server", text)
         if verdict.quarantined:
             logger.warning("skipped from now on: %s", verdict.quarantined)
             self.note("row left out", verdict.quarantined)

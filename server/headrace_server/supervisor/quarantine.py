@@ -22,7 +22,7 @@ from typing import Any
 
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Entry
-from ..state.left_out_file import LeftOutFile, quarantine_file
+from ..state.left_out_file import left_out_rows, quarantine_file, write_left_out
 
 #: Deaths that make a row suspect, and that convict it.
 _SUSPECT = 2
@@ -47,7 +47,7 @@ class _Case:
 
     skips: bool  # whether it goes on without its bad examples
     file: Path | None
-    left_out: LeftOutFile
+    left_out: dict[int, str]  # row and reason
     deaths: dict[int, int] = field(default_factory=dict)  # by row
     reached: dict[int, int] = field(default_factory=dict)  # by stream: rows that it was read up to
 
@@ -63,7 +63,7 @@ class Quarantine:
         case = self._cases.get(entry.feed)
         if case is None or not entry.rows:
             return DeathVerdict()
-        if not case.left_out.deadly.keys().isdisjoint(entry.rows):
+        if not case.left_out.keys().isdisjoint(entry.rows):
             return DeathVerdict(expected=True)  # it had started before one of them was found out
         for row in entry.rows:
             case.deaths[row] = case.deaths.get(row, 0) + 1
@@ -92,22 +92,20 @@ class Quarantine:
 
     def left_out(self, feed: str) -> dict[int, str]:
         """Return the rows that are left out, each with the reason."""
-        return dict(self._cases[feed].left_out.deadly)
+        return dict(self._cases[feed].left_out)
 
     def marks(self) -> dict[str, Any]:
         """Return by feed, as plain data, the rows that a new life has to know.
 
         A stream has passed once it is read up to where dead workers were reading it: ``reached``.
-        With them the rows that an operator has left out (``skipped``).
         """
         marks: dict[str, Any] = {}
         for feed, case in self._cases.items():
             found: dict[str, list[Any]] = {
-                "out": [*case.left_out.deadly.items()],
+                "out": [*case.left_out.items()],
                 "suspect": [row for row, n in case.deaths.items() if n >= _SUSPECT],
                 "watched": [*case.deaths],
                 "reached": [*case.reached.items()],
-                "skipped": [(row, of.since) for row, of in case.left_out.skipped.items()],
             }
             marks[feed] = {name: rows for name, rows in found.items() if rows}
         return marks
@@ -116,17 +114,13 @@ class Quarantine:
 def _case(config: RunConfig, feed: FeedConfig) -> _Case:
     state = config.state_directory
     file = None if state is None else quarantine_file(state, feed.name)
-    left_out = LeftOutFile.read(file)
-    if config.replay is not None:  # rows that kill are known from the server of the feed
-        recorded, name, *_ = config.replay
-        for one in recorded:
-            left_out.deadly.update(LeftOutFile.read(quarantine_file(one, name)).deadly)
+    left_out = left_out_rows(file)
     return _Case(feed.declaration.policy.on_bad_example == "skip", file, left_out)
 
 
 def _convict(case: _Case, entry: Entry, text: str) -> DeathVerdict:
     """Leave a row out, or fail the feed where that can not be."""
-    feed, row, deadly = entry.feed, entry.rows[0], case.left_out.deadly
+    feed, row, deadly = entry.feed, entry.rows[0], case.left_out
     fault = ""
     if row < 0:
         fault = "\nIt can not be skipped: the source can not be read past it."
@@ -140,7 +134,7 @@ def _convict(case: _Case, entry: Entry, text: str) -> DeathVerdict:
     del case.deaths[row]
     if case.file is not None:
         try:
-            case.left_out.write(case.file)
+            write_left_out(case.file, deadly)
         except OSError as error:
             text += f"\nIt can not be skipped: {case.file}: {error}."
             return DeathVerdict(expected=True, failure=(feed, text))

@@ -169,8 +169,6 @@ class Admission:
         tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
         desk.dispatcher.adopt(session.number, tuple(tokens), now)
         desk.on_hello(session.number, hello)
-        if desk.flight is not None:
-            desk.flight.joined(session.number, hello)
         return session, False
 
     def _used(self, session: Session, desk: Desk, hello: Hello) -> Usage | None:

@@ -41,7 +41,7 @@ class Announcer:
     def announce(self, feed: str, run: Run, batch: Batch) -> None:
         """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
         slab, block = self._slab, batch.body.block
-        columns, crowded = self._columns_of(batch.body.slots), slab.crowded
+        columns, crowded = self._columns_of(batch.body.written.slots), slab.crowded
         segment = slab.name_of(block)
         batch.body = BlockPlace(segment, block.offset, columns, crowded, block)
         self._send((feed, Desk.on_made, batch))

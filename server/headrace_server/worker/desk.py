@@ -17,13 +17,12 @@ from headrace_proto.schema import Field
 
 from ..core.acknowledged_commits import Acknowledged
 from ..core.dispatch import Dispatcher
-from ..core.dispatch_effects import Batch, JoinRefused
+from ..core.dispatch_effects import Batch
 from ..core.end_of_feed import Farewell
 from ..core.plan import RESIZED
 from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
 from ..core.segment_rounds import check_rows
-from ..flight.recorder import Recorder
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
 from .events import Opened
@@ -56,12 +55,11 @@ class Desk:
         config: FeedConfig,
         run: RunConfig,
         owner: int = 0,
-        flight: Recorder | None = None,
         tell: Callable[[Any], object] = lambda message: None,
         used: Callable[[int], list[float] | None] = lambda partition: None,
     ) -> None:
-        """``flight``: None records nothing.  ``tell`` sends a message to its trainer.  ``used``
-        returns the commits that a partition has stored, see ``Stores.used``.
+        """``tell`` sends a message to its trainer.  ``used`` returns the commits that a partition
+        has stored, see ``Stores.used``.
         """
         self.name, self.owner = config.name, owner
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
@@ -72,17 +70,15 @@ class Desk:
         # It distinguishes tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
         self.durable = run.state_directory is not None  # whether its state outlives the server
-        replayed = config.order and run.replay is not None  # in the order of hand-out
-        order = "arrival" if replayed else config.order
         self.dispatcher = Dispatcher(
             [*self.partitions],
             run.lease_ttl_s,
             run.max_credits,
             term,
-            order=order,
+            order=config.order,
             shared=self.shared,
             states=config.states,
-            across_batches=run.replay is not None or config.declaration.order.across_batches,
+            across_batches=config.declaration.order.across_batches,
         )
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema
@@ -97,7 +93,6 @@ class Desk:
         self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
         self._shape = config.declaration.shape.options
         self._policy = config.declaration.policy
-        self.flight = flight
         self._tell = tell
         self._run = run
         self._config = config
@@ -147,11 +142,11 @@ class Desk:
                 self.resuming.opened(any(map(self._used, self.partitions)))
 
     def _add_epochs(self) -> None:
-        """Add the epochs of the feed to its properties; batches of a replay end with none."""
+        """Add the epochs of the feed to its properties."""
         order = self._config.declaration.order
         if order.epochs != 1:
             self.properties["epochs"] = order.epochs
-        if self._run.replay is None and not order.across_batches:
+        if not order.across_batches:
             self.properties["across_batches"] = False
 
     def described(self, world_size: int = 0) -> dict[str, Any]:
@@ -163,8 +158,6 @@ class Desk:
     def _length(self, world_size: int) -> int | str:
         """Return the number of batches here for each rank; or why it is unknown."""
         declaration = self._config.declaration
-        if self._run.replay is not None:
-            return "it is a replay"
         if self.properties.get("resized"):
             return "its batch size was changed"
         if reason := declaration.uncounted():
@@ -260,9 +253,6 @@ class Desk:
         """Raise JoinRefused where segments can not be dealt to ``world_size`` ranks."""
         if not self.dispatcher.segmented:
             return
-        if self._run.replay is not None:
-            text = "a replay of segments has no ranks; connect without rank= and world_size="
-            raise JoinRefused(f"world_size={world_size}: {text}")
         check_rows(world_size, self.properties["batch_size"], self._shape["capacity"])
 
     def on_hello(self, session: int, hello: Hello) -> None:

@@ -218,8 +218,6 @@ class Owner:
                 self._spin.rested(self._checked_s)
                 self._checked_s = 0.0
             return events
-        for recorder in self._partitions.flight.values():
-            recorder.rest()
         self._checked_s = 0.0  # the rest is a wait that counts by itself
         due_in_s = self._partitions.stores.due_in_s
         return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,13 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.remote_copies import RemoteCopies
-from ..flight.feed_record import Replay
-from ..flight.recorder import Recorder
-from ..flight.replaying import replayed
 from ..making.compose import compose
-from ..making.left_out_rows import LeftOut
 from ..making.partition_run import Run
 from ..making.slab import Slab
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
-from ..reading.trace import NO_TRACING, NoTracing, Tracing
 from .commits import Stores
 from .guard import Guard, ReportPassed
 
@@ -57,25 +51,20 @@ class Life:
 class Opener:
     """The readers of one worker; opens partitions with them."""
 
-    def __init__(
-        self, begun: Life, slab: Slab, stores: Stores, flight: Mapping[str, Recorder]
-    ) -> None:
+    def __init__(self, begun: Life, slab: Slab, stores: Stores) -> None:
         config = begun.config
         self._begun = begun
         self._slab = slab
         self._stores = stores
         self._diary = begun.diary
-        self._replay = None if config.replay is None else Replay(*config.replay)
         index = config.index_directory or Path(config.directory, "index")
         copies = None
         if config.remote_cache is not None:
             copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
-        read_only = self._replay is not None
-        self._cache = IndexCache(str(index), self._indexed, read_only, copies)
+        self._cache = IndexCache(str(index), self._indexed, copies)
         self._logged = time.monotonic()
         self._readers: dict[str, Reader] = {}
         self.guards: dict[str, Guard] = {}
-        self._flight = flight
 
     def open(self, config: FeedConfig, partition: int) -> Run:
         """Open a partition as the last process left it."""
@@ -133,28 +122,15 @@ class Opener:
 
     def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
         declaration, guard = config.declaration, self.guards[config.name]
-        if self._replay is not None:
-            run = replayed(reader, declaration, self._slab, guard.bad, self._replay)
-        else:
-            skipped = self._begun.marks.get(config.name, {}).get("skipped") or ()
-            run = compose(
-                reader,
-                declaration,
-                partition,
-                config.partitions,
-                self._slab,
-                guard.bad,
-                tracing=self._tracing(config.name, partition),
-                left_out=LeftOut(map(tuple, skipped)),
-                max_state_bytes=self._begun.config.max_state_bytes,
-            )
+        run = compose(
+            reader,
+            declaration,
+            partition,
+            config.partitions,
+            self._slab,
+            guard.bad,
+            self._begun.config.max_state_bytes,
+        )
         guard.needed = True  # the rows read from here on were read before
         run.commits.resume(self._stores.open((config.name, partition)))
         return run
-
-    def _tracing(self, feed: str, partition: int) -> NoTracing:
-        if feed not in self._flight:
-            return NO_TRACING
-        recorder = self._flight[feed]
-        record, expect = partial(recorder.made, partition), partial(recorder.expect, partition)
-        return Tracing(record, expect, states=self._begun.config.record == "states")

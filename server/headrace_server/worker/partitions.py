@@ -25,7 +25,6 @@ from headrace_proto.schema import schema_to_wire
 from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
 from ..core.partition_turns import PartitionName, PartitionTurns
-from ..flight.recorder import Recorder
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
 from .announcing import MOST_UNNOTED, Announcer
@@ -60,11 +59,7 @@ class Partitions:
         self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
         self._announcer = Announcer(self._slab, send)
         self._stalls = StallReports(send)
-        self.flight = {
-            feed.name: Recorder(config, feed.name, worker, by_number=not feed.segmented)
-            for feed in (config.feeds if config.record != "off" else ())
-        }
-        self._opener = Opener(begun, self._slab, self.stores, self.flight)
+        self._opener = Opener(begun, self._slab, self.stores)
         self._guards = self._opener.guards
         self._running: dict[PartitionName, Run] = {}
         self._made: dict[PartitionName, Run] = {}  # partitions that have ended
@@ -300,10 +295,8 @@ class Partitions:
         return self._running.get(name)
 
     def end(self) -> None:
-        """Leave the stores and records to the next life, and close the sources."""
+        """Leave the stores to the next life, and close the sources."""
         self.stores.close()
-        for recorder in self.flight.values():
-            recorder.close()
         self._opener.close()
 
     def used(self, feed: str, partition: int) -> list[float] | None:

@@ -280,8 +280,6 @@ class Reception:
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         desk.counters.on_left(session.tally)
-        if desk.flight is not None:
-            desk.flight.left(session.number)
 
     def rewound(self, number: int) -> None:
         """Send a trainer away whose acknowledged commits are not in the state."""

@@ -29,9 +29,7 @@ from ..core.dispatch_effects import (
     Freed,
     Leave,
     PassOver,
-    Reclaimed,
     Release,
-    Returned,
     Rewound,
     Send,
     StoreCommit,
@@ -78,7 +76,6 @@ class Switchboard:
                 feed,
                 self.config,
                 self.worker,
-                partitions.flight.get(feed.name),
                 outbox.tell,
                 partial(partitions.used, feed.name),
             )
@@ -125,7 +122,6 @@ class Switchboard:
             Dealt: self.unstored_rounds.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
-            **dict.fromkeys((Returned, Reclaimed), lambda desk, e: None),  # for the record alone
         }
         self._orders: dict[str, Callable[..., None]] = {
             "fail": self._fail,
@@ -229,8 +225,6 @@ class Switchboard:
         calls, handlers, deferred = self._calls, self._effects, self.deferred
         for desk in self.desks.values():
             while effects := desk.dispatcher.take_effects():
-                if desk.flight is not None:
-                    desk.flight.note(effects)
                 for effect in effects:
                     call = calls.get(type(effect))
                     if call is None:

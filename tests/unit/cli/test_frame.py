@@ -93,8 +93,6 @@ def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
         (["--resume", "{}"], "--resume "),
         (["--snapshots", "file:///x"], "--snapshots 'file:///x' needs a --state-dir"),
         (["--keep-snapshots", "2"], "--keep-snapshots 2 needs a --state-dir"),
-        (["--record", "rows"], "--record 'rows' needs a --state-dir"),
-        (["--record-bytes", "2000000"], "--record-bytes 2000000 needs a --state-dir"),
         (["--max-state-bytes", "0"], "--max-state-bytes 0 does not lie in"),
         (["--lease-ttl", "0"], "--lease-ttl 0.0 does not lie in"),
         (["--max-trainers", "0"], "--max-trainers 0 does not lie in"),

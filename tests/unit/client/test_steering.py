@@ -253,22 +253,6 @@ def test_a_dataset_after_the_change_leaves_the_number_of_rows_open() -> None:
     assert rows == [5] * since + [8] * (len(rows) - since)
 
 
-def test_a_replay_has_the_sizes_that_batches_had_and_takes_no_others(tmp_path) -> None:
-    with (
-        hs.run(NUMBERS.batch(5), workers=0, state_dir=tmp_path) as server,
-        connect(server) as feed,
-    ):
-        seen = [next(feed)["i"].tolist()]
-        feed.set_batch_size(7)
-        seen += [batch["i"].tolist() for batch in feed]
-    with hs.replay(tmp_path, NUMBERS.batch(5)) as server, connect(server) as feed:
-        again = [next(feed)["i"].tolist()]
-        with pytest.raises(ValueError, match="a replay makes the batches that were recorded"):
-            feed.set_batch_size(3)
-        again += [batch["i"].tolist() for batch in feed]
-    assert again == seen and {len(rows) for rows in seen} == {5, 7}
-
-
 def test_another_size_outlives_the_worker() -> None:
     with hs.run(NUMBERS.batch(5), workers=1) as server, connect(server) as feed:
         next(feed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.dispatch_effects import Batch, Reclaimed, Returned, Send
+from headrace_server.core.dispatch_effects import Batch, Send
 
 TTL = 10.0
 
@@ -23,8 +23,7 @@ class At:
     def take(self, kind=object):
         self.act()
         said, self.said = self.said, []
-        told = [e for e in said if isinstance(e, kind)]
-        return [e for e in told if kind is Returned or not isinstance(e, (Reclaimed, Returned))]
+        return [e for e in said if isinstance(e, kind)]
 
     def join(self, *sessions, window=0, now=0.0):
         for session in sessions:

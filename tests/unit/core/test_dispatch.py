@@ -17,7 +17,6 @@ from headrace_server.core.dispatch_effects import (
     Freed,
     JoinRefused,
     PassOver,
-    Returned,
     Send,
 )
 from headrace_server.core.trainers import MAX_WORLD
@@ -1105,30 +1104,6 @@ def test_a_round_is_not_dropped_while_what_came_back_may_complete_it():
     d.join(4, 0.0, 0, 2)
     d.window(4, 1), d.window(2, 1)
     assert sent(d) == [(4, (0, 0)), (2, (1, 0))] and d.dropped == {}
-
-
-# What is told for the record
-
-
-def test_the_end_of_each_uncommitted_lease_is_reported_once():
-    d = filled(6)
-    for session in (1, 2, 3):
-        d.join(session, 0.0)
-        d.window(session, 2)
-    held = {1: [], 2: [], 3: []}
-    for e in kinds(d.take_effects(), Send):
-        held[e.session].append(e.token)
-    d.give_back(1, tuple(held[1][:1]))
-    d.renew(2, 2, frozenset(held[2][1:]), 5.0)
-    d.leave(3)
-    d.commit(2, (held[2][1],))
-    told = [(e.token, e.why) for e in kinds(d.take_effects(), Returned)]
-    assert sorted(told) == sorted(
-        [(held[1][0], "returned"), (held[2][0], "lost"), *((t, "left") for t in held[3])]
-    )
-    d.tick(100.0)
-    later = {e.token: e.why for e in kinds(d.take_effects(), Returned)}
-    assert later[held[1][1]] == "expired" and not set(later) & {t for t, _ in told}
 
 
 # Nothing is left

@@ -131,7 +131,7 @@ def values(place: Place, feed: Run, made: Batch) -> dict[str, Any]:
     block = place.slab.memory(made.body.block)
     assert made.body.block.nbytes >= made.nbytes
     out = {}
-    for slot, name in zip(made.body.slots, feed.maker.schema, strict=True):
+    for slot, name in zip(made.body.written.slots, feed.maker.schema, strict=True):
         array = (strings_at if slot.dtype == BYTES else array_at)(block, slot)
         out[name] = array.tolist()
     return out
@@ -140,7 +140,7 @@ def values(place: Place, feed: Run, made: Batch) -> dict[str, Any]:
 def contents(place: Place, made: Batch) -> tuple[Any, ...]:
     """Return the bytes of a batch and its description."""
     block = place.slab.memory(made.body.block)
-    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.slots]
+    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.written.slots]
     return made.number, made.rows, made.nbytes, slots, dict(made.meta)
 
 

@@ -13,25 +13,17 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.process.config import RunConfig
-from headrace_server.process.settings import (
-    Limits,
-    ReplaySettings,
-    RunSettings,
-    Settings,
-    options_of,
-    taking,
-)
+from headrace_server.process.settings import Limits, RunSettings, options_of, taking
 
 BATCHES = hs.from_examples([{"i": 1}]).batch(1)
 KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool, "share": str}
 
 
-@pytest.mark.parametrize("settings", [RunSettings, ReplaySettings])
-def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind(settings: type):
-    hints = typing.get_type_hints(settings)
-    options = {option.argument: option for option in options_of(settings)}
-    fields = {one.name: one for one in dataclasses.fields(settings)}
-    assert set(fields) - set(options) <= {"pipelines", "pipeline"}
+def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind():
+    hints = typing.get_type_hints(RunSettings)
+    options = {option.argument: option for option in options_of(RunSettings)}
+    fields = {one.name: one for one in dataclasses.fields(RunSettings)}
+    assert set(fields) - set(options) == {"pipelines"}
     for name, option in options.items():
         accepted = typing.get_args(hints[name]) or (hints[name],)
         assert KINDS[option.kind] in accepted or hints[name] is Any, name
@@ -42,21 +34,15 @@ def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind(setti
             assert option.many or option.default == default
 
 
-@pytest.mark.parametrize(
-    ("function", "settings"), [(hs.run, RunSettings), (hs.replay, ReplaySettings)]
-)
-def test_a_function_has_the_signature_of_its_settings_and_documents_each(
-    function: Any, settings: type
-):
-    shown = inspect.signature(function)
-    assert shown.parameters == inspect.signature(settings).parameters
+def test_run_has_the_signature_of_its_settings_and_documents_each():
+    shown = inspect.signature(hs.run)
+    assert shown.parameters == inspect.signature(RunSettings).parameters
     assert shown.return_annotation == "Server"
-    told = inspect.getdoc(function)
-    assert told and told.startswith("S") and function.__name__ in ("run", "replay")
-    for option in options_of(settings):
-        assert option.positional or f"\n* ``{option.argument}``" in told
-    of_run = str(hs.run.__doc__)
-    assert "* ``max_trainers``: trainers at once (default: 4096; 1 … 65536)\n" in of_run
+    told = inspect.getdoc(hs.run)
+    assert told and told.startswith("S") and hs.run.__name__ == "run"
+    for option in options_of(RunSettings):
+        assert f"\n* ``{option.argument}``" in told
+    assert "* ``max_trainers``: trainers at once (default: 4096; 1 … 65536)\n" in told
     assert (
         "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``keys``" in told
     )  # what the command line binds to is not said here
@@ -72,6 +58,7 @@ def test_a_function_has_the_signature_of_its_settings_and_documents_each(
         ),
         ((), {}, r"hs\.run\(\): missing a required argument: 'pipelines'"),
         ((BATCHES, 2), {}, r"hs\.run\(\): too many positional arguments"),
+        ((BATCHES,), {"record": "off"}, r"hs\.run\(\): record= is gone: \.with_origin\(\) names"),
         ((BATCHES,), {"insecure": None}, "insecure=None is not true or false, but a NoneType"),
     ],
 )
@@ -100,13 +87,12 @@ def test_limits_go_to_the_processes_as_they_were_given():
     run = RunConfig((), "", (), **given)
     assert (run.workers, run.max_credits, run.max_trainers) == (3, 5, 7)
     assert set(given) == {one.name for one in dataclasses.fields(Limits)}
-    assert RunConfig((), "", ()).lease_ttl_s == Settings.lease_ttl_s == 30.0
+    assert RunConfig((), "", ()).lease_ttl_s == RunSettings.lease_ttl_s == 30.0
 
 
 def test_options_that_need_a_state_directory_are_refused_without_one_and_others_are_not():
-    RunSettings(BATCHES, durability="off", record="off", workers=2).refuse_state()
+    RunSettings(BATCHES, durability="off", workers=2).refuse_state()
     for given in (
-        {"record": "rows"},
         {"keep_snapshots": 3},
         {"resume": json.dumps({})},
         {"snapshots": 0},
@@ -128,6 +114,3 @@ def test_names_on_the_command_line_are_without_the_unit():
     names = {option.argument: option.name for option in options_of(RunSettings)}
     assert names["lease_ttl_s"] == "lease_ttl" and names["worker_timeout_s"] == "worker_timeout"
     assert names["max_messages_per_s"] == "max_messages_per_s"
-    replay = options_of(ReplaySettings)
-    assert replay[0].name == "state_dir"  # positional ones come first
-    assert {"from", "to"} <= {option.name for option in replay}

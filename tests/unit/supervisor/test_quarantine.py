@@ -10,7 +10,7 @@ import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import IDLE, STEP, Entry
-from headrace_server.state.left_out_file import LeftOutFile, quarantine_file
+from headrace_server.state.left_out_file import quarantine_file, write_left_out
 from headrace_server.supervisor.quarantine import MOST_ROWS, DeathVerdict, Quarantine
 
 
@@ -25,7 +25,7 @@ def knowing(state: Path, *rows: int) -> RunConfig:
     """A server whose state directory lists these rows."""
     file = quarantine_file(state, "f")
     file.parent.mkdir(parents=True)
-    LeftOutFile(dict.fromkeys(rows, "text")).write(file)
+    write_left_out(file, dict.fromkeys(rows, "text"))
     return config("f", state=state)
 
 

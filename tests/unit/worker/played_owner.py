@@ -140,7 +140,7 @@ class _Partitions:
 
     def __init__(self, owner):
         self._owner, self._of = owner, owner.partitions
-        self.flight, self.removed = {}, []
+        self.removed = []
         self.stores = self
         self.turns = PartitionTurns([FEED], 4, 1 << 20, 1 << 30)
         self._unstored = {}  # by partition: rounds of plain batches; of segments None

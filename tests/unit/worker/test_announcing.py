@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -54,7 +55,14 @@ class Bench:
         assert block is not None
         slots = slots or [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
         meta = {"bucket": self.made}
-        made = Batch(partition, self.made, 4, InSlab(block, slots), meta, nbytes=64 * columns)
+        made = Batch(
+            partition,
+            self.made,
+            4,
+            InSlab(block, cast(Any, SimpleNamespace(slots=slots))),
+            meta,
+            nbytes=64 * columns,
+        )
         self.made += 1
         run: Any = self.runs[partition]
         self.announcer.announce("f", run, made)

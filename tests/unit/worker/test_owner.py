@@ -28,7 +28,6 @@ class Waiting:
             prepare=lambda poll: None,
             unchecked={"partition"},
             check_ahead=None,
-            flight={},
             rest=self._rest,
         )
         owner._spin = SimpleNamespace(recent_s=1.0, rested=self.waits.append)

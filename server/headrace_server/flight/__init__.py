@@ -1,1 +1,0 @@
-"""Records which rows each batch held, replays batches, and leaves rows out."""
