@@ -72,19 +72,26 @@ class LocalFeed:
         bad: BadRecords,
         cache: IndexCache,
         partitions: int = 1,
+        partition: int = 0,
     ) -> None:
         self._declaration = declaration
         self.reader: Reader = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
-            self.run = compose(self.reader, declaration, 0, partitions, self._slab, bad)
+            self.run = compose(self.reader, declaration, partition, partitions, self._slab, bad)
         except BaseException:
             self.__exit__()
             raise
 
-    def batches(self) -> Iterator[Sample]:
-        """Yield the batches of partition 0, from the first on."""
+    def batches(self, first: int = 0) -> Iterator[Sample]:
+        """Yield the batches of the partition; those before the ``first`` are passed over.
+
+        A plain batch is passed over as one that an earlier process has committed: its rows are read
+        and counted, and it is not assembled.
+        """
+        for number in range(first):
+            self.run.commits.saved(number)
         while True:
             began = time.monotonic()
             self.run.commits.want(1, 0)
@@ -142,7 +149,7 @@ def _check_as_trainer(
     made: Batch, schema: Mapping[str, Field], properties: Mapping[str, Any]
 ) -> None:
     """Raise ProtocolError where a trainer would refuse the batch, by the checks of the client."""
-    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.slots]
+    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.written.slots]
     delivery = Delivery(0, 0, 0, made.number, made.rows, made.nbytes, columns, dict(made.meta))
     received = schema_from_wire(schema_to_wire(schema))
     if properties.get("shape") == "sequences":

@@ -14,6 +14,7 @@ import numpy as np
 from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
+from ..making.compose import segmented
 from ..process.option import Option
 from ..reading.reader import BadRecords, IndexedReader
 from .frame import with_options
@@ -31,6 +32,8 @@ _MOST_TEXT: Final = 40
     PIPELINE,
     Option("batches", "integer", default=3, short="n", least=1),
     Option("partitions", "integer", default=1, least=1),
+    Option("partition", "integer", default=0, least=0, metavar="P"),
+    Option("batch", "integer", absent="the first ones", least=0, metavar="N"),
     Option("label", "text", absent="the class, where the pipeline tells one", metavar="COLUMN"),
     JSON,
 )
@@ -39,21 +42,38 @@ def preview(options: Namespace) -> None:
     their shapes, types, lengths, padding, classes, first values, and the time that each
     took.  States of segments are saved as they were handed out.
 
+    With --partition and --batch it makes one batch of a plain feed again, as batch.partition and
+    batch.number name it to a trainer.  The number of partitions must be that of the server.
+
     batches: number of batches
-    partitions: slices of the feed, of which the first is shown
+    partitions: slices of the feed
+    partition: the slice that is shown
+    batch: the number of the only batch that is shown
     label: a column of one value per row: how often each value is there
     """
     name, pipeline = load_one(options.pipeline)
     declaration = pipeline.declaration()
+    if options.partition >= options.partitions:
+        raise ValueError(
+            f"--partition {options.partition}: with --partitions {options.partitions} the last one "
+            f"is {options.partitions - 1}; give --partitions as the server has it"
+        )
+    first = options.batch or 0
+    if options.batch is not None and segmented(declaration):
+        raise ValueError(
+            f"--batch {first}: the batches of a feed of segments depend on when trainers save "
+            "states, so none can be made again; .with_origin() names its rows (batch.origin)"
+        )
     files = resolve(declaration.source.paths)
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
     with reporting_cache(files) as cache:
-        local = LocalFeed(declaration, files, bad, cache, options.partitions)
+        local = LocalFeed(declaration, files, bad, cache, options.partitions, options.partition)
     with local:
         known = local.reader.length if isinstance(local.reader, IndexedReader) else None
         plain = {"feed": name, "source": declaration.source.kinds, "files": len(files)}
         plain |= {"examples": known, "indexed": known is not None}
-        shown = [_batch(s, options.label) for s in islice(local.batches(), options.batches)]
+        most = options.batches if options.batch is None else 1
+        shown = [_batch(s, options.label) for s in islice(local.batches(first), most)]
         plain |= {"batches": shown, "dropped": local.run.dropped()}
     print(json.dumps(plain) if options.json else "\n".join(_text(plain)))
 
@@ -147,7 +167,7 @@ def _text(plain: dict[str, Any]) -> list[str]:
     for batch in plain["batches"]:
         lines += ["", *_batch_text(batch)]
     if not plain["batches"]:
-        lines.append("it makes no batch")
+        lines.append("it makes no such batch")
     lines += [f"dropped so far: {count(n)} {reason}" for reason, n in plain["dropped"].items()]
     return lines
 

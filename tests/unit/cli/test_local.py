@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.cli import local
+from headrace_server.cli import local, main
 from headrace_server.cli.local import LocalFeed
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.reading.reader import BadRecords
@@ -48,6 +50,43 @@ PLAIN = {
     .select(["y"])
     .stratified_sample_unknown_dist("y", [0.2, 0.3, 0.5], 4),
 }
+
+
+DRAWN = (
+    hs.from_examples([{"i": i, "c": i % 3, "w": float(i % 5)} for i in range(400)])
+    .shuffle(seed=5)
+    .repeat(2, across_batches=False)
+    .weighted_resample("w", 1.0, seed=3)
+    .stratified_sample("c", [0.2, 0.3, 0.5], seed=4)
+    .bucket("c", 4, 3, allow_smaller_final_batch=True)
+)
+
+
+def test_any_batch_of_any_partition_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with hs.run(DRAWN, workers=2, partitions=3) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            seen = {(b.partition, b.number): (b["i"].tolist(), b.bucket) for b in feed}
+    drawn = random.Random(2).sample(sorted(seen), 6)
+    for partition, number in [*drawn, max(seen)]:
+        with LocalFeed(
+            DRAWN.declaration(), (), BadRecords(), IndexCache(None), 3, partition
+        ) as here:
+            sample = next(here.batches(number))
+            assert (sample.number, sample.meta["bucket"]) == (number, seen[partition, number][1])
+            assert sample.columns["i"].tolist() == seen[partition, number][0]
+    (tmp_path / "feeds.py").write_text("from tests.unit.cli.test_local import DRAWN as drawn")
+    asked = ["preview", f"{tmp_path}/feeds.py:drawn", "--partitions", "3", "--json"]
+    assert main([*asked, "--partition", "2", "--batch", "7"]) == 0
+    (batch,) = json.loads(capsys.readouterr().out)["batches"]
+    (column,) = (one for one in batch["columns"] if one["name"] == "i")
+    assert (batch["number"], column["first"]) == (7, seen[2, 7][0][:3])
+    assert main([*asked, "--partition", "3", "--batch", "7"]) == 2
+    assert "--partition 3: with --partitions 3 the last one is 2" in capsys.readouterr().err
+    (tmp_path / "cut.py").write_text("from tests.unit.cli.test_local import segments")
+    assert main(["preview", f"{tmp_path}/cut.py:segments", "--batch", "7"]) == 2
+    assert "depend on when trainers save states" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PLAIN)
