@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .cluster.on_ray import RayServers as RayServers
     from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
+    from .pipeline.builder import SequenceQueueingStateSaver as SequenceQueueingStateSaver
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
     from .pipeline.initial_states import final_state as final_state
@@ -36,19 +37,17 @@ if TYPE_CHECKING:
     from .pipeline.sources import read_tokens as read_tokens
     from .pipeline.sources import scalar as scalar
     from .pipeline.sources import sequence as sequence
-    from .pipeline.state_saver import SequenceQueueingStateSaver as SequenceQueueingStateSaver
     from .server import Server as Server
     from .server import run as run
 
 #: The public names, by the modules that have them.
 _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
-    "pipeline.builder": "Pipeline",
+    "pipeline.builder": "Pipeline SequenceQueueingStateSaver",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.initial_states": "final_state from_pool zeros",
     "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
     "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
-    "pipeline.state_saver": "SequenceQueueingStateSaver",
     "server": "Server run",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from headrace_proto.schema import Field
 
 from ..core.partition import Partition
-from ..pipeline.declaration import Declaration, Shape
-from ..pipeline.steps import SEQUENCES
+from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader

@@ -2,10 +2,13 @@
 
     read_…() ─► .skip .take .concat   fewer and more examples
              ─► .shuffle .repeat      the order, and how often      (each at most once)
-             ─► .map .flat_map .unbatch .filter .select .with_origin    stages, in this order
+             ─► .map .flat_map .unbatch .filter .select .with_origin     stages
              ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
              ─► .batch .bucket .batch_sequences_with_states …     the shape: exactly one, last
     .options() goes anywhere.  .declaration() is what a server is given.
+
+Names, order and defaults of arguments are those of the TensorFlow functions, less those that named
+graph nodes, sized queues of the graph, counted threads or declared shapes.
 
 A mistake is a TypeError or ValueError of the call that makes it, and names argument, value and
 limit.  Nothing is read, and no user code runs, until the pipeline is served.
@@ -13,15 +16,42 @@ limit.  Nothing is read, and no user code runs, until the pipeline is served.
 
 from __future__ import annotations
 
+import inspect
 import json
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from headrace_proto.gone import absent
+import numpy as np
 
-from .declaration import Declaration, Policy, Shape, jsonable
-from .function_names import Sent
-from .segmenting import Sequencing
+from headrace_proto.errors import kind_of
+from headrace_proto.gone import absent
+from headrace_proto.schema import Field, schema_from_wire
+
+from ..core.class_acceptance import acceptance, probabilities
+from .argument_checks import MAX_COUNT, check_kind, checked_names, checked_number
+from .declaration import (
+    SEQUENCES,
+    Declaration,
+    Feature,
+    Plain,
+    Policy,
+    ReadingOrder,
+    Shape,
+    Source,
+    Stage,
+    fields_text,
+    jsonable,
+    unbatched_field,
+)
+from .examples import packed_fields
+from .function_names import Sent, name_of
+from .padding_options import PadTo, padded
+from .segment_options import segmented
+from .selectors import Value, checked_value
 from .signatures import checking
 
 _SHAPES = (
@@ -33,18 +63,129 @@ _SHAPES = (
     ".batch_sequences_with_states(input_key, input_sequences, input_context, …), "
     ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)"
 )
+#: A user's function, or its name: "module:function" or "path.py:function".
+Function = Callable[..., Any] | str
+#: Columns of a batch: their names, or by the names that they have in it.
+Columns = Sequence[str] | Mapping[str, str]
+#: Arguments that must be given, though one with a default stands before them.
+_NEEDED: Any = ...
+#: Counters of all classes go with every batch.
+_MAX_CLASSES = 1000
+#: Arguments of samplers that are those of ``batch``.
+_OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to", "ragged")
+#: Examples over which a mean of weights moves, where a budget and no size ends batches.
+_WEIGHTED_AT_ONCE = 32
+#: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
+_DRAWN_AT_ONCE = 256
+_IN_ORDER = ReadingOrder()
+_STRICT = Policy()
 
 
-def _compared(value: Any) -> Any:
-    """Return a stand-in for a byte string or a function; equal for the same function only."""
-    return [value.name, id(value.function)] if isinstance(value, Sent) else jsonable(value)
-
-
-class Pipeline(Sequencing):
+@dataclass(frozen=True, eq=False, repr=False)
+class Pipeline:
     """A declared pipeline, complete or not. Immutable: every call returns another one.
 
     Made by ``read_tfrecord`` and its like.  Pipelines that declare the same are equal.
     """
+
+    _source: Source
+    _order: ReadingOrder = _IN_ORDER
+    _stages: tuple[Stage, ...] = ()
+    _shape: Shape | None = None
+    _policy: Policy = _STRICT
+    _repeated: bool = False
+    _calls: tuple[str, ...] = ()  # that declare it, as text
+
+    @property
+    def fields(self) -> dict[str, Field] | None:
+        """The schema of an example; None where it is known only after reading."""
+        known = _fields_of(self._source)
+        for stage in self._stages:
+            if stage.kind in ("map", "flat_map"):
+                wire = stage.options["schema"]
+                known = None if wire is None else schema_from_wire(wire)
+            elif stage.kind == "select" and known is not None:
+                known = {name: known[name] for name in stage.options["names"]}
+            elif stage.kind == "unbatch" and known is not None:
+                known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
+        return known
+
+    # Examples of the source, before order and stages: so they mean the same for any number
+    # of partitions
+
+    @checking
+    def take(self, n: int) -> Pipeline:
+        """Read the first ``n`` examples of the source, or all where it has fewer.
+
+        All partitions together read ``n`` examples in every epoch, the first in the order of the
+        source (file by file where it can only be read forward).  Call it before ``shuffle`` and all
+        stages.
+        """
+        self._at_source("take")
+        start, stop = self._range()
+        return self._cut(start, min(start + n, MAX_COUNT if stop is None else stop))
+
+    @checking
+    def skip(self, n: int) -> Pipeline:
+        """Leave out the first ``n`` examples of the source, as ``take`` counts them.
+
+        A source that can be read by number does not read them; of another each process reads them
+        once.
+        """
+        self._at_source("skip")
+        start, stop = self._range()
+        if stop is not None and start + n >= stop:
+            raise ValueError(f"skip(n={n}) leaves out all of the {stop - start} that are taken")
+        return self._cut(min(start + n, MAX_COUNT), stop) if n else self
+
+    @checking
+    def concat(self, other: Pipeline) -> Pipeline:
+        """Read the examples of another source after those of this one.
+
+        Both have the same columns.  A shuffle mixes the examples of both where both can be read by
+        number.
+        """
+        self._at_source("concat")
+        check_kind("other", other, Pipeline, "a pipeline without stages")
+        plain = not (other._stages or other._repeated or other._shape)
+        if not plain or other._order != ReadingOrder() or other._policy != Policy():
+            raise ValueError(
+                "concat(other) joins two sources: other has an order, stages, options or a shape; "
+                "call them on the result of concat"
+            )
+        one, two = self.fields, other.fields
+        if one is not None and two is not None and one != two:
+            raise ValueError(
+                f"concat(other): other has the columns {fields_text(two)}, and this source "
+                f"{fields_text(one)}"
+            )
+        sources = [*_parts_of(self._source), *_parts_of(other._source)]
+        paths = tuple(path for source in sources for path in source.paths)
+        options = {"sources": [source.to_plain() for source in sources]}
+        return replace(self, _source=Source("concat", paths, None, options))
+
+    def _at_source(self, method: str) -> None:
+        if self._stages:
+            raise ValueError(
+                f".{method}() comes after .{self._stages[0].kind}(): it counts examples of the "
+                "source; call it before all stages"
+            )
+        if self._order != ReadingOrder() or self._repeated:
+            raise ValueError(
+                f".{method}() comes after .{'repeat' if self._repeated else 'shuffle'}(): it "
+                f"counts examples in the order of the source; call .{method}() before it"
+            )
+
+    def _range(self) -> tuple[int, int | None]:
+        """Return the first example that is read, and the one after the last."""
+        options = self._source.options
+        cut = self._source.kind == "cut"
+        return (options["start"], options["stop"]) if cut else (0, None)
+
+    def _cut(self, start: int, stop: int | None) -> Pipeline:
+        source = self._source.parts[0] if self._source.kind == "cut" else self._source
+        options = {"sources": [source.to_plain()], "start": start, "stop": stop}
+        return replace(self, _source=Source("cut", source.paths, None, options))
 
     # Order
 
@@ -88,6 +229,520 @@ class Pipeline(Sequencing):
         order = replace(self._order, epochs=n, across_batches=across_batches)
         return replace(self, _order=order, _repeated=True)
 
+    # Stages that judge each example by itself
+
+    @checking
+    def map(
+        self,
+        fn: Function,
+        *,
+        vectorized: bool = False,
+        schema: Mapping[str, Feature | Field] | None = None,
+        seed: int | None = None,
+    ) -> Pipeline:
+        """Replace every example by the result of a function.
+
+        ``fn`` gets an example as a dict of column to numpy scalar, array or bytes, and returns such
+        a dict.  The arrays it gets are read-only views: copy an array before changing it in place.
+
+        With ``vectorized=True`` it gets the columns of some hundred examples at once, and returns
+        as many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
+        ``headrace_server.reading.columns``.
+
+        ``schema`` declares the columns of the result.  Without it the first examples determine
+        them: a dimension varies if it differs among those, or if it varied before in a column of
+        the same name, dtype and rank.  A later example that does not fit is a DataError.
+
+        With ``seed`` the call is ``fn(example, rng)``.  ``rng`` is a ``numpy.random.Generator`` of
+        this example, stage and epoch alone: each epoch draws anew, and a resume draws the
+        same again, for any number of workers and partitions.  With ``vectorized=True`` there is
+        one for each 256 examples that a partition reads, counted from its first (or for each
+        ``group`` of a weighted resampling), so the partitions must stay the same.
+        """
+        options = {"vectorized": vectorized, "schema": schema, **_seed("map", fn, seed)}
+        return self._with_stage("map", function=name_of(fn), **options)
+
+    @checking
+    def flat_map(
+        self,
+        fn: Function,
+        *,
+        schema: Mapping[str, Feature | Field] | None = None,
+        seed: int | None = None,
+    ) -> Pipeline:
+        """Replace every example by those that a function returns for it: none, one or several.
+
+        ``fn`` gets the same as that of ``map``, and returns a list of such dicts or yields them, at
+        most 2**20.  They stay together, in their order, and errors name the example that they come
+        from.  Examples without any are counted as ``no_output``.  ``schema`` and ``seed`` are those
+        of ``map``; the outputs of one example share its ``rng``.
+        """
+        options = {"schema": schema, **_seed("flat_map", fn, seed)}
+        return self._with_stage("flat_map", function=name_of(fn), **options)
+
+    @checking
+    def unbatch(self) -> Pipeline:
+        """Make an example of each row of examples that have a batch dimension.
+
+        Every column has that dimension, of the same length in an example.  A row's outputs keep the
+        order; an example of no row is counted as ``no_output``.
+        """
+        for name, field in (self.fields or {}).items():
+            unbatched_field(name, field)
+        return self._with_stage("unbatch")
+
+    @checking
+    def filter(self, fn: Function, *, vectorized: bool = False) -> Pipeline:
+        """Keep the examples for which a function returns True. Those dropped are counted.
+
+        ``fn`` gets the same as that of ``map``, and returns a bool; with ``vectorized=True`` an
+        array of one bool per example.
+        """
+        return self._with_stage("filter", function=name_of(fn), vectorized=vectorized)
+
+    @checking
+    def select(self, names: Iterable[str]) -> Pipeline:
+        """Keep these columns, in this order."""
+        return self._with_stage("select", names=checked_names("names", names, self.fields))
+
+    @checking
+    def with_origin(self) -> Pipeline:
+        """Give each row ``batch.origin``, the ordinal of its example in the source (int64).
+
+        The source is what the pipeline reads before ``shuffle`` and all stages: ``take`` and
+        ``skip`` count anew, ``concat`` counts on.  All rows that ``flat_map``, ``unbatch`` and
+        resampling make of one example have its ordinal, wherever this is called among the stages,
+        and each epoch has the same ones.  A source that is read forward has the number of the
+        stream (file or shard) times 2**40 plus the ordinal in it, and bad records count.
+        """
+        return self._with_stage("with_origin")
+
+    # Stages that change how often examples come; with a ``batch_size`` they end the pipeline
+
+    @checking
+    def rejection_sample(
+        self,
+        accept_prob: Value,
+        batch_size: int | None = None,
+        enqueue_many: bool = False,
+        *,
+        seed: int = 0,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Keep each example with the probability that a column, a function or a number gives.
+
+        A bool counts as 1 or 0.  A number outside 0 … 1 is a DataError.  With ``enqueue_many`` each
+        example has a batch dimension, ``accept_prob`` too, and its rows are judged one by one, as
+        after ``.unbatch()``.  The arguments after ``seed`` are those of ``batch``.
+        """
+        pipeline = self.unbatch() if enqueue_many else self
+        pipeline = pipeline._with_stage(
+            "rejection_sample",
+            accept_prob=checked_value("accept_prob", accept_prob, pipeline.fields, constant=(0, 1)),
+            seed=seed,
+        )
+        return pipeline._in_batches(vars())
+
+    @checking
+    def stratified_sample(
+        self,
+        labels: Value,
+        target_probs: Sequence[float],
+        batch_size: int | None = None,
+        init_probs: Sequence[float] | None = None,
+        enqueue_many: bool = False,
+        *,
+        seed: int = 0,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Drop examples so that classes come in the proportions of ``target_probs``.
+
+        ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions of the
+        source; without them they are estimated from the examples so far, including the one at hand.
+        As few examples as possible are dropped.  ``batch.label`` holds the classes.  With
+        ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
+        one by one, as after ``.unbatch()``.  The arguments after ``seed`` are those of ``batch``.
+        """
+        pipeline = self.unbatch() if enqueue_many else self
+        target, init = _mix("target_probs", target_probs), None
+        if init_probs is not None:
+            acceptance(init_probs, target)  # refuses proportions that can not be reached
+            init = probabilities("init_probs", init_probs).tolist()
+        pipeline = pipeline._with_stage(
+            "stratified_sample",
+            labels=checked_value("labels", labels, pipeline.fields, integer=True),
+            target_probs=target,
+            init_probs=init,
+            seed=seed,
+        )
+        return pipeline._in_batches(vars())
+
+    def _in_batches(self, given: Mapping[str, Any]) -> Pipeline:
+        """Return the pipeline, ended in batches where a sampler's arguments have their size."""
+        options = {name: given[name] for name in _OF_BATCHES}
+        if given["batch_size"] is not None:
+            return self.batch(given["batch_size"], **options)
+        for name, value in options.items():
+            if value is not None and value is not False:
+                raise ValueError(
+                    f"{name}={value!r:.80} is an argument of batches: give batch_size, or give it "
+                    "to the shape that follows"
+                )
+        return self
+
+    @checking
+    def resample_at_rate(self, rates: Value, *, seed: int | None = None) -> Pipeline:
+        """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
+
+        Copies follow each other.  A rate that is negative or not finite is a DataError.  No
+        ``seed`` is seed 0.
+        """
+        return self._with_stage("resample_at_rate", rates=rates, seed=0 if seed is None else seed)
+
+    @checking
+    def weighted_resample(
+        self,
+        weights: Value | Sequence[float],
+        overall_rate: float,
+        mean_decay: float = 0.999,
+        warmup: int | None = 10,
+        *,
+        seed: int | None = None,
+        group: int | None = None,
+        labels: Value | None = None,
+    ) -> Pipeline:
+        """Repeat examples in proportion to their weights, ``overall_rate`` times on the average.
+
+        The rate of an example is its weight times ``overall_rate`` over the running mean of
+        weights; ``batch.rate`` holds it, so a loss can be weighted by 1 / rate.  The mean moves
+        once for every ``group`` examples of the source (default: the batch size, and 32 where a
+        budget alone ends batches) and includes them.
+        ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
+        ``warmup=None`` it forgets from the start and is corrected for that.  No ``seed`` is seed 0.
+
+        With ``labels``, a column or function that gives each example's class, ``weights`` lists the
+        weight of each class.
+        """
+        if warmup is None and mean_decay == 1:
+            raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
+        return self._with_stage(
+            "weighted_resample",
+            **self._weights(weights, labels),
+            overall_rate=overall_rate,
+            mean_decay=mean_decay,
+            warmup=warmup,
+            seed=0 if seed is None else seed,
+            group=group,
+        )
+
+    def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
+        """Return the weights of examples, or those of classes, and the labels."""
+        listed = isinstance(weights, (list, tuple)) or np.ndim(weights) == 1
+        if labels is None:
+            if listed:
+                raise ValueError(
+                    f"weights={weights!r:.80} lists weights of classes: labels= says of which each "
+                    "example is"
+                )
+            return {"weights": checked_value("weights", weights, self.fields)}
+        if not listed:
+            raise TypeError(
+                f"weights={weights!r:.80} is {kind_of(weights)}; with labels= it is a list "
+                "of one weight per class"
+            )
+        if not 0 < len(weights) <= _MAX_CLASSES:
+            raise ValueError(f"weights has {len(weights)} classes; 1 to {_MAX_CLASSES} can be")
+        numbers = [one.item() if isinstance(one, np.generic) else one for one in weights]
+        given = [checked_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(numbers)]
+        if not any(given):
+            raise ValueError("weights are all 0: at least one class is wanted")
+        return {
+            "labels": checked_value("labels", labels, self.fields, integer=True),
+            "class_weights": given,
+        }
+
+    # Shapes
+
+    @checking
+    def batch(
+        self,
+        batch_size: int,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+        *,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Return batches of ``batch_size`` examples, in their order.
+
+        ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
+        unequal shapes in one batch are a DataError.  Rows that remain at the end are one smaller
+        batch if ``allow_smaller_final_batch``, else they are dropped and counted.
+
+        With ``pad_to_multiple`` dimensions that vary are padded up to a multiple.  ``pad_to`` names
+        columns and the size of their first dimension (or of several), the same in every batch; a
+        longer example is a DataError.
+
+        With ``ragged`` columns whose first dimension varies are not padded: a batch has the values
+        of all rows one after the other, with their offsets.
+        """
+        return self._with_shape("batch", vars())
+
+    @checking
+    def bucket(
+        self,
+        which_bucket: Value,
+        batch_size: int | Sequence[int] | None,
+        num_buckets: int,
+        capacity: int = 32,
+        bucket_capacities: Sequence[int] | None = None,
+        dynamic_pad: bool = False,
+        allow_smaller_final_batch: bool = False,
+        keep_input: Value | None = True,
+        *,
+        input_length: Value | None = None,
+        max_padded_elements: int | None = None,
+        max_examples_in_flight: int | None = None,
+        cost: Value | None = None,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
+
+        ``which_bucket`` gives 0 … ``num_buckets``-1 for each example; another number is a
+        DataError.  Examples for which ``keep_input`` is not true are dropped before, and counted.
+        Inside a bucket the order stays; batches come in the order in which they became full; with
+        ``allow_smaller_final_batch`` the remaining rows come at the end, by ascending bucket.
+
+        ``batch_size`` is one for all or one per bucket.  With ``max_padded_elements`` and
+        ``input_length`` a batch is also full when its longest length times its rows would exceed
+        that budget; ``batch_size=None`` leaves it to the budget alone.  ``cost`` (a column or a
+        function) replaces the length there: with the square of the length it is a budget for
+        attention.
+
+        ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.  A budget of lengths
+        counts what is padded so; of ragged rows it is the sum of their lengths.
+
+        A partition makes ``capacity`` batches ahead of the trainers, at most 64 MiB of them (2 MiB
+        for each batch of a capacity beyond 32).  Beside the batch that it gathers, a bucket holds
+        at most its number of ``bucket_capacities`` rows; a partition holds at most
+        ``max_examples_in_flight`` rows that are in no batch.
+        """
+        return self._bucketed(vars())
+
+    @checking
+    def bucket_by_sequence_length(
+        self,
+        input_length: Value,
+        batch_size: int | Sequence[int] | None,
+        bucket_boundaries: Sequence[int],
+        capacity: int = 32,
+        bucket_capacities: Sequence[int] | None = None,
+        dynamic_pad: bool = False,
+        allow_smaller_final_batch: bool = False,
+        keep_input: Value | None = True,
+        *,
+        max_padded_elements: int | None = None,
+        max_examples_in_flight: int | None = None,
+        cost: Value | None = None,
+        pad_to_multiple: int | None = None,
+        pad_to_boundary: bool = False,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Return batches of examples of similar length; ``batch.length`` holds the lengths.
+
+        ``input_length`` is a column of integers, a sequence whose length counts, or a function.
+        Bucket 0 takes lengths below the first boundary, bucket k those from boundary k-1 to below
+        boundary k, the last one the rest.  All else is as in ``bucket``.
+
+        With ``pad_to_boundary`` batches are padded to the upper boundary of their bucket, so each
+        bucket has one shape; those of the last one are padded to their longest.
+        """
+        return self._bucketed(vars())
+
+    def _bucketed(self, given: dict[str, Any]) -> Pipeline:
+        """Return the pipeline with a shape of buckets, declared by the arguments of either call."""
+        kept = self._kept(given.pop("keep_input"))
+        boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
+        count = given.pop("num_buckets", 0) or len(_ascending(boundaries)) + 1
+        budget, most = given["max_padded_elements"], given["max_examples_in_flight"]
+        given["bucket"] = given.pop("which_bucket", None)
+        given["length"] = given.pop("input_length")
+        size = given.pop("batch_size")
+        if size is None and budget is None:
+            raise ValueError(
+                "batch_size=None needs max_padded_elements: something must fill a batch"
+            )
+        sizes = given["batch_sizes"] = size if isinstance(size, list) else [size] * count
+        per_bucket = {"batch_size": sizes, "bucket_capacities": given["bucket_capacities"]}
+        for name, listed in per_bucket.items():
+            if listed is not None and len(listed) != count:
+                raise ValueError(f"{name} has {len(listed)} entries; it must have exactly {count}")
+        if most is not None:
+            # Fewer, and buckets that wait for their last row could fill it up: nothing would move.
+            least = sum((size or budget) - 1 for size in sizes) + 1
+            if most < least:
+                raise ValueError(
+                    f"max_examples_in_flight={most} is too small: {count} buckets that each lack "
+                    f"one row of a batch hold {least - 1}, so the least is {least}"
+                )
+        cost = given.pop("cost")
+        if cost is not None:
+            given["cost"] = cost
+            if budget is None:
+                raise ValueError(
+                    f"cost={cost[1]!r:.80} needs max_padded_elements, the budget that it counts in"
+                )
+        elif budget is not None and given["length"] is None:
+            raise ValueError(
+                f"max_padded_elements={budget} needs input_length, or cost: a budget counts padded "
+                "steps"
+            )
+        return kept._with_shape("bucket", given)
+
+    def _kept(self, keep_input: Value | None) -> Pipeline:
+        """Return the pipeline with a stage that drops the examples that are not to be kept."""
+        if keep_input is None or keep_input is True:
+            return self
+        selector = checked_value("keep_input", keep_input, self.fields, constant=(0, 1))
+        if selector[0] == "constant" and selector[1] not in (0, 1):
+            raise ValueError(f"keep_input={keep_input!r} is neither true nor false")
+        return self._with_stage("keep", keep=selector)
+
+    @checking
+    def stratified_sample_unknown_dist(
+        self,
+        labels: Value,
+        probs: Sequence[float],
+        batch_size: int,
+        enqueue_many: bool = False,
+        queue_capacity: int = 16,
+        *,
+        seed: int = 0,
+        dynamic_pad: bool = False,
+        max_examples_in_flight: int = 8192,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        ragged: bool = False,
+    ) -> Pipeline:
+        """Return batches with class counts drawn from ``probs``, for any proportions of the source.
+
+        Rows of a batch are grouped by ascending class; each class is first in, first out.  Examples
+        wait in the queue of their class.  One is dropped if its class has ``queue_capacity`` of
+        them and all classes together ``max_examples_in_flight``.  With ``enqueue_many`` each
+        example has a batch dimension, ``labels`` too, and its rows are judged one by one, as after
+        ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.
+        """
+        given = {**vars(), "allow_smaller_final_batch": False, "probs": _mix("probs", probs)}
+        pipeline = self.unbatch() if given.pop("enqueue_many") else self
+        given["labels"] = checked_value("labels", labels, pipeline.fields, integer=True)
+        return pipeline._with_shape("stratified_sample_unknown_dist", given)
+
+    # Shapes of segments that follow one another with saved states
+
+    @checking
+    def batch_sequences_with_states(
+        self,
+        input_key: str,
+        input_sequences: Columns,
+        input_context: Columns,
+        input_length: Value | None = None,
+        initial_states: Mapping[str, Any] = _NEEDED,
+        num_unroll: int = _NEEDED,
+        batch_size: int = _NEEDED,
+        capacity: int | None = 1000,
+        allow_small_batch: bool = True,
+        pad: bool = True,
+        make_keys_unique: bool = False,
+        make_keys_unique_seed: int | None = None,
+        *,
+        order: Literal["arrival", "lanes"] = "arrival",
+        state_placement: Literal["server", "trainer"] = "server",
+        stride: int | None = None,
+        left: int = 0,
+        right: int = 0,
+        phase: Literal["random"] | None = None,
+        phase_seed: int | None = None,
+    ) -> Pipeline:
+        """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
+        before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
+
+        ``input_key`` is a column of one string, unique among the examples in flight;
+        ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).
+        ``input_sequences`` are columns ``[T, …]`` of equal T, ``input_context`` columns that every
+        segment repeats: lists of columns, or dicts of the name in the batch to the column.
+        ``input_length`` gives an example's steps before padding: a column of integers, a sequence
+        whose steps count, or a function; None: T.
+
+        ``initial_states`` is a dict of name to ``zeros(shape, dtype)``, a constant, or the name of
+        a column in which each example brings its own.  A constant has its numpy dtype: Python
+        floats are float64, ints int64.  Strings in a list are a constant of dtype bytes, a str is a
+        column's name.  ``final_state`` and ``from_pool`` start an example where others ended.  With
+        ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
+        batches are committed and prefetched like plain ones.
+
+        A partition has at most ``capacity`` examples in flight (None: any number).  When the source
+        ends, ``allow_small_batch`` finishes every example in smaller batches; without it segments
+        that fill no batch are dropped and counted.  ``pad`` fills up the last segment; without it T
+        must be a multiple of ``num_unroll``, and ``input_length`` must be given.
+
+        With ``order="arrival"`` the oldest examples come first, and rows move up when one ends.
+        With ``"lanes"`` a row stays with its example to the end and then takes the next, so with
+        ``state_placement="trainer"`` states can stay in the trainer's memory.
+
+        Segment k begins at step k·``stride`` (None: ``num_unroll``, at most that), with the state
+        before that step.  ``left`` and ``right`` steps of context stand before and after its own
+        ``num_unroll`` in ``sequences``; ``left_length`` and ``right_length`` count the real ones.
+        With ``phase="random"`` the first segment has 1 … ``stride`` steps, drawn anew for each
+        example and epoch from ``phase_seed`` (None: 0), and its successor begins after them.
+        """
+        return self._in_segments(vars())
+
+    @checking
+    def sequence_queueing_state_saver(
+        self,
+        batch_size: int,
+        num_unroll: int,
+        input_length: Value,
+        input_key: str,
+        input_sequences: Columns,
+        input_context: Columns,
+        initial_states: Mapping[str, Any],
+        capacity: int | None = None,
+        allow_small_batch: bool = False,
+        *,
+        order: Literal["arrival", "lanes"] = "arrival",
+        state_placement: Literal["server", "trainer"] = "server",
+        stride: int | None = None,
+        left: int = 0,
+        right: int = 0,
+    ) -> Pipeline:
+        """Like ``batch_sequences_with_states``, of sequences that need no padding.
+
+        Every T is a multiple of ``num_unroll``, or ``num_unroll`` plus a multiple of ``stride``;
+        ``input_length`` is the number of steps to use.
+        """
+        return self._in_segments(vars() | {"pad": False})
+
+    def _in_segments(self, given: dict[str, Any]) -> Pipeline:
+        every = inspect.signature(Pipeline.batch_sequences_with_states).parameters
+        given = {name: given.get(name, argument.default) for name, argument in every.items()}
+        needed = ("initial_states", "num_unroll", "batch_size")
+        if missing := [name for name in needed if given[name] is _NEEDED]:
+            raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
+        return self._with_shape(SEQUENCES, segmented(given, self.fields))
+
     # The feed
 
     @checking
@@ -117,6 +772,24 @@ class Pipeline(Sequencing):
             raise ValueError(f"the pipeline has no shape: end it with one of {_SHAPES}\n{self!r}")
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)
 
+    def _open(self, method: str) -> None:
+        if self._shape is not None and method != "options":
+            kind = self._shape.kind
+            shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
+            raise ValueError(
+                f".{method}() comes after {shape}: the shape ends a pipeline; call stages before "
+                "it, and no second shape"
+            )
+
+    def _with_stage(self, kind: str, **options: Plain) -> Pipeline:
+        return replace(self, _stages=(*self._stages, Stage(kind, options)))
+
+    def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
+        """Return the pipeline with a shape of these options, or arguments of a step."""
+        given = {name: value for name, value in options.items() if name != "self"}
+        shape = Shape(kind, padded(given, self.fields))
+        return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
+
     def _identity(self) -> str:
         shape = self._shape or Shape("", {})
         whole = Declaration(self._source, self._order, self._stages, shape, self._policy)
@@ -137,3 +810,132 @@ class Pipeline(Sequencing):
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
+
+
+_DECLARE = Pipeline.sequence_queueing_state_saver
+
+
+class SequenceQueueingStateSaver:
+    """Ends pipelines with ``sequence_queueing_state_saver(…)``, whose arguments it takes.
+
+    ``saver(pipeline)`` is the pipeline with that shape.  The batches of its feed are
+    ``headrace.NextQueuedSequenceBatch``.
+    """
+
+    __signature__ = inspect.signature(_DECLARE).replace(
+        parameters=[*inspect.signature(_DECLARE).parameters.values()][1:], return_annotation=None
+    )
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        # A source whose columns only reading shows: mistakes that need no column are found here.
+        self._shown = _DECLARE(Pipeline(Source("arrow")), *args, **arguments)
+        self._args, self._arguments = args, arguments
+
+    def __call__(self, pipeline: Pipeline) -> Pipeline:
+        """Return the pipeline with this shape at its end."""
+        check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
+        return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
+
+    def __repr__(self) -> str:
+        call = repr(self._shown).partition("sequence_queueing_state_saver")[2]
+        return f"SequenceQueueingStateSaver{call}"
+
+
+def _compared(value: Any) -> Any:
+    """Return a stand-in for a byte string or a function; equal for the same function only."""
+    return [value.name, id(value.function)] if isinstance(value, Sent) else jsonable(value)
+
+
+def _fields_of(source: Source) -> dict[str, Field] | None:
+    for part in source.parts:
+        if (known := _fields_of(part)) is not None:
+            return known
+    if source.kind == "examples":
+        return packed_fields(source.options)
+    if source.features is None:
+        return None
+    return {name: feature.field for name, feature in source.features.items()}
+
+
+def _parts_of(source: Source) -> tuple[Source, ...]:
+    return source.parts if source.kind == "concat" else (source,)
+
+
+def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
+    """Return the option of a given seed; ValueError for a function that takes no ``rng``."""
+    if seed is None:
+        return {}
+    with suppress(ValueError):  # of a function without a signature: the call itself will show
+        signature = inspect.signature(fn) if callable(fn) else None
+        try:
+            if signature is not None:
+                signature.bind(None, None)
+        except TypeError as error:
+            raise TypeError(
+                f"{call}(seed={seed!r}) calls fn(example, rng), and {name_of(fn)}{signature} can "
+                f"not be called so: {error}"
+            ) from None
+    return {"seed": seed}
+
+
+def _mix(argument: str, value: Any) -> list[float]:
+    mix: list[float] = probabilities(argument, value).tolist()
+    if len(mix) > _MAX_CLASSES:
+        raise ValueError(f"{argument} has {len(mix)} classes; the most is {_MAX_CLASSES}")
+    return mix
+
+
+def _ascending(boundaries: list[int]) -> list[int]:
+    if not boundaries:
+        raise ValueError("bucket_boundaries is empty: one boundary makes two buckets")
+    for i, (one, following) in enumerate(pairwise(boundaries), 1):
+        if following <= one:
+            raise ValueError(
+                f"bucket_boundaries[{i}]={following} does not exceed the one before, {one}: "
+                "boundaries ascend"
+            )
+    return boundaries
+
+
+# Groups: rows that are read at once, where a stage computes over neighbours of the source.
+#
+#     weighted_resample(group=8)          a mean over 8 examples     ─┐
+#     map(vectorized=True, seed=7)        one draw for 256           ─┴─► every read is one group
+#
+# A partition's reads then end at multiples of the group, wherever it was resumed.  So all stages of
+# a pipeline have the same one, and shapes that bound a read must have room for it.
+
+
+def _grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
+    """Return the stages with their groups; ValueError where these differ or do not fit."""
+    stages = tuple(_weighted(stage, shape) for stage in stages)
+    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
+    if len(groups) > 1:
+        raise ValueError(
+            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
+            "is one group, so they must be alike"
+        )
+    group, bound = max(groups, default=0), shape.read_bound()
+    if bound is not None and group > bound:
+        raise ValueError(
+            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
+            f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
+        )
+    drawn = group or min(_DRAWN_AT_ONCE, bound or _DRAWN_AT_ONCE)
+    return tuple(
+        Stage(stage.kind, {**stage.options, "group": drawn})
+        if stage.options.get("vectorized") and "seed" in stage.options
+        else stage
+        for stage in stages
+    )
+
+
+def _weighted(stage: Stage, shape: Shape) -> Stage:
+    """Return the stage; give a weighted resampling without a group the batch size, if any."""
+    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
+        return stage
+    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
+    known = [size for size in sizes if size is not None]
+    bound = shape.read_bound() or _WEIGHTED_AT_ONCE
+    group = max(known, default=min(_WEIGHTED_AT_ONCE, bound))
+    return Stage(stage.kind, {**stage.options, "group": group})

@@ -21,6 +21,8 @@ from .function_names import Sent, packed
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
+#: The kind of the shape of sequences with states.
+SEQUENCES = "sequences"
 #: Stages that make of an example the same in every epoch.
 _REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select")
 #: Stages that keep the number of examples.
@@ -249,3 +251,19 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"bytes": hashlib.blake2b(value, digest_size=16).hexdigest()}
     raise TypeError(f"a declaration holds plain data, not {type(value).__name__}")
+
+
+def fields_text(fields: Mapping[str, Field]) -> str:
+    """Return a schema as text."""
+    return "{" + ", ".join(f"{name}: {field}" for name, field in fields.items()) + "}"
+
+
+def unbatched_field(name: str, field: Field) -> Field:
+    """Return the field of a row of a batched column; ValueError without a batch dimension."""
+    if not field.shape:
+        raise ValueError(
+            f"unbatch (or enqueue_many=True): column {name!r} is {field}, one value per "
+            "example, and has no rows; .select(names) chooses columns, a map before it may "
+            "repeat a value for every row"
+        )
+    return Field(field.dtype, field.shape[1:])

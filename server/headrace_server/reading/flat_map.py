@@ -22,7 +22,7 @@ import numpy as np
 from headrace_proto.errors import DataError, brief, kind_of, rewording
 
 from ..core.row_copies import copy_ordinals
-from ..pipeline.row_steps import unbatched_field
+from ..pipeline.declaration import unbatched_field
 from .chunk import Chunk
 from .columns import Column, Ragged
 from .reader import BadRecords, Faults, without

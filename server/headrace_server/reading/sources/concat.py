@@ -14,8 +14,7 @@ from itertools import accumulate
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, resolve
-from headrace_server.pipeline.declaration import Source
-from headrace_server.pipeline.steps import fields_text
+from headrace_server.pipeline.declaration import Source, fields_text
 from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.reader import IndexedReader, Opening, Reader, streams_of
 
