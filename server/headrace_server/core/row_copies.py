@@ -23,7 +23,8 @@ MAX_COPIES: Final = 2**24
 
 _LARGE: Final = 10.0  # rates from here on take several draws
 _PIECE: Final = 9.0  # the largest rate of each of these draws
-_DRAWS: Final = 1  # distinguishes keys of draws from those of copies by an earlier stage
+_DRAWS: Final = 1  # a use of keys: the draws of a large rate
+_ROWS: Final = 2  # … the rows that stage 0 makes of one; those of stage n have _ROWS + n
 
 
 def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray) -> np.ndarray:
@@ -41,7 +42,7 @@ def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray)
     if not (rates >= _LARGE).any():
         return _inverted(rates, chance.uniform(sub_seed, chance.COPIES, epoch, ordinals))
     draws = np.where(rates < _LARGE, 1, np.ceil(rates / _PIECE)).astype(np.int64)
-    keys = copy_ordinals(ordinals, draws, _DRAWS)
+    keys = _keys(ordinals, draws, _DRAWS)
     rows = np.repeat(np.arange(len(draws)), draws)
     drawn = chance.uniform(sub_seed, chance.COPIES, epoch, keys)
     found = _inverted((rates / draws)[rows], drawn)
@@ -83,12 +84,17 @@ def _too_many(counts: np.ndarray, limit: int) -> ValueError:
     )
 
 
-def copy_ordinals(ordinals: np.ndarray, counts: np.ndarray, use: int = 0) -> np.ndarray:
-    """Return a key for the chance of each copy.
+def copy_ordinals(ordinals: np.ndarray, counts: np.ndarray, stage: int) -> np.ndarray:
+    """Return a key for the chance of each row that a stage makes of one.
 
-    The first keeps its row's ordinal, others are hashed.  Keys of hashed copies fill 64 bits,
-    negative ones too; two of n copies share a key with a chance of about n**2 / 2**65.
+    The first keeps its row's ordinal; others have a hash of it and of the stage, so that the copies
+    of a copy are apart from those of the original.  Hashes fill 64 bits, negative numbers too; two
+    of n rows share a key with a chance of about n**2 / 2**65.
     """
+    return _keys(ordinals, counts, _ROWS + stage)
+
+
+def _keys(ordinals: np.ndarray, counts: np.ndarray, use: int) -> np.ndarray:
     keys = np.repeat(ordinals.astype(np.int64), counts)
     number = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     further = np.flatnonzero(number)

@@ -33,14 +33,12 @@ from .user_columns import Fields
 MAX_OUTPUTS: Final = 2**20
 #: Rows of one chunk: as many weigh 128 MiB as row numbers alone.
 _MOST_ROWS: Final = 2**24
-#: Keys of outputs start here, so that they are no keys of copies (see ``core/row_copies.py``).
-_OUTPUTS: Final = 2
 
 
 def _unfolded(chunk: Chunk, counts: np.ndarray, stage: int) -> Chunk:
     """Return every row as often as it has outputs, with their ordinals."""
     taken = chunk.take(np.repeat(np.arange(len(chunk)), counts))
-    return replace(taken, ordinals=copy_ordinals(chunk.ordinals, counts, _OUTPUTS + stage))
+    return replace(taken, ordinals=copy_ordinals(chunk.ordinals, counts, stage))
 
 
 class FlatMap(Map):

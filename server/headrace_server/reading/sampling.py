@@ -227,7 +227,8 @@ class _Resample(Sampler):
             place = chunk.origin.describe(int(counts.argmax()))
             raise DataError(f"{place}: {self._values.label}: {error}") from None
         self.counts["resampled_away"] += int((counts == 0).sum())
-        return replace(chunk.take(rows), ordinals=copy_ordinals(chunk.ordinals, counts))
+        ordinals = copy_ordinals(chunk.ordinals, counts, self.number)
+        return replace(chunk.take(rows), ordinals=ordinals)
 
 
 class _WeightedResample(_Resample):

@@ -83,7 +83,7 @@ def test_rates_of_more_copies_than_can_be_made_are_refused_before_any_is_drawn()
 def test_draws_of_one_row_are_no_draws_of_the_copies_of_it_that_an_earlier_stage_made():
     n = 20_000
     rows = ORDINALS[:n]
-    copied = copy_ordinals(rows, np.full(n, 2)).reshape(n, 2)
+    copied = copy_ordinals(rows, np.full(n, 2), 0).reshape(n, 2)
     first, second = (poisson(rate, 7, 1, 0, copied[:, i]) for i, rate in enumerate([18.0, 9.0]))
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(n)
 
@@ -99,24 +99,31 @@ def test_copies_lie_side_by_side_and_each_has_a_key_of_its_own(counts):
     rows = repeat_rows(counts)
     assert rows.tolist() == [row for row, count in enumerate(counts) for _ in range(count)]
     ordinals = np.arange(len(counts)) + 1000
-    keys = copy_ordinals(ordinals, counts)
+    keys = copy_ordinals(ordinals, counts, 0)
     assert keys.dtype == np.int64
     assert len(set(keys.tolist())) == len(keys) == counts.sum()
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     assert keys[first].tolist() == ordinals[counts > 0].tolist()
     # A copy's key depends on its ordinal and number alone.
-    alone = [copy_ordinals(ordinals[i : i + 1], counts[i : i + 1]) for i in range(len(counts))]
+    alone = [copy_ordinals(ordinals[i : i + 1], counts[i : i + 1], 0) for i in range(len(counts))]
     assert keys.tolist() == [key for one in alone for key in one.tolist()]
 
 
 def test_keys_of_copies_never_change():
-    keys = [5, 7373269910494479591, -5443537295265395270, 6]
-    assert copy_ordinals(np.array([5, 6]), np.array([3, 1])).tolist() == keys
+    keys = [5, -5149291858572496639, 4957931940419435080, 6]
+    assert copy_ordinals(np.array([5, 6]), np.array([3, 1]), 0).tolist() == keys
 
 
 def test_keys_of_many_copies_of_neighbours_do_not_meet():
-    keys = copy_ordinals(np.arange(1000), np.full(1000, 200))
+    keys = copy_ordinals(np.arange(1000), np.full(1000, 200), 0)
     assert len(np.unique(keys)) == 200_000
+
+
+def test_copies_of_a_copy_and_of_its_original_have_keys_of_their_own():
+    keys = np.arange(100)
+    for stage in range(3):
+        keys = copy_ordinals(keys, np.full(len(keys), 3), stage)
+    assert len(np.unique(keys)) == len(keys) == 2700
 
 
 def test_too_many_copies_at_once_name_the_row_that_has_most():
