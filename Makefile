@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0+cpu
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long \
-	fuzz soak trials scale container-test browser-test pictures clean
+	combinations fuzz soak trials scale container-test browser-test pictures clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
+	@echo "make combinations  declarations drawn at random for SECONDS=300, compared with a reference"
 	@echo "make fuzz    broken messages, hostile connections and trainers, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (three hours; some need root)"
@@ -124,6 +125,10 @@ fuzz: $(READY)
 	$(BIN)/python -m tests.trials messages connections flood hostile --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
+# The printed seed draws the same declarations again.
+combinations: $(READY)
+	$(BIN)/python -m tests.combinations --seconds "$(SECONDS)"
+
 soak: $(READY)
 	$(BIN)/python -m tests.trials soak --seconds "$(SECONDS)" --seed "$(SEED)"
 

@@ -1,10 +1,89 @@
-"""Functions of the declarations, which workers import."""
+"""Examples and functions of the declarations, which workers import."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 
-def other_key(example: dict[str, Any], rng: Any) -> dict[str, Any]:
+Example = dict[str, Any]
+
+
+def examples(count: int, batched: bool = False, first: int = 0) -> list[Example]:
+    """Return the examples from ``first`` on: key, sequence, class, weights, a state and more.
+
+    ``batched``: each with one to three rows.  All lengths are even.
+    """
+    numbers = range(first, first + count)
+    return [_rows(n) if batched else _example(n, 2 + 2 * (n % 3)) for n in numbers]
+
+
+def _example(n: int, steps: int) -> Example:
+    return {
+        "key": b"k%d" % n,
+        "x": np.arange(n, n + steps, dtype=np.float32),
+        "t": np.int64(steps - n % 2),
+        "n": np.int64(n),
+        "y": np.int32(n * 7 % 3),
+        "w": np.float32(0.5 + n % 4),
+        "p": np.float64(n % 5 / 4),
+        "c": np.bool_(n % 3 > 0),
+        "h": np.array([n, -n], np.float32),
+        "z": np.int64(-n),
+    }
+
+
+def _rows(n: int) -> Example:
+    rows = [_example(3 * n + i, 2 + 2 * (n % 3)) for i in range(1 + n % 3)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    keys = np.empty(len(rows), object)
+    keys[:] = columns.pop("key")
+    return {"key": keys, **{name: np.stack(column) for name, column in columns.items()}}
+
+
+def stream(count: int, batched: bool = False) -> Iterator[Example]:
+    """Yield the same examples: a source that is read forward."""
+    yield from examples(count, batched)
+
+
+def heavier(example: Example) -> Example:
+    return {**example, "w": example["w"] + np.float32(1)}
+
+
+def shaken(example: Example, rng: Any) -> Example:
+    return {**example, "w": np.float32(rng.integers(1, 4))}
+
+
+def doubled(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "w": columns["w"] * np.float32(2)}
+
+
+def shaken_together(columns: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {**columns, "w": rng.integers(1, 4, len(columns["w"])).astype(np.float32)}
+
+
+def pieces(example: Example) -> Iterator[Example]:
+    for i in range(int(example["n"]) % 3):
+        yield {**example, "w": example["w"] + np.float32(i)}
+
+
+def is_light(example: Example) -> bool:
+    return bool(example["w"] < 3.4)
+
+
+def are_light(columns: dict[str, Any]) -> Any:
+    return columns["w"] < 3.4
+
+
+def likely(columns: dict[str, Any]) -> Any:
+    return np.minimum(columns["w"] / 4, 1)
+
+
+def thirds(columns: dict[str, Any]) -> Any:
+    return columns["n"] % 3
+
+
+def other_key(example: Example, rng: Any) -> Example:
     """Give each copy of an example a key of its own."""
     return {**example, "key": example["key"] + b"-%d" % rng.integers(1 << 30)}

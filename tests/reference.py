@@ -1,0 +1,691 @@
+"""What a declared feed must give, in lists and loops: the reference of tests/combinations.
+
+    Declared: examples, calls ─► stages of a partition, row by row ─► shape ─► batches, in order
+
+It shares no code with the server, not even the hash that draws by chance, and it is as slow as it
+is plain.  It knows the declarations of tests/combinations/declarations.py, which are correct ones:
+an argument that it does not know is an error.
+
+A batch is a dict: its columns, ``@number``, ``@epoch``, and the attributes of a trainer's batch
+(``@label``, ``@bucket`` …).  The columns of segments are ``sequences:x``, ``context:n`` and
+``state:s``.  A trainer saves ``saved(state, sequence)`` for each segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+Example = dict[str, Any]
+Batch = dict[str, Any]
+#: A call of the builder: its name and its arguments.
+Call = tuple[str, dict[str, Any]]
+
+_WORD = 2**64 - 1
+#: Streams of chance: the uses of one seed.
+_SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 5, 6, 7, 8, 9
+_ORDER = ("skip", "take", "concat", "shuffle", "repeat")
+_SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
+_BUCKETS = ("bucket", "bucket_by_sequence_length")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A feed: its examples, whether they are only read forward, and the calls after the source."""
+
+    examples: Sequence[Example]
+    calls: Sequence[Call]
+    forward: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row between source and batch.  ``ordinal`` keys its chance, ``origin`` is its example's."""
+
+    ordinal: int
+    example: Example
+    origin: int
+    epoch: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def batches(declared: Declared, partition: int, partitions: int) -> list[Batch]:
+    """Return the batches of one partition, in order."""
+    order, stages, (kind, given) = _split(declared.calls)
+    source = list(enumerate(_cut(declared.examples, declared.calls)))
+    repeat = order.get("repeat", {"n": 1})
+    group = _group(stages, kind, given)
+    steps = [_STAGES[name](number, options) for number, (name, options) in enumerate(stages)]
+    parts: list[list[Row]] = []
+    for epoch in range(repeat["n"]):
+        own = _share(source, order.get("shuffle"), epoch, partition, partitions, declared.forward)
+        rows = [Row(i, dict(example), i, epoch) for i, example in own]
+        found: list[Row] = []
+        for start in range(0, len(rows), group or len(rows) or 1):
+            read = rows[start : start + (group or len(rows))]
+            for step in steps:
+                read = step(read) if read else read
+            found += read
+        parts.append(found)
+    if repeat.get("across_batches", True):
+        parts = [[row for part in parts for row in part]]
+    with_origin = any(name == "with_origin" for name, _ in declared.calls)
+    shaped = _shape(kind, given, partition)
+    made = [batch for rows in parts for batch in shaped(rows)]
+    for number, batch in enumerate(made):
+        batch["@number"] = number
+        if not with_origin:
+            del batch["@origin"]
+    return made
+
+
+def saved(state: Any, sequence: Any) -> Any:
+    """Return the state that a trainer saves after segment ``sequence`` of an example."""
+    return state + sequence + 1
+
+
+def _split(calls: Iterable[Call]) -> tuple[dict[str, Any], list[Call], Call]:
+    """Return the calls of the order, the stages one by one, and the shape."""
+    order: dict[str, Any] = {}
+    stages: list[Call] = []
+    shape: Call | None = None
+    for name, options in calls:
+        given = dict(options)
+        assert shape is None, "the shape is last"
+        if name in _ORDER:
+            order[name] = given
+            continue
+        if given.pop("enqueue_many", False):
+            stages.append(("unbatch", {}))
+        keep = given.pop("keep_input", True)
+        if keep is not True:
+            stages.append(("keep", {"keep": keep}))
+        if name in ("rejection_sample", "stratified_sample") and "batch_size" in given:
+            own = ("accept_prob", "labels", "target_probs", "init_probs", "seed")
+            stages.append((name, {n: v for n, v in given.items() if n in own}))
+            shape = "batch", {n: v for n, v in given.items() if n not in own}
+        elif name in _STAGES:
+            stages.append((name, given))
+        elif name != "with_origin":
+            shape = name, given
+    assert shape is not None
+    return order, stages, shape
+
+
+# Chance
+
+
+def _key(seed: int, stream: int, epoch: int) -> tuple[int, int]:
+    text = f"{seed:x}.{stream:x}.{epoch:x}".encode()
+    words = hashlib.blake2b(text, digest_size=16, person=b"key").digest()
+    return int.from_bytes(words[:8], "little"), int.from_bytes(words[8:], "little")
+
+
+def _finalised(x: int) -> int:
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _WORD
+    return x ^ x >> 31
+
+
+def _bits(seed: int, stream: int, epoch: int, counter: int) -> int:
+    before, between = _key(seed, stream, epoch)
+    x = ((counter & _WORD) * 0x9E3779B97F4A7C15 + before) & _WORD
+    return _finalised(_finalised(x) ^ between)
+
+
+def _uniform(seed: int, stream: int, epoch: int, counter: int) -> float:
+    return (_bits(seed, stream, epoch, counter) >> 11) * 2.0**-53
+
+
+def _derive(seed: int, *numbers: int) -> int:
+    text = ".".join(f"{number:x}" for number in (seed, *numbers)).encode()
+    words = hashlib.blake2b(text, digest_size=16, person=b"derive").digest()
+    return int.from_bytes(words[:8], "little")
+
+
+def _permuted(items: list[Any], seed: int, epoch: int) -> list[Any]:
+    assert len(items) <= 1024, "a longer permutation is computed otherwise"
+    drawn = [_bits(seed, _SHUFFLE, epoch, i) for i in range(len(items))]
+    return [items[i] for i in sorted(range(len(items)), key=drawn.__getitem__)]
+
+
+def _copies(row: Row, count: int, use: int) -> list[Row]:
+    """Return copies of a row: the first keeps its ordinal, others have a hash of it."""
+    rows = [row] * min(count, 1)
+    for i in range(1, count):
+        mixed = _bits(use, _COPIES, 2, row.ordinal + _bits(use, _COPIES, 1, i))
+        rows.append(replace(row, ordinal=mixed - 2**64 if mixed >> 63 else mixed))
+    return rows
+
+
+# The source and its order
+
+
+def _cut(examples: Sequence[Example], calls: Iterable[Call]) -> list[Example]:
+    """Return the examples after ``skip``, ``take`` and ``concat``, in the order of the calls."""
+    rest = list(examples)
+    for name, given in calls:
+        if name == "skip":
+            rest = rest[given["n"] :]
+        elif name == "take":
+            rest = rest[: given["n"]]
+        elif name == "concat":
+            rest = [*rest, *given["other"]]
+    return rest
+
+
+def _share(
+    source: list[Any], shuffle: Any, epoch: int, partition: int, partitions: int, forward: bool
+) -> list[Any]:
+    """Return a partition's part of the source in an epoch, in order."""
+    seed, window = (shuffle or {}).get("seed", 0), (shuffle or {}).get("window")
+    if shuffle and not shuffle.get("reshuffle", True):
+        epoch = 0
+    if forward:  # one stream, of which each partition reads every row and keeps its own
+        found = []
+        size = window or len(source) or 1
+        for start in range(0, len(source), size):
+            own = [one for one in source[start : start + size] if one[0] % partitions == partition]
+            if shuffle and len(own) > 1:
+                own = _permuted(own, _derive(seed, _WINDOW, own[0][0]), epoch)
+            found += own
+        return found
+    first, stop = (k * len(source) // partitions for k in (partition, partition + 1))
+    if shuffle is None:
+        return source[first:stop]
+    if window is None:
+        return _permuted(source, seed, epoch)[first:stop]
+    found = []
+    for start in range(first, stop, window):
+        own = source[start : min(start + window, stop)]
+        found += _permuted(own, _derive(seed, _WINDOW, start), epoch)
+    return found
+
+
+def _group(stages: list[Call], kind: str, given: dict[str, Any]) -> int:
+    """Return the number of examples that are read at once, where that matters; else 0."""
+    weighted = [options for name, options in stages if name == "weighted_resample"]
+    sizes = given["batch_size"]
+    size = max(sizes) if isinstance(sizes, list) else sizes
+    groups = {options.get("group") or size for options in weighted}
+    assert len(groups) < 2
+    drawn = any(options.get("vectorized") and "seed" in options for _, options in stages)
+    return max(groups, default=256 if drawn else 0)
+
+
+# Stages: made for each partition, then called with the rows of each read
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return function
+
+
+def _value(selector: Any, row: Row) -> Any:
+    """Return the value of a column, of a function of the columns or of a constant for a row."""
+    if isinstance(selector, str) and ":" in selector:
+        one = {name: _column([value]) for name, value in row.example.items()}
+        return _function(selector)(one)[0]
+    return row.example[selector] if isinstance(selector, str) else selector
+
+
+def _mapped(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    function, seed = _function(given["fn"]), given.get("seed")
+
+    def drawn(row: Row) -> tuple[Any, ...]:
+        if seed is None:
+            return ()
+        key = np.array(_key(_derive(seed, _MAPS, number), _MAPS, row.epoch), np.uint64)
+        counter = np.array([0, 0, row.ordinal & _WORD, 0], np.uint64)
+        return (np.random.Generator(np.random.Philox(key=key, counter=counter)),)
+
+    def step(rows: list[Row]) -> list[Row]:
+        if not given.get("vectorized"):
+            return [replace(row, example=function(row.example, *drawn(row))) for row in rows]
+        columns = {name: _column([row.example[name] for row in rows]) for name in rows[0].example}
+        result = function(columns, *drawn(rows[0]))
+        return [
+            replace(row, example={name: column[i] for name, column in result.items()})
+            for i, row in enumerate(rows)
+        ]
+
+    return step
+
+
+def _flat_mapped(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    function = _function(given["fn"])
+
+    def step(rows: list[Row]) -> list[Row]:
+        found = []
+        for row in rows:
+            outputs = list(function(row.example))
+            copies = _copies(row, len(outputs), 2 + number)
+            found += [replace(c, example=o) for c, o in zip(copies, outputs, strict=True)]
+        return found
+
+    return step
+
+
+def _unbatched(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    def step(rows: list[Row]) -> list[Row]:
+        found = []
+        for row in rows:
+            count = len(next(iter(row.example.values())))
+            for i, copy in enumerate(_copies(row, count, 2 + number)):
+                found.append(replace(copy, example={n: v[i] for n, v in row.example.items()}))
+        return found
+
+    return step
+
+
+def _filtered(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    function = _function(given["fn"])
+    if given.get("vectorized"):
+        return lambda rows: [row for row in rows if _value(given["fn"], row)]
+    return lambda rows: [row for row in rows if function(row.example)]
+
+
+def _selected(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    return lambda rows: [
+        replace(row, example={name: row.example[name] for name in given["names"]}) for row in rows
+    ]
+
+
+def _kept(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    return lambda rows: [row for row in rows if _value(given["keep"], row)]
+
+
+def _accepts(seed: int, number: int, row: Row, probability: float) -> bool:
+    sub_seed = _derive(seed, _ACCEPT, number)
+    return _uniform(sub_seed, _ACCEPT, row.epoch, row.ordinal) < probability
+
+
+def _rejected(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    seed, prob = given.get("seed", 0), given["accept_prob"]
+    return lambda rows: [
+        row for row in rows if _accepts(seed, number, row, float(_value(prob, row)))
+    ]
+
+
+def _stratified(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    target = [np.float32(p) for p in given["target_probs"]]
+    init, counts = given.get("init_probs"), [10] * len(target)
+
+    def step(rows: list[Row]) -> list[Row]:
+        found = []
+        for row in rows:
+            label = _value(given["labels"], row)
+            if init is None:
+                counts[int(label)] += 1
+                shares = [np.float32(count / sum(counts)) for count in counts]
+            else:
+                shares = [np.float32(p) for p in init]
+            ratios = [t / s for t, s in zip(target, shares, strict=True)]
+            if _accepts(given.get("seed", 0), number, row, float(ratios[int(label)] / max(ratios))):
+                found.append(replace(row, facts={**row.facts, "label": label}))
+        return found
+
+    return step
+
+
+def _resampled(number: int, seed: int, row: Row, rate: float) -> list[Row]:
+    """Return the copies of a row, a Poisson number of them."""
+    assert rate < 10, "a larger rate takes several draws"
+    drawn = _uniform(_derive(seed, _COPIES, number), _COPIES, row.epoch, row.ordinal)
+    count, term = 0, math.exp(-rate)
+    reached = term
+    while drawn >= reached:
+        count += 1
+        term *= rate / count
+        reached += term
+    return _copies(row, count, 2 + number)
+
+
+def _at_rate(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    seed = given.get("seed") or 0
+    return lambda rows: [
+        copy
+        for row in rows
+        for copy in _resampled(number, seed, row, float(_value(given["rates"], row)))
+    ]
+
+
+def _weighted(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
+    seed, decay = given.get("seed") or 0, given.get("mean_decay", 0.999)
+    warmup = given.get("warmup", 10)
+    groups, average = 0, 0.0
+
+    def weight(row: Row) -> float:
+        if "labels" in given:
+            return float(given["weights"][int(_value(given["labels"], row))])
+        return float(_value(given["weights"], row))
+
+    def step(rows: list[Row]) -> list[Row]:
+        nonlocal groups, average
+        weights = [weight(row) for row in rows]
+        groups += 1
+        own = sum(w / len(weights) for w in weights)
+        if warmup is None:
+            average = decay * average + (1 - decay) * own
+            mean = average / (1 - decay**groups)
+        else:
+            less = min((groups - 1) / min(groups, warmup), decay)
+            mean = average = less * average + (1 - less) * own
+        found = []
+        for row, w in zip(rows, weights, strict=True):
+            rate = w / mean * given["overall_rate"]
+            row = replace(row, facts={**row.facts, "rate": np.float32(rate)})
+            found += _resampled(number, seed, row, rate)
+        return found
+
+    return step
+
+
+_STAGES: dict[str, Callable[[int, dict[str, Any]], Callable[[list[Row]], list[Row]]]] = {
+    "map": _mapped,
+    "flat_map": _flat_mapped,
+    "unbatch": _unbatched,
+    "filter": _filtered,
+    "select": _selected,
+    "keep": _kept,
+    "rejection_sample": _rejected,
+    "stratified_sample": _stratified,
+    "resample_at_rate": _at_rate,
+    "weighted_resample": _weighted,
+}
+
+
+# Columns
+
+
+def _column(values: list[Any]) -> Any:
+    """Return a column: an array where all values have one shape, else a list of arrays."""
+    if isinstance(values[0], bytes):
+        column: np.ndarray = np.empty(len(values), object)
+        column[:] = values
+        return column
+    return np.stack(values) if len({np.shape(value) for value in values}) == 1 else values
+
+
+def _padded(values: list[np.ndarray], sizes: Sequence[int | None], multiple: int) -> np.ndarray:
+    """Return rows padded with zeros to the largest, each size rounded up to a multiple."""
+    shape = []
+    for i, largest in enumerate(np.max([value.shape for value in values], axis=0).tolist()):
+        size = sizes[i] if i < len(sizes) else None
+        shape.append(-(-largest // multiple) * multiple if size is None else size)
+    out = np.zeros((len(values), *shape), values[0].dtype)
+    for row, value in zip(out, values, strict=True):
+        row[tuple(slice(size) for size in value.shape)] = value
+    return out
+
+
+def _plain(rows: list[Row], given: dict[str, Any], least: int = 0) -> Batch:
+    """Return a batch of rows; the first dimension of ragged columns has ``least`` at least."""
+    pad_to = given.get("pad_to") or {}
+    batch: Batch = {"@epoch": rows[0].epoch, "@origin": [row.origin for row in rows]}
+    for name in rows[0].example:
+        values = [row.example[name] for row in rows]
+        varies = name in ("x",)  # the one column whose shape varies
+        if given.get("ragged") and varies:
+            batch[name] = values
+        elif varies and np.ndim(values[0]) and (given.get("dynamic_pad") or name in pad_to):
+            floor = np.zeros((least, *values[0].shape[1:]), values[0].dtype)
+            sized = [*values, floor] if least else values
+            sizes = pad_to.get(name, ())
+            sizes = (sizes,) if isinstance(sizes, int) else sizes
+            batch[name] = _padded(sized, sizes, given.get("pad_to_multiple") or 1)[: len(values)]
+        else:
+            batch[name] = _column(values)
+    for fact in rows[0].facts:
+        batch[f"@{fact}"] = [row.facts[fact] for row in rows]
+    return batch
+
+
+# Shapes: called with the rows of each epoch, or with all rows where batches may cross borders
+
+
+def _shape(
+    kind: str, given: dict[str, Any], partition: int
+) -> Callable[[list[Row]], Iterator[Batch]]:
+    if kind == "batch":
+        return lambda rows: _batched(rows, given)
+    if kind in _BUCKETS:
+        return lambda rows: _bucketed(rows, kind, given)
+    if kind == "stratified_sample_unknown_dist":
+        return _by_class(given, partition)
+    assert kind in _SEGMENTS, kind
+    return _segmented({"pad": kind == _SEGMENTS[0], **given}, partition)
+
+
+def _batched(rows: list[Row], given: dict[str, Any]) -> Iterator[Batch]:
+    size, small = given["batch_size"], given.get("allow_smaller_final_batch", False)
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        if len(part) == size or small:
+            yield _plain(part, given)
+
+
+def _length(selector: Any, row: Row) -> int:
+    value = _value(selector, row)
+    return len(value) if np.ndim(value) else int(value)
+
+
+def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Batch]:
+    edges = given.get("bucket_boundaries")
+    count = given["num_buckets"] if edges is None else len(edges) + 1
+    sizes = given["batch_size"]
+    sizes = sizes if isinstance(sizes, list) else [sizes] * count
+    budget, multiple = given.get("max_padded_elements"), given.get("pad_to_multiple") or 1
+    waiting: list[list[Row]] = [[] for _ in range(count)]
+
+    def steps(rows: list[Row], bucket: int) -> int:
+        lengths = [max(1, row.facts["length"]) for row in rows]
+        if given.get("ragged"):
+            return sum(lengths)
+        longest = max(lengths, default=1)
+        if given.get("pad_to_boundary") and bucket < count - 1:
+            longest = max(longest, edges[bucket])
+        return -(-longest // multiple) * multiple * len(rows)
+
+    def formed(bucket: int) -> Batch:
+        least = edges[bucket] if given.get("pad_to_boundary") and bucket < count - 1 else 0
+        batch = {**_plain(waiting[bucket], given, least), "@bucket": bucket}
+        waiting[bucket] = []
+        return batch
+
+    for row in rows:
+        if given.get("input_length") is not None:
+            length = _length(given["input_length"], row)
+            row = replace(row, facts={**row.facts, "length": np.int32(length)})
+        b = bisect_right(edges, length) if edges else int(_value(given["which_bucket"], row))
+        if budget is not None and waiting[b] and steps([*waiting[b], row], b) > budget:
+            yield formed(b)
+        waiting[b].append(row)
+        if len(waiting[b]) == sizes[b]:
+            yield formed(b)
+    for b in range(count):
+        held = waiting[b]
+        full = (
+            budget is not None
+            and held
+            and steps([*held, replace(held[0], facts={"length": 0})], b) > budget
+        )
+        if held and (given.get("allow_smaller_final_batch") or full):
+            yield formed(b)
+
+
+def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
+    probs, size = given["probs"], given["batch_size"]
+    seed = _derive(_derive(given.get("seed", 0), _CLASSES, partition), _CLASSES, 0)
+    number = 0
+
+    def draw() -> list[int]:
+        counts = [0] * len(probs)
+        edges = np.cumsum(probs)
+        for i in range(number * size, (number + 1) * size):
+            drawn = _uniform(seed, _CLASSES, 0, i) * edges[-1]
+            counts[min(bisect_right(edges.tolist(), drawn), len(probs) - 1)] += 1
+        return counts
+
+    def shaped(rows: list[Row]) -> Iterator[Batch]:
+        nonlocal number
+        waiting: list[list[Row]] = [[] for _ in probs]
+        for row in rows:
+            label = int(_value(given["labels"], row))
+            if not probs[label]:
+                continue
+            waiting[label].append(replace(row, facts={**row.facts, "label": np.int32(label)}))
+            while all(len(w) >= n for w, n in zip(waiting, draw(), strict=True)):
+                found = []
+                for k, n in enumerate(draw()):
+                    found += waiting[k][:n]
+                    waiting[k] = waiting[k][n:]
+                number += 1
+                yield _plain(found, given)
+
+    return shaped
+
+
+# Segments
+
+
+@dataclass
+class _Going:
+    """An example that is handed out segment by segment."""
+
+    row: Row
+    index: int  # of its insertion
+    key: bytes
+    begins: list[int]
+    sizes: list[int]
+    at: int = 0
+    lane: int = -1
+
+    @property
+    def over(self) -> bool:
+        return self.at == len(self.begins)
+
+
+def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
+    size, small = given["batch_size"], given.get("allow_small_batch", given["pad"])
+    inserted = -(2**63) + (partition << 51)
+
+    def going(row: Row) -> _Going:
+        nonlocal inserted
+        inserted += 1
+        begins, sizes = _geometry(row, given)
+        return _Going(row, inserted - 1, _row_key(row, given), begins, sizes)
+
+    def arrival(rows: list[Row]) -> Iterator[Batch]:
+        left = [going(row) for row in rows]
+        while len(left) >= size or (small and left):
+            yield _segments(left[:size], given)
+            left = [one for one in left if not one.over]
+
+    def lanes(rows: list[Row]) -> Iterator[Batch]:
+        fresh, lanes = [going(row) for row in rows], [None] * size
+        while True:
+            empty = [lane for lane in range(size) if lanes[lane] is None]
+            if len(fresh) >= len(empty) or small:
+                for lane in empty[: len(fresh)]:
+                    lanes[lane] = fresh.pop(0)
+                    lanes[lane].lane = lane
+            taken = [one for one in lanes if one is not None]
+            if not taken or (len(taken) < size and not small):
+                return
+            yield _segments(taken, given)
+            lanes = [None if one is None or one.over else one for one in lanes]
+
+    return lanes if given.get("order") == "lanes" else arrival
+
+
+def _row_key(row: Row, given: dict[str, Any]) -> bytes:
+    key: bytes = row.example[given["input_key"]]
+    if given.get("make_keys_unique"):
+        seed = given.get("make_keys_unique_seed") or 0
+        key += b"%d" % int(_uniform(seed, _KEYS, row.epoch, row.ordinal) * 10**8)
+    return key
+
+
+def _names(listed: Any) -> dict[str, str]:
+    return dict(listed) if isinstance(listed, dict) else {name: name for name in listed}
+
+
+def _steps(row: Row, given: dict[str, Any]) -> int:
+    return len(row.example[next(iter(_names(given["input_sequences"]).values()))])
+
+
+def _geometry(row: Row, given: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the first own step of each segment, and the number of its own steps."""
+    unroll, steps = given["num_unroll"], _steps(row, given)
+    stride = given.get("stride") or unroll
+    begins, sizes = [0], [unroll]
+    if given.get("phase"):
+        drawn = _uniform(given.get("phase_seed") or 0, _PHASES, row.epoch, row.ordinal)
+        sizes = [min(int(drawn * stride), stride - 1) + 1]
+    while begins[-1] + sizes[-1] < steps:
+        begins.append(
+            begins[-1] + (sizes[0] if len(begins) == 1 and given.get("phase") else stride)
+        )
+        sizes.append(unroll)
+    return begins, sizes
+
+
+def _segments(taken: list[_Going], given: dict[str, Any]) -> Batch:
+    """Return the batch of the next segments of some examples."""
+    batch: Batch = {"@epoch": taken[0].row.epoch}
+    unroll, left, right = given["num_unroll"], given.get("left", 0), given.get("right", 0)
+    columns: dict[str, list[Any]] = {}
+    for one in taken:
+        row, begin, own = one.row, one.begins[one.at], one.sizes[one.at]
+        length = given.get("input_length")
+        total = _steps(row, given) if length is None else _length(length, row)
+        after = begin + own
+        listed = {
+            "@key": b"%05d_of_%05d:%s" % (one.at, len(one.begins), one.key),
+            "@origin": row.origin,
+            "@sequence": one.at,
+            "@sequence_count": len(one.begins),
+            "@length": min(max(total - begin, 0), own),
+            "@total_length": total,
+            "@left_length": max(min(begin, total) - max(begin - left, 0), 0) if left else 0,
+            "@right_length": min(max(total - after, 0), right),
+            "@insertion_index": one.index,
+            "@first": one.at == 0,
+            "@last": one.at + 1 == len(one.begins),
+            **({"@lane": one.lane} if one.lane >= 0 else {}),
+            **{f"@{name}": value for name, value in row.facts.items()},
+        }
+        for name, column in _names(given["input_sequences"]).items():
+            steps = row.example[column]
+            window = np.zeros((left + unroll + right, *steps.shape[1:]), steps.dtype)
+            for place in range(left + unroll + right):
+                step = begin + place - left
+                if left + own <= place < left + unroll:
+                    continue  # a short first segment: padding, then the context after it
+                if place >= left + unroll:
+                    step = after + place - left - unroll
+                if 0 <= step < len(steps):
+                    window[place] = steps[step]
+            listed[f"sequences:{name}"] = window
+        for name, column in _names(given["input_context"]).items():
+            listed[f"context:{name}"] = row.example[column]
+        for name, value in given["initial_states"].items():
+            state = row.example[value] if isinstance(value, str) else np.asarray(value)
+            for sequence in range(one.at):
+                state = saved(state, sequence)
+            listed[f"state:{name}"] = state
+        for name, value in listed.items():
+            columns.setdefault(name, []).append(value)
+        one.at += 1
+    for name, values in columns.items():
+        batch[name] = values if name[0] == "@" else _column(values)
+    return batch
