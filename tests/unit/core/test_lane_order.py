@@ -6,7 +6,6 @@ books of where every example is.
 """
 
 from random import Random
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -14,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.partition import Partition, Rest
 from headrace_server.core.round_forming import RoundMembers
-from headrace_server.core.stored_state import Examples
 from tests.examples import some
 
 from .original_queue import COUNTS, CUTS, FIRST, Feed, sizes
@@ -251,186 +248,6 @@ def test_a_cancel_ends_soon_and_counts_what_was_not_handed_out(
     world.to_the_end()
 
 
-def test_a_finished_lane_takes_the_next_example_at_once_and_the_others_stay():
-    machine = LaneOrder(3, allow_small_batch=True)
-    feed = Feed(machine, [2, 1, 3, 1, 2])
-    machine.want(9, 4)
-    seen = []
-    while (batch := feed.next_draft()) is not None:
-        rows = [(e, s) for _, e, s in feed.rows(batch)]
-        seen.append((rows, batch.lanes.tolist(), batch.starts.tolist()))
-        assert batch.stripe == 4 and machine.next_draft() is None
-        machine.saved(batch)
-    assert seen == [
-        ([(0, 0), (1, 0), (2, 0)], [0, 1, 2], [0, 1, 2]),
-        ([(0, 1), (3, 0), (2, 1)], [0, 1, 2], [1]),
-        ([(4, 0), (2, 2)], [0, 2], [0]),
-        ([(4, 1)], [0], []),
-    ]
-    assert machine.take_dry() == [4] and machine.take_dry() == [] and machine.done
-
-
-def test_without_small_batches_the_end_comes_when_the_lanes_can_not_be_filled():
-    machine = LaneOrder(2)
-    feed = Feed(machine, [1, 5])
-    machine.want(9)
-    machine.saved(feed.next_draft())
-    assert feed.next_draft() is None and machine.take_dry() == [0]
-    assert machine.done and machine.dropped() == {"remainder": 4}
-
-
-def test_a_stripe_that_can_not_be_filled_leaves_examples_to_one_that_can():
-    machine = LaneOrder(2)
-    feed = Feed(machine, [1, 2, 2], [3])
-    machine.want(9, 0)
-    machine.want(9, 1)
-    first = feed.next_draft()
-    assert feed.next_draft() is None and machine.take_dry() == [1]
-    machine.saved(first)
-    second = feed.next_draft()
-    assert feed.rows(second) == [(FIRST + 2, 2, 0), (FIRST + 1, 1, 1)]
-    machine.saved(second)
-    assert feed.next_draft() is None and machine.take_dry() == [0]
-    assert machine.done and machine.dropped() == {"remainder": 1}
-
-
-def test_fewer_than_a_batch_that_nobody_holds_are_dropped_without_a_trainer():
-    machine = LaneOrder(3)
-    machine.offer(0, 2, {"key": "ab", "count": [4, 5]})
-    machine.finish()
-    assert machine.done and machine.dropped() == {"remainder": 9} and machine.chunks() == set()
-
-    machine = LaneOrder(2)
-    feed = Feed(machine, [1, 5])
-    machine.want(1)
-    batch = feed.next_draft()
-    machine.saved(batch)
-    assert feed.next_draft() is None and feed.closed and not machine.done
-    machine.leave(0)
-    assert machine.done and machine.dropped() == {"remainder": 4}
-
-
-def test_leftover_examples_wait_for_others_that_may_come_back():
-    machine = LaneOrder(2, states="trainer")
-    feed = Feed(machine, [3, 3, 4], [3])
-    machine.want(3, 0)
-    batches = [feed.next_draft() for _ in range(3)]
-    assert feed.next_draft() is None and feed.closed and machine.in_flight == 1
-    for batch in batches[:2]:
-        machine.saved(batch)
-    assert machine.keep(batches[1], np.array([0])).tolist() == [0] and not machine.dropped()
-    machine.leave(0)
-    machine.want(9, 1)
-    seen = []
-    while (batch := feed.next_draft()) is not None:
-        seen.append([(e, s) for _, e, s in feed.rows(batch)])
-    assert seen == [[(0, 2), (1, 0)], [(2, 0), (1, 1)], [(2, 1), (1, 2)]]
-
-
-def test_examples_of_a_trainer_that_left_continue_from_their_stored_segment_before_fresh_ones():
-    machine = LaneOrder(2, allow_small_batch=True, states="trainer")
-    feed = Feed(machine, [5, 5, 5, 5, 5], [5])
-    machine.want(4, 0)
-    batches = [feed.next_draft() for _ in range(4)]
-    for batch in batches[:3]:
-        machine.saved(batch)
-    assert machine.keep(batches[1], np.arange(2)).tolist() == []
-    assert machine.keep(batches[2], np.array([1])).tolist() == [1]
-    assert machine.keep(batches[3], np.arange(2)).tolist() == []
-    machine.leave(0)
-    assert machine.rewound == 3, "segments 0, 1 and 2 of the first example, none of the second"
-    machine.want(1, 1)
-    resumed = feed.next_draft()
-    assert feed.rows(resumed) == [(FIRST, 0, 0), (FIRST + 1, 1, 3)]
-    assert resumed.starts.tolist() == [0, 1]
-    assert machine.saved(batches[3]) is None and machine.keep(batches[2], np.arange(2)).size == 0
-    machine.want(1, 2)
-    assert [e for _, e, _ in feed.rows(feed.next_draft())] == [2, 3]
-
-
-def test_a_stripe_begins_with_the_examples_that_a_snapshot_names_in_their_lanes():
-    """Some of the named examples have ended, and one had a lane that no longer exists."""
-    machine = LaneOrder(3, allow_small_batch=True)
-    numbers = [[e, FIRST + e, 0, e, 1, 4] for e in (1, 3, 5, 6)]
-    columns = np.array(numbers, np.int64).T
-    machine.resume(Examples(columns, [(0, b"%d" % e) for e in (1, 3, 5, 6)], ()))
-    machine.places = [(np.array([5, 2, 3]) + FIRST, np.array([0, 1, 2]))]
-    machine.places += [(np.array([6, 1]) + FIRST, np.array([3, 1]))]
-    machine.want(1, 7)
-    batch = machine.next_draft()
-    assert batch.indices.tolist() == [FIRST + 5, FIRST + 1, FIRST + 3]
-    assert batch.starts.tolist() == [0, 1, 2] and batch.segments.tolist() == [1, 1, 1]
-    machine.finish()
-    machine.want(1, 8)
-    assert machine.next_draft().indices.tolist() == [FIRST + 6]
-
-
-def test_an_example_whose_last_segment_was_out_comes_back_though_its_key_was_used_again():
-    machine = LaneOrder(1, 1, allow_small_batch=True)
-    feed = Feed(machine, [1, 1], keys=["a", "a"])
-    machine.want(1, 0)
-    machine.want(1, 1)
-    assert feed.rows(feed.next_draft()) == [(FIRST, 0, 0)]
-    machine.leave(0)
-    again = feed.next_draft()
-    assert feed.rows(again) == [(FIRST, 0, 0)]
-    machine.saved(again)
-    machine.want(2, 1)
-    machine.saved(feed.next_draft())
-    feed.next_draft()
-    assert machine.done and machine.take_refused() == []
-
-
-def test_lanes_that_capacity_can_not_fill_wait_and_go_on_when_another_trainer_leaves():
-    machine = LaneOrder(3, 4, allow_small_batch=True)
-    feed = Feed(machine, [9] * 12)
-    machine.want(9, 0)
-    machine.want(9, 1)
-    for _ in range(4):
-        batch = feed.next_draft()
-        assert batch.stripe == 0 and feed.next_draft() is None
-        assert machine.in_flight == 4 and not machine.hungry and machine.take_dry() == []
-        machine.saved(batch)
-    machine.leave(0)
-    batch = feed.next_draft()
-    assert batch.stripe == 1
-    assert feed.rows(batch) == [(FIRST, 0, 4), (FIRST + 1, 1, 4), (FIRST + 2, 2, 4)]
-
-
-def test_stripes_with_a_lane_each_to_fill_get_examples_where_more_came_back_than_capacity_allows():
-    """Of an example whose last segment was handed out the place is taken, and then it returns."""
-    machine = LaneOrder(2, 2, allow_small_batch=True, states="trainer")
-    feed = Feed(machine, [2, 1, 3, 1, 1])
-    machine.want(2, 0)
-    assert feed.next_draft() is not None and feed.next_draft() is not None
-    machine.leave(0)
-    assert machine.in_flight > machine.capacity
-    machine.want(9, 1)
-    machine.want(9, 2)
-    for stripe in (1, 2):
-        batch = feed.next_draft()
-        assert batch.stripe == stripe
-        machine.saved(batch)
-    while (batch := feed.next_draft()) is not None:
-        machine.saved(batch)
-    assert machine.done and feed.closed
-
-
-def test_a_stripe_that_ran_dry_stays_closed_and_a_new_one_takes_what_is_left_behind():
-    machine = LaneOrder(1, allow_small_batch=True)
-    feed = Feed(machine, [3])
-    machine.want(9, 0)
-    machine.want(9, 1)
-    machine.saved(feed.next_draft())
-    assert machine.next_draft().stripe == 0 and feed.next_draft() is None
-    assert machine.take_dry() == [1]
-    machine.want(10, 1)  # was on its way when the stripe ran dry
-    machine.leave(0)
-    assert feed.next_draft() is None and machine.take_dry() == [] and not machine.done
-    machine.want(1, 2)
-    assert feed.rows(feed.next_draft()) == [(FIRST, 0, 1)]
-
-
 def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had_its_number():
     machine = LaneOrder(1, allow_small_batch=True)
     feed = Feed(machine, [3, 3])
@@ -438,20 +255,6 @@ def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had
     machine.deal(0, 2, 0)
     machine.want(1, 0)
     assert feed.rows(feed.next_draft()) == [(FIRST, 0, 0)]
-
-
-def test_a_batch_that_is_done_before_an_earlier_one_keeps_the_place_of_its_examples():
-    machine = LaneOrder(1, 2, allow_small_batch=True, states="trainer")
-    feed = Feed(machine, [2, 2, 2], [3])
-    machine.want(2, 0)
-    first, last = feed.next_draft(), feed.next_draft()
-    assert machine.saved(last).tolist() == [] and machine.take_through() == []
-    assert machine.key_of(first.slots[0]) == "key 0" and machine.oldest_out() is first
-    machine.saved(first)
-    assert machine.take_through() == first.slots.tolist()
-    assert machine.keep(first, np.arange(1)).size == 0, "it is through"
-    with pytest.raises(ValueError, match="is not out: it was saved before"):
-        machine.saved(first)
 
 
 def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
@@ -465,39 +268,6 @@ def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
     assert (third.stripe, second.stripe) == (0, 1) and machine.oldest_out() is second
 
 
-@pytest.mark.parametrize("states", ["trainer", "none"])
-def test_trainers_whose_batches_can_be_made_ahead_take_turns(states):
-    machine = LaneOrder(1, states=states)
-    feed = Feed(machine, [9] * 3)
-    for stripe in (0, 1, 2):
-        machine.want(9, stripe)
-    first = [feed.next_draft() for _ in range(4)]
-    machine.want(99, first[-1].stripe)  # as one that is quicker than the others does
-    assert [batch.stripe for batch in [*first, *(feed.next_draft() for _ in range(5))]] == [
-        *(0, 1, 2),
-        *(0, 1, 2),
-        *(0, 1, 2),
-    ]
-
-
-def test_a_cancel_gives_each_trainer_that_holds_nothing_one_more_batch():
-    machine = LaneOrder(1, allow_small_batch=True)
-    feed = Feed(machine, [3] * 4, [4])
-    machine.want(9, 0)
-    machine.want(9, 1)
-    first, second = feed.next_draft(), feed.next_draft()
-    machine.saved(first)
-    feed.cancel()
-    assert machine.dropped() == {"cancelled": 6}
-    more = feed.next_draft()
-    assert feed.rows(more) == [(FIRST, 0, 1)] and feed.next_draft() is None
-    assert machine.saved(more) is None and machine.saved(second) is None
-    assert feed.next_draft() is None and sorted(machine.take_dry()) == [0, 1]
-    machine.want(5, 2)
-    assert feed.next_draft() is None and machine.take_dry() == [2]
-    assert machine.done and machine.dropped() == {"cancelled": 9}
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_hundred_trainers_share_what_two_can_do(ahead):
     world = World((2, 50, True), [3] * 30, [7], 1, ahead)
@@ -505,36 +275,3 @@ def test_a_hundred_trainers_share_what_two_can_do(ahead):
         world.open()
     world.to_the_end()
     assert world.taken == world.counts and not world.machine.dropped()
-
-
-def test_a_partition_rests_while_lanes_are_full_and_ends_when_all_is_through():
-    machine = LaneOrder(2, 2, allow_small_batch=True)
-    partition = Partition(machine, 0)
-    read = partition.next_step(3)
-    partition.arrived(read, 3, None, {"key": list("abc"), "count": [2, 1, 1]})
-    assert partition.next_step(3) is Rest
-    machine.want(9, 0)
-    for lanes in ([0, 1], [0, 1]):
-        plan = partition.next_step(3)
-        assert plan.draft.lanes.tolist() == lanes and partition.next_step(3) is Rest
-        machine.saved(plan.draft)
-    assert partition.next_step(3) is None and machine.take_dry() == [0]
-
-
-def _seconds_per_batch(examples, size=32):
-    machine = LaneOrder(size, examples)
-    machine.offer(0, examples, {"key": range(examples), "count": np.full(examples, 2)})
-    for stripe in range(4):
-        machine.want(10**9, stripe)
-    machine.leave(1)
-    best = 1e9
-    for _ in range(5):
-        start = perf_counter()
-        for _ in range(4):
-            machine.saved(machine.next_draft())
-        best = min(best, perf_counter() - start)
-    return best
-
-
-def test_a_batch_costs_the_same_with_a_thousand_examples_in_flight_and_a_hundred_thousand():
-    assert _seconds_per_batch(100_000) < 5 * _seconds_per_batch(1_000)

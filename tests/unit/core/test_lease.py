@@ -5,7 +5,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.lease import CommitVerdict, LeaseTable
 from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
@@ -24,35 +23,6 @@ def commit(t, token, session, code=""):
         return verdict, None
     t.stored(lease, code, "why")
     return verdict, lease.batch
-
-
-def test_a_commit_counts_once_and_is_answered_the_same_when_it_comes_again():
-    t = table()
-    token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 1) == (CommitVerdict.COMMITTED, "a")
-    assert commit(t, token, 1) == (CommitVerdict.DUPLICATE, None) and t.fault(token) is None
-    assert commit(t, token, 2) == (CommitVerdict.DUPLICATE, None)
-
-
-def test_a_commit_that_could_not_be_stored_is_answered_by_that_when_it_comes_again():
-    t = table()
-    token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 1, "state") == (CommitVerdict.COMMITTED, "a")
-    assert commit(t, token, 1) == (CommitVerdict.DUPLICATE, None)
-    assert t.fault(token) == (token, "state", "why")
-
-
-def test_a_repeated_commit_is_answered_with_the_one_that_is_being_stored():
-    t = table()
-    token = t.grant("a", 1, 1, 0.0).token
-    _, lease = t.commit(token, 1)
-    assert t.commit(token, 1) == (CommitVerdict.WAITING, None) and lease.asked == ()
-    for _ in range(2):  # it may send that again and again
-        assert t.commit(token, 2) == (CommitVerdict.WAITING, None) and lease.asked == (2,)
-    assert t.unstored == {1: 1} and 1 not in t.by_session
-    t.stored(lease)
-    assert t.unstored == {}
-    assert t.commit(token, 2) == (CommitVerdict.DUPLICATE, None)
 
 
 def test_an_illegal_event_changes_nothing_and_its_error_has_the_history_of_the_batch():
@@ -82,129 +52,6 @@ def test_an_illegal_event_changes_nothing_and_its_error_has_the_history_of_the_b
     with pytest.raises(IllegalEvent) as caught:
         t.take_back(last)
     assert str(caught.value).count("expired") == 8, "the history is bounded"
-
-
-def test_a_commit_after_the_lease_has_ended_counts_while_nobody_got_the_batch():
-    t = table()
-    lease = t.grant("a", 1, 1, 0.0)
-    assert t.expired(TTL) == [lease] and t.take_back(lease) == "a"
-    assert commit(t, lease.token, 1) == (CommitVerdict.COMMITTED, "a")
-    assert commit(t, lease.token, 1) == (CommitVerdict.DUPLICATE, None)
-
-
-def test_a_commit_is_stale_once_the_batch_went_to_another():
-    t = table()
-    first = t.grant("a", 1, 1, 0.0)
-    t.take_back(first)
-    second = t.grant("a", 2, 1, 0.0)
-    assert second.token > first.token
-    assert commit(t, first.token, 1) == (CommitVerdict.STALE, None)
-    assert commit(t, second.token, 2) == (CommitVerdict.COMMITTED, "a")
-    assert commit(t, first.token, 1) == (CommitVerdict.STALE, None)
-
-
-def test_nobody_commits_for_another_while_the_lease_stands():
-    t = table()
-    token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 2) == (CommitVerdict.STALE, None)
-    assert commit(t, token, 1) == (CommitVerdict.COMMITTED, "a")
-
-
-def test_a_token_that_never_was_is_stale():
-    assert commit(table(), 7, 1) == (CommitVerdict.STALE, None)
-
-
-def test_a_batch_is_never_leased_twice_at_once_and_the_attempt_changes_nothing():
-    t = table()
-    lease = t.grant("a", 1, 1, 0.0)
-    with pytest.raises(ValueError, match="batch a is leased already"):
-        t.grant("a", 2, 1, 0.0)
-    assert t.of_session(1) == [lease] and t.of_session(2) == []
-    assert t.grant("b", 2, 1, 0.0).token == lease.token + 1
-
-
-def test_a_trainer_that_is_back_takes_up_what_nobody_got_meanwhile():
-    t = table()
-    kept, lost = t.grant("a", 1, 1, 0.0), t.grant("b", 1, 2, 0.0)
-    t.take_back(kept), t.take_back(lost)
-    t.grant("b", 2, 1, 0.0)
-    assert t.adopt(kept.token, 3, 50.0) == "a"
-    assert t.adopt(lost.token, 3, 50.0) is None
-    assert t.holds(3, kept.token) and not t.holds(1, kept.token)
-    assert len(t.by_session[3]) == 1 and [x.deadline for x in t.of_session(3)] == [50.0 + TTL]
-    with pytest.raises(ValueError, match="is leased already"):
-        t.grant("a", 2, 2, 50.0)
-    assert commit(t, kept.token, 1) == (CommitVerdict.STALE, None)
-    assert commit(t, kept.token, 3) == (CommitVerdict.COMMITTED, "a")
-
-
-def test_an_error_names_a_batch_by_number_and_partition_and_not_by_its_contents():
-    t = table()
-    batch = Batch(3, 7, 2, body="its bytes")
-    t.grant(batch, 1, 1, 0.0)
-    with pytest.raises(IllegalEvent, match="batch 7 of partition 3 is leased already") as raised:
-        t.grant(batch, 2, 1, 0.0)
-    assert "its bytes" not in str(raised.value)
-
-
-def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder():
-    t = table()
-    lease = t.grant("a", 1, 1, 0.0)
-    with pytest.raises(ValueError, match="batch a is leased"):
-        t.void("a")
-    assert t.holds(1, lease.token)
-    t.take_back(lease)
-    t.void("a")
-    assert (
-        commit(t, lease.token, 1) == (CommitVerdict.STALE, None)
-        and t.adopt(lease.token, 1, 0) is None
-    )
-    assert t.grant("a", 2, 1, 0.0).token == lease.token + 1
-    t.void("never leased")
-
-
-def test_the_batch_of_a_token_is_what_a_commit_of_it_would_count_for():
-    t = table()
-    lease = t.grant("a", 1, 1, 0.0)
-    assert t.batch_of(lease.token, 1) == "a" and t.batch_of(lease.token, 2) is None
-    t.take_back(lease)
-    assert t.batch_of(lease.token, 1) == t.batch_of(lease.token, 2) == "a"  # as of a late commit
-    again = t.grant("a", 2, 1, 0.0)
-    assert t.batch_of(lease.token, 1) is None and t.batch_of(again.token, 2) == "a"
-    commit(t, again.token, 2)
-    assert t.batch_of(again.token, 2) is None and t.batch_of(7, 1) is None
-
-
-def test_held_leases_are_listed_in_the_order_of_their_grant():
-    t = table()
-    first, second, third = (t.grant(name, 1, n, 0.0) for n, name in enumerate("abc"))
-    commit(t, first.token, 1)
-    t.take_back(second)
-    again = t.grant("b", 2, 1, 0.0)
-    assert list(t.held()) == [third, again]
-
-
-def test_leases_of_a_session_that_is_alive_last_one_more_ttl():
-    t = table()
-    mine, other = t.grant("a", 1, 1, 0.0), t.grant("b", 2, 1, 5.0)
-    t.renew(1, 8.0)
-    assert t.expired(15.0) == [other]
-    assert t.expired(18.0) == [mine, other]  # in the order of their grant
-    t.renew(99, 0.0)
-
-
-def test_the_oldest_lease_is_the_one_granted_first():
-    t = table()
-    assert t.oldest() is None
-    first, second = t.grant("a", 1, 1, 0.0), t.grant("b", 1, 2, 0.0)
-    assert t.oldest() is first
-    commit(t, first.token, 1)
-    assert t.oldest() is second
-
-
-def test_tokens_of_a_later_term_are_larger_than_all_of_an_earlier_one():
-    assert table(3).grant("a", 1, 1, 0.0).token == (3 << 32) + 1
-    assert commit(table(4), (3 << 32) + 1, 1) == (CommitVerdict.STALE, None)
 
 
 def test_answers_are_remembered_for_the_last_many_commits_only():

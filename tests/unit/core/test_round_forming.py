@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from headrace_server.core.admitted_examples import BEGUN
 from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.partition import TURN_BITS
 from headrace_server.core.round_forming import MemberRows, RoundMembers
 from headrace_server.core.stored_state import Examples
 from tests.examples import some
@@ -199,82 +198,3 @@ def test_every_segment_comes_once_and_ranks_end_together(kind):
             assert world.done == counts
 
     check()
-
-
-def test_an_input_does_not_end_before_a_member_without_rows_is_done_that_may_be_made_again():
-    machine = LaneOrder(2, None, True, states="trainer")
-    machine.deal(2, 1, 0)
-    machine.offer(0, 1, {"key": [0], "count": np.array([1])})
-    machine.finish()
-    machine.want(2)
-    full, empty = machine.next_draft(), machine.next_draft()
-    assert (len(full), len(empty)) == (1, 0)
-    machine.saved(full)
-    assert machine.next_draft() is None and not machine.done
-    machine.leave(empty.stripe, 2)
-    again = machine.next_draft()
-    assert (again.member, len(again), again.stripe) == (empty.member, 0, 2)
-    machine.saved(again)
-    assert machine.done
-
-
-@pytest.fixture
-def queue() -> ArrivalOrder:
-    """Two examples of two segments, and a wanted round of two ranks with a row each."""
-    machine = ArrivalOrder(1, 4)
-    machine.deal(2, 7, 0)
-    machine.want(1)
-    machine.offer(0, 2, {"key": ["a", "b"], "count": [2, 2]})
-    return machine
-
-
-def test_a_partition_works_on_until_all_members_of_a_round_are_made(queue: ArrivalOrder):
-    first = queue.next_draft()
-    assert first is not None and not queue.content
-    assert queue.next_draft() is not None and queue.next_draft() is None
-
-
-def test_a_round_that_waits_for_saves_makes_no_owner_ask_another_partition(queue: ArrivalOrder):
-    """Ranks take rounds in one order, so another partition can not help."""
-    queue.finish()
-    assert queue.next_draft() is not None and queue.next_draft() is not None
-    queue.want(1)
-    assert queue.next_draft() is None and not queue.starved
-    queue.deal(0, 7, 2)
-    queue.want(3)
-    assert queue.next_draft() is not None and queue.next_draft() is not None
-    assert queue.next_draft() is None and queue.starved, "without ranks it can"
-
-
-def test_members_are_to_be_stored_when_they_are_drafted_and_when_they_are_done(
-    queue: ArrivalOrder,
-):
-    members = queue.members
-    assert members is not None and not members.moved
-    batches = [queue.next_draft(), queue.next_draft()]
-    assert members.moved
-    for left, batch in ([[0, 1]], batches[0]), ([], batches[1]):
-        members.moved = False
-        assert batch is not None and queue.saved(batch) is not None
-        assert members.moved and queue.left == left
-
-
-def test_a_member_of_a_later_epoch_is_drafted_again_once_that_epoch_is_read():
-    """A process that begins again reads the end of the epoch before, and has no rows for it."""
-    first = 1 << TURN_BITS  # round of epoch 1
-    machine = ArrivalOrder(1, 4)
-    members = RoundMembers(2, 7, 0, 1, epoch=0)
-    members.next_round, members.again = first + 1, {(first, 1): None}
-    known = MemberRows(np.array([FIRST + 1]), np.array([0]), np.array([0]))
-    machine.resume_rounds(members, {(first, 1): known})
-    machine.finish()
-    machine.want(1)
-    assert machine.next_draft() is None and machine.done
-    machine.begin_epoch(1)
-    machine.want(1)
-    assert machine.next_draft() is None and not machine.done
-    machine.offer(0, 2, {"key": ["a", "b"], "count": [1, 1]})
-    batch = machine.next_draft()
-    assert batch is not None and batch.indices.tolist() == [FIRST + 1]
-    assert (batch.member.round, batch.member.rank) == (first, 1)
-    assert members.next_round == first + 1, "the border adds no epoch to the rounds of this one"
