@@ -194,7 +194,10 @@ class Session(HelloFacts):
         self.waiting, self.exhausted = pulse.waiting, pulse.exhausted
 
     def _on_idle(self, idle: Idle) -> None:
-        self._idle_at = idle.seq
+        if idle.drains:
+            self._let_ready_go()
+        else:
+            self._idle_at = idle.seq
 
     def _on_following(self, message: Following) -> None:
         self.following = message.number, message.partition

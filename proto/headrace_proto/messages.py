@@ -325,10 +325,14 @@ class Idle:
 
     All batches that its partitions can make are in trainers' hands, or wait for states.  A later
     Deliver ends this condition.
+
+    With ``drains`` it hands out nothing more: return the batches that wait to be used.  Another
+    owner's batch may come before them, which it does not hand out either.
     """
 
     session: Count
     seq: Count
+    drains: Flag = False
 
 
 @message(FROM_SERVER, 12)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, kill_worker, serving
+from .user_functions import fail_at_59000
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
@@ -70,3 +79,62 @@ def test_a_drain_is_remembered_when_the_worker_dies_after_it():
             rows = [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
     assert rows == [k % 10 for k in range(4, 4 + len(rows))]
+
+
+@pytest.mark.parametrize("shape", ["batches", "buckets"])
+def test_a_stop_waits_for_no_batch_that_only_came_ahead(shape: str, tmp_path: Path) -> None:
+    """Two trainers have batches of one worker; before these comes one that the other worker keeps.
+
+    They return them, and the next server hands them out.
+    """
+    examples = hs.from_examples([{"i": k, "bucket": k % 3} for k in range(6000)])
+    pipeline = examples.batch(4)
+    if shape == "buckets":
+        pipeline = examples.bucket("bucket", 4, 3, allow_smaller_final_batch=True)
+    seen: list[int] = []
+
+    def train(address: str) -> None:
+        with (
+            contextlib.suppress(headrace.ConnectionLost),
+            headrace.connect(address, timeout=PATIENCE_S) as feed,
+        ):
+            for batch in feed:
+                seen.extend(batch["i"].tolist())
+
+    for ends in (False, False, False, True):
+        before = len(seen)
+        with hs.run(pipeline, partitions=4, workers=2, state_dir=tmp_path) as server:
+            trainers = [threading.Thread(target=train, args=(server.address,)) for _ in range(2)]
+            for trainer in trainers:
+                trainer.start()
+            if ends:
+                assert server.wait(PATIENCE_S)
+            else:
+                eventually(lambda start=before: len(seen) > start + 200)
+                assert server.drain(PATIENCE_S)
+        for trainer in trainers:
+            trainer.join(PATIENCE_S)
+    assert sorted(seen) == list(range(6000))
+
+
+def test_a_stop_does_not_wait_for_a_feed_that_has_failed() -> None:
+    """Batches in hand at the failure can not be committed any more."""
+    pipeline = hs.from_examples([{"i": k} for k in range(60_000)]).map(fail_at_59000).batch(4)
+    with hs.run(pipeline, partitions=4, workers=2) as server:
+        with connect(server) as feed, pytest.raises(headrace.DataError, match="59000"):
+            for _ in feed:
+                pass
+        assert server.drain(PATIENCE_S)
+
+
+def test_a_drain_says_which_trainer_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace.server")
+    with hs.run(endless()) as server, connect(server, commit="explicit") as feed:
+        batch = next(feed)
+        drain = threading.Thread(target=server.drain, args=(PATIENCE_S,))
+        drain.start()
+        said = "waits for commits: batches of feed 'default' in trainers' hands: 1 (trainer 1 at "
+        eventually(lambda: said in caplog.text)
+        batch.commit()
+        drain.join(PATIENCE_S)
+        assert not drain.is_alive()

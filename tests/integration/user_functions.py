@@ -22,6 +22,12 @@ def triples(columns: dict[str, Any]) -> dict[str, Any]:
     return {**columns, "triple": columns["i"] * 3}
 
 
+def fail_at_59000(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] == 59_000:
+        raise ValueError("59000 fails")
+    return example
+
+
 def fail_at_20(example: dict[str, Any]) -> dict[str, Any]:
     if example["i"] == 20:
         raise ValueError("the twentieth is one too many")

@@ -24,7 +24,7 @@ from headrace_proto.errors import (
 )
 
 from ..process.option import Option
-from ..process.statuses import ServerStatus
+from ..process.statuses import ServerStatus, described_batches
 from ..watch.http import read_token
 from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
 from ..watch.watch import every
@@ -128,6 +128,8 @@ def _url(given: str) -> str:
 
 
 _LOOK_S = 0.3
+#: Interval of the lines on what a drain waits for.
+_SAY_S = 2.0
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S, least=1)
 
@@ -150,31 +152,34 @@ def drain(options: Namespace) -> int:
 def _drained(servers: list[HttpClient], wait_s: float) -> int:
     """Wait until servers that drain have nothing out; print what came of it, return the code."""
     deadline = Deadline(wait_s, gap_s=TIMEOUT_S + _LOOK_S)
-    seen: dict[str, int] = {}
+    say_at = time.monotonic() + _SAY_S
+    seen: dict[str, str] = {}  # what was out, by server
     while True:
         out = [_out(asker) for asker in servers]
-        seen |= {one.url: n for one, n in zip(servers, out, strict=True) if n is not None}
-        left = sum(count for count in out if count is not None)
-        if not left and any(seen.values()):
-            print(f"the server has ended, and {sum(seen.values())} batches were still out")
+        seen |= {one.url: text for one, text in zip(servers, out, strict=True) if text is not None}
+        left = "; ".join(filter(None, out))
+        lost = "; ".join(filter(None, seen.values()))
+        if not left and lost:
+            print(f"the server has ended before all batches were committed: {lost}")
             return exits.FAILED
         if not left:
             ended = "the server has ended" if len(out) == 1 else "the servers have ended"
             print(f"drained: {'nothing is out' if out.count(None) < len(out) else ended}")
             return exits.WELL
+        if not deadline.left_s or time.monotonic() >= say_at:
+            say_at = time.monotonic() + _SAY_S
+            print(f"draining: {left}", flush=True)
         if not deadline.left_s:
-            print(f"draining: {left} batches are still out")
             return exits.FAILED
         time.sleep(_LOOK_S)
 
 
-def _out(asker: HttpClient) -> int | None:
-    """Count batches in hand, or with states that are being stored; None: the server has ended."""
+def _out(asker: HttpClient) -> str | None:
+    """Return which batches are in hand, or being stored; None: the server has ended."""
     try:
-        feeds = asker.status()["feeds"].values()
+        return described_batches(asker.status()["feeds"])
     except ConnectionLost:
         return None
-    return sum(int(feed["standing"]["leased"] + feed["standing"]["saving"]) for feed in feeds)
 
 
 @with_options(_FEED, SERVERS, TOKEN, Option("cancel", "flag", default=False))

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from headrace_proto.messages import Idle
+
 from .acknowledged_commits import Acknowledged
 from .claims import DONE, STANDS, ClaimedBatch
 from .dispatch_effects import (
@@ -356,6 +358,8 @@ class Dispatcher(EpochBorders):
             if self._epochs is not None:
                 self._tell_epoch()
             self._supply.deal(self._paused)
+            if self.drains and not self._chained:
+                self._tell_drain()
             if not self._lifecycle.open and self.ended:
                 self._tell_end()
             elif self._trainers.shared and (self._trainers.asking or self._trainers.by_rank):
@@ -375,6 +379,16 @@ class Dispatcher(EpochBorders):
                 self._tell_of_none_after(trainer)
                 self._trainers.ask(session)
         self._resends.clear()
+
+    def _tell_drain(self) -> None:
+        """Have trainers return the batches that came ahead: the drain need not wait for these.
+
+        Not where the session has the states: it would return those that it is at, too.
+        """
+        for trainer in self._trainers.present.values():
+            if not trainer.knows_drain:
+                trainer.knows_drain = True
+                self._lifecycle.effects.append(Idle(trainer.session, trainer.seq, True))
 
     def _tell_end(self) -> None:
         for trainer in self._trainers.present.values():

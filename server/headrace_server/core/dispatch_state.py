@@ -169,6 +169,11 @@ class DispatchState:
         self._changed = True
 
     @property
+    def drains(self) -> bool:
+        """Whether the server stops: a feed is paused, too, until earlier trainers are back."""
+        return self._paused and not self._claims.others_come
+
+    @property
     def untaken(self) -> Untaken:
         """The batches that are made ahead and that no trainer has taken."""
         return self._supply.untaken
@@ -245,13 +250,13 @@ class DispatchState:
         reasons = []
         if self._saving:
             reasons.append(f"commits of batches that are being stored: {len(self._saving)}")
-        if self._paused and self._claims.others_come:
+        if self.drains:
+            reasons.append("the server is stopping and hands out nothing more")
+        elif self._paused:
             reasons.append(
                 "batches wait until trainers from before the restart have reconnected, or a few "
                 "seconds are over"
             )
-        elif self._paused:
-            reasons.append("the server is stopping and hands out nothing more")
         lease = self._leases.oldest()
         if lease is not None:
             reasons.append(

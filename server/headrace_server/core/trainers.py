@@ -37,12 +37,13 @@ class Trainer:
     knows_end: bool = False  # of the feed
     passed: int = 0  # number of ended partitions of which it knows
     idle: bool = False  # whether it knows that no batch comes before trainers act
+    knows_drain: bool = False
     epoch: int = 0  # the least epoch of coming batches that was announced to it
     following: tuple[int, int] | None = None  # the next batch here that was announced to it
 
     def knows_nothing(self) -> None:
         """Note that it may have missed all notices."""
-        self.knows_end = self.idle = False
+        self.knows_end = self.idle = self.knows_drain = False
         self.passed, self.following, self.epoch = 0, None, 0
 
 

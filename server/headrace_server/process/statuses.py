@@ -38,6 +38,8 @@ from .counts import added
 S = TypeVar("S")
 _Rule = Callable[[Sequence[Any]], Any]
 
+#: Trainers that a text on a drain names.
+_MOST_NAMED = 8
 #: Length of the text on what a feed waits for.
 _LONGEST_WAITING = 1000
 #: States of a feed and of a server: the first that a part is in is that of the whole.
@@ -398,3 +400,21 @@ def joined(kind: type[S], parts: Sequence[Any]) -> S:
         for name in dict.fromkeys(chain.from_iterable(parts))
     }
     return cast(S, whole)
+
+
+def described_batches(feeds: Mapping[str, Any]) -> str:
+    """Return which batches of feeds trainers have in hand, for people; "" where there are none."""
+    described = []
+    for name, feed in feeds.items():
+        leased, saving = feed["standing"]["leased"], feed["standing"]["saving"]
+        hands = [
+            f"trainer {one['trainer']} at {one['host'] or 'an unknown host'} has {one['leases']}"
+            for one in feed["trainers"]
+            if one.get("leases")
+        ]
+        if leased:
+            among = f" ({', '.join(hands[:_MOST_NAMED])})" if hands else ""
+            described.append(f"batches of feed {name!r} in trainers' hands: {leased}{among}")
+        if saving:
+            described.append(f"batches of feed {name!r} being stored: {saving}")
+    return "; ".join(described)

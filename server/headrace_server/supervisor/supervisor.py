@@ -35,7 +35,7 @@ from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.rundir import RunDirectory
-from ..process.statuses import OwnersAnswer, SeenServer, joined
+from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
 from .asks import FRONT, Asks
@@ -47,6 +47,11 @@ from .starts import Starts
 from .status import overview
 
 logger = logging.getLogger("headrace.server")
+
+#: Time after which a drain logs what it waits for, the interval of further such lines …
+_FIRST_LOOK_S, _LOOK_S = 1.0, 5.0
+#: … and the longest time that the workers have to tell it.
+_ANSWER_S = 1.0
 
 
 class Supervisor:
@@ -296,15 +301,31 @@ class Supervisor:
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came."""
         self.begin_drain()
+        deadline, look_s = Deadline(timeout_s), _FIRST_LOOK_S
+        while True:
+            try:
+                self._ask_owners("pause", min(look_s, deadline.left_s))
+            except HeadraceError:
+                why = "; ".join(
+                    filter(None, (self._uncommitted(), *(p.inside for p in self._crew.posts)))
+                )
+                if (ended := self._ended()) is None and deadline.left_s:
+                    logger.info("the drain waits for commits: %s", why)
+                    look_s = _LOOK_S
+                    continue
+                end = str(ended or f"they were not within {timeout_s:g} s")
+                text = "; ".join(filter(None, (end, why)))
+                logger.warning("the drain ends before all batches are committed: %s", text)
+                return self.failure is not None
+            logger.info("the drain has ended: all batches are committed")
+            return True
+
+    def _uncommitted(self) -> str:
+        """Return which trainers hold batches, for people; "" where no worker answers."""
         try:
-            self._ask_owners("pause", timeout_s)
+            return described_batches(self.look(_ANSWER_S)["feeds"])
         except HeadraceError:
-            end = str(self._ended() or f"they were not within {timeout_s:g} s")
-            why = "; ".join(filter(None, (end, *(p.inside for p in self._crew.posts))))
-            logger.warning("the drain ends before all batches are committed: %s", why)
-            return self.failure is not None
-        logger.info("the drain has ended: all batches are committed")
-        return True
+            return ""
 
     def _ended(self) -> HeadraceError | None:
         """Return why the server answers no question any more."""

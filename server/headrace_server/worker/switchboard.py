@@ -274,7 +274,9 @@ class Switchboard:
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self.pipe.report("open", before=before)
-        if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
+        if self._pausing and not any(
+            desk.dispatcher.leased for desk in self.desks.values() if desk.failure is None
+        ):
             for request in self._pausing:
                 self.pipe.report("answer", request=request)
             self._pausing.clear()

@@ -49,7 +49,11 @@ def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
 ):
     served.feeds = {"a": feed(standing=out(2, 1)), "b": feed(standing=out(1))}
     assert main(["drain", "--wait", "0", "--http", served.address]) == 1
-    assert capsys.readouterr().out == "draining: 4 batches are still out\n"
+    assert capsys.readouterr().out == (
+        "draining: batches of feed 'a' in trainers' hands: 2 (trainer 1 at there:1 has 2); "
+        "batches of feed 'a' being stored: 1; "
+        "batches of feed 'b' in trainers' hands: 1 (trainer 1 at there:1 has 2)\n"
+    )
 
 
 def test_a_server_that_ends_meanwhile_is_drained(
@@ -71,7 +75,10 @@ def test_a_server_that_ends_before_all_is_committed_makes_the_exit_code_1(
     monkeypatch.setattr(remote, "_out", lambda asker: next(looks)(asker))
     assert main(["drain", "--http", served.address]) == 1
     said = capsys.readouterr().out
-    assert said == "the server has ended, and 3 batches were still out\n"
+    assert said == (
+        "the server has ended before all batches were committed: batches of feed 'a' in trainers' "
+        "hands: 2 (trainer 1 at there:1 has 2); batches of feed 'a' being stored: 1\n"
+    )
 
 
 def test_a_server_that_answers_nothing_has_not_ended(
@@ -240,7 +247,9 @@ def test_all_servers_that_are_named_are_asked(
     served.feeds = {"a": feed(standing=out(0))}
     other.feeds = {"a": feed(standing=out(2))}
     assert main(["drain", "--wait", "0", "--http", both]) == 1
-    assert capsys.readouterr().out == "draining: 2 batches are still out\n"
+    assert capsys.readouterr().out == (
+        "draining: batches of feed 'a' in trainers' hands: 2 (trainer 1 at there:1 has 2)\n"
+    )
     other.feeds = served.feeds
     assert main(["drain", "--http", both]) == 0
     assert served.draining and other.draining
