@@ -26,7 +26,7 @@ from .files.extras import require
 from .process.config import RunConfig
 from .process.option import Option
 from .process.rundir import RunDirectory
-from .process.settings import RunSettings, taking
+from .process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from .process.statuses import SeenServer
 from .state.durable import Durable
 from .supervisor.local_servers import LocalServer, refuse_taken
@@ -313,7 +313,7 @@ def start(settings: RunSettings) -> Server:
         settings.state_dir,
         settings.durability or "power",
         settings.snapshots,
-        settings.keep_snapshots,
+        KEEP_SNAPSHOTS if settings.keep_snapshots is None else settings.keep_snapshots,
         settings.allow_config_change,
         share,
     )

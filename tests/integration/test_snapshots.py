@@ -365,3 +365,27 @@ def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path:
         with served("--resume", "token.json") as address:
             with headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
                 assert next(feed)["x"].tolist()[0] == first
+
+
+def test_old_snapshots_are_removed_aloud_and_the_one_that_a_feed_went_on_from_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def snapshots(feed: headrace.Feed, count: int) -> list[dict[str, Any]]:
+        tokens = []
+        for _ in range(count):
+            next(feed)
+            tokens.append(feed.snapshot())
+        return tokens
+
+    with hs.run(plain(), state_dir=tmp_path, keep_snapshots=2) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            tokens = snapshots(feed, 4)
+        removed = [token["snapshot"] for token in tokens[:2]]
+        assert all(f"snapshot {name} is removed" in caplog.text for name in removed[:1])
+        with pytest.raises(headrace.ServerError, match=r"keep_snapshots=2, 0 keeps all"):
+            headrace.connect(server.address, resume=tokens[0], timeout=PATIENCE_S)
+        for _ in range(2):  # the second time after newer ones were taken
+            with headrace.connect(server.address, resume=tokens[2], timeout=PATIENCE_S) as feed:
+                snapshots(feed, 3)
+        kept = sorted(path.name for path in (tmp_path / "snapshots/default").iterdir())
+        assert len(kept) == 3 and tokens[2]["snapshot"] in kept

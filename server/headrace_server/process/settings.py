@@ -30,6 +30,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")
 
+#: Default number of snapshots of each feed that are kept.
+KEEP_SNAPSHOTS = 20
 _OPTION = "option"
 #: A thread cannot be ended, so none is judged to hang: the longest timeout that there is.
 _LONGEST_S = 86_400
@@ -111,7 +113,7 @@ class RunSettings(Limits):
       since
     resume: go on from a snapshot: its token, on the command line also a file that holds it
     snapshots: where snapshots are copied to, and found by a server with another state directory
-    keep_snapshots: number of snapshots of each feed that are kept
+    keep_snapshots: number of snapshots of each feed that are kept, the newest ones; 0 keeps all
     http: where metrics, health and a page are served, without a lock; port 0 is a free one
     http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
       take a snapshot
@@ -154,7 +156,9 @@ class RunSettings(Limits):
     snapshots: str | None = _text(
         metavar="URL", absent="the state directory alone", needs_state=True
     )
-    keep_snapshots: int | None = _integer(absent="all", needs_state=True)
+    keep_snapshots: int | None = _integer(
+        least=0, absent=f"{KEEP_SNAPSHOTS}, where there is a state directory", needs_state=True
+    )
     http: str | None = _text(absent="not at all", metavar="HOST:PORT")
     http_token_file: str | os.PathLike[str] | None = _path(
         absent="requests from this machine may", metavar="FILE"

@@ -23,6 +23,7 @@ from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
+from ..process.settings import KEEP_SNAPSHOTS
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
@@ -48,7 +49,7 @@ class Durable:
         path: str | os.PathLike[str],
         durability: str,
         snapshots: str | None = None,
-        keep: int | None = None,
+        keep: int = KEEP_SNAPSHOTS,
         allow_change: bool = False,
         share: Share = WHOLE,
     ) -> None:

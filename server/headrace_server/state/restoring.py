@@ -27,13 +27,12 @@ from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
 from .left_out_file import left_out_rows, write_left_out
-from .snapshots import BESIDE, sync_file
+from .snapshots import BESIDE, GENERATION, sync_file
 from .statedir import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"
-GENERATION = "generation.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@
 A snapshot that is being made lies in ``ID.part``; the final name means that it is whole.  At a URL
 a snapshot is whole once its ``snapshot.json`` is there, which is written last.
 
+Only the newest stay, so that they do not fill the disk, and the one that the feed went on from: a
+checkpoint that names another can not be resumed any more.
+
 Servers that share a feed each keep their share of a snapshot, all under one name.  Once a trainer
 knows that every one has its share, older ones may be forgotten.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -33,9 +37,14 @@ from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
 from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
 from ..files.extras import filesystem
+from ..process.settings import KEEP_SNAPSHOTS
 from .redividing import redivide
 
+logger = logging.getLogger("headrace.server")
+
 _FORMAT = 2
+#: In the state of a feed: how often it was taken back, and to which snapshot.
+GENERATION = "generation.json"
 LEAF = "snapshot.json"
 BESIDE = ("feed.json", "quarantine.json")
 _PART = ".part"
@@ -54,21 +63,22 @@ class SnapshotDamaged(ServerError):
 class Shelf:
     """The snapshots of one state directory, and their copies at a URL.
 
-    ``keep`` is how many of each feed stay; the oldest go first.  None: all.  ``share`` is that of
-    the server.
+    ``keep`` is how many of each feed stay; the oldest go first.  0: all.  ``share`` is that of the
+    server.
     """
 
     def __init__(
         self,
         state: Path,
         url: str | None = None,
-        keep: int | None = None,
+        keep: int = KEEP_SNAPSHOTS,
         share: Share = WHOLE,
     ) -> None:
         self._state = state
         self._share = share
         self._root = state / "snapshots"
         self._keep = keep
+        self._forgotten: set[str] = set()  # feeds of which one was removed
         self._far = None if url is None else _Far(url)
 
     @property
@@ -146,25 +156,37 @@ class Shelf:
         shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
 
     def _forget_old(self, feed: str) -> None:
-        names = self.stored(feed)
+        """Remove all but the newest, and but the one that the feed was last taken back to."""
         if not self._keep:
             return
-        settled = names
+        names = settled = self.stored(feed)
         if self._share != WHOLE:
             settled = [name for name in names if (self._root / feed / name / SETTLED).exists()]
-        kept = settled[-self._keep :]
-        for name in names:
-            if name not in kept and name < settled[-1]:
-                shutil.rmtree(self._root / feed / name, ignore_errors=True)
-                if self._far is not None:
-                    self._far.remove(feed, name, self._share)
+        generation = read_json(self._state / "feeds" / feed / GENERATION, dict) or {}
+        kept = {*settled[-self._keep :], generation.get("snapshot")}
+        for name in names[: names.index(settled[-1])]:
+            if name in kept:
+                continue
+            logger.log(
+                logging.INFO if feed in self._forgotten else logging.WARNING,
+                "feed %r: snapshot %s is removed, since the newest %d are kept "
+                "(keep_snapshots=%d, 0 keeps all): no checkpoint that names it can be resumed",
+                *(feed, name, self._keep, self._keep),
+            )
+            self._forgotten.add(feed)
+            shutil.rmtree(self._root / feed / name, ignore_errors=True)
+            if self._far is not None:
+                self._far.remove(feed, name, self._share)
 
     # Finding one
 
     def stored(self, feed: str) -> list[str]:
         """Return the feed's snapshots in the state directory, the oldest first."""
         names = (path.name for path in (self._root / feed).glob("*"))
-        return sorted(name for name in names if self.has(feed, name))
+        found = [name for name in names if self.has(feed, name)]
+        made = {name: (self._root / feed / name / LEAF).stat().st_mtime_ns for name in found}
+        # A name has the second; what was fetched from the URL was written later.
+        return sorted(found, key=lambda name: (_second(name), made[name]))
 
     def newest(self, feed: str, since: str) -> str:
         """Return the last snapshot after ``since`` that all servers have at the URL; "" if none."""
@@ -220,11 +242,24 @@ class Shelf:
         _write_leaf(part, feed, name, max(terms))
 
     def _missing(self, feed: str, name: str) -> str:
-        listed = ", ".join(self.stored(feed)[-3:]) or "none"
+        stored = self.stored(feed)
+        listed = ", ".join(stored[-3:]) or "none"
         places = str(self._root / feed)
         if self._far is not None:
             places += f" and {self._far.url}"
-        return f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
+        text = f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
+        if self._keep and stored and _second(name) <= _second(stored[0]):
+            text += (
+                f".  It was made before these: the newest {self._keep} of each feed are "
+                f"kept (keep_snapshots={self._keep}, 0 keeps all).  Resume from a checkpoint that "
+                "names a later one"
+            )
+        return text
+
+
+def _second(name: str) -> str:
+    """Return the time in the name of a snapshot."""
+    return name.partition("-")[0]
 
 
 def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:

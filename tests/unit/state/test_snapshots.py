@@ -101,6 +101,12 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
     assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
 
 
+def test_twenty_are_kept_by_default(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    names = [made(shelf, b"%d" % count) for count in range(22)]
+    assert shelf.stored(FEED) == names[2:]
+
+
 def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
     url = f"file://{tmp_path}/far/"
     name, directory = (shelf := Shelf(state(tmp_path), url)).begin(FEED)
@@ -166,7 +172,6 @@ def test_servers_of_one_feed_keep_their_shares_under_one_name(tmp_path: Path):
 def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Path):
     shelf = Shelf(state(tmp_path), keep=1, share=(0, 2))
     names = [made(shelf) for _ in range(3)]
-    names.sort()
     assert len(shelf.stored(FEED)) == 3
     shelf.settle(FEED, names[1])
     assert shelf.stored(FEED) == names[1:]
