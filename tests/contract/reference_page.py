@@ -63,7 +63,7 @@ PARTS: dict[str, list[Entry]] = {
         *_functions(
             "headrace_server:",
             "hs.",
-            ("zeros", "final_state", "from_pool", "SequenceQueueingStateSaver"),
+            ("zeros", "SequenceQueueingStateSaver"),
         ),
     ],
     "declarations": [

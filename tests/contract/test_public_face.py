@@ -35,7 +35,7 @@ SERVER = {
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_examples", "zeros"),
-    *("SequenceQueueingStateSaver", "final_state", "from_pool", "on_ray", "RayServers"),
+    *("SequenceQueueingStateSaver", "on_ray", "RayServers"),
 }
 
 
@@ -141,3 +141,12 @@ def test_a_feed_and_a_batch_can_do_what_is_promised():
         assert callable(getattr(headrace.Feed, name))
     for name in ("keys", "items", "values", "get", "__getitem__", "__len__", "__contains__"):
         assert callable(getattr(headrace.Batch, name))
+
+
+def test_a_name_that_is_gone_raises_what_takes_its_place():
+    for name in ("final_state", "from_pool"):
+        with pytest.raises(AttributeError, match=rf"hs\.{name} is gone: an initial state is"):
+            getattr(headrace_server, name)
+    for argument in ("group", "members"):
+        with pytest.raises(TypeError, match=rf"connect\({argument}=\) is gone: broadcast"):
+            headrace.connect("tcp://127.0.0.1:5557", **{argument: 2})

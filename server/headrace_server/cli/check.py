@@ -293,7 +293,7 @@ class _Surveyor:
                     one for one in options["initial_states"] if "dtype" in one and "shape" in one
                 )
                 state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
-                found.state_bytes = state_bytes * (found.waiting_examples + _carried(options))
+                found.state_bytes = state_bytes * found.waiting_examples
         else:
             most, most_bytes = bounds(
                 options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
@@ -370,12 +370,6 @@ def _weight(reader: Reader) -> int | None:
     if not len(chunk):
         return None
     return sum(flattened(column).nbytes for column in chunk.columns.values()) // len(chunk)
-
-
-def _carried(options: Any) -> int:
-    """Return how many final states of ended examples a partition keeps at most."""
-    carries = [state["carry"] for state in options["initial_states"] if "carry" in state]
-    return sum({carry["by"]: carry.get("most", carry.get("size")) for carry in carries}.values())
 
 
 def _waiting(options: Any) -> int | None:

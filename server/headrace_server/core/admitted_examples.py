@@ -4,7 +4,7 @@
 
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
-slot when that segment is done; with ``until_done`` the next example of its key waits for that, too.
+slot when that segment is done.
 Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.
 """
 
@@ -47,7 +47,6 @@ class AdmittedExamples(Shaper):
     kind = "sequences"
     rewound = 0  # number of done segments that are handed out again
     through: Sequence[int] = ()  # see ``take_through``
-    until_done = False  # whether an example waits until the earlier one of its key is done
     slots_kind = Slots  # class of the tables
     _slots: Slots
 
@@ -75,7 +74,6 @@ class AdmittedExamples(Shaper):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
-        self._landed: set[Hashable] = set()  # keys whose last segment is in _out
         self.dry: list[int] = []  # see ``take_dry``
         self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
         self.find, self.key_of = self._slots.find, self._slots.key_of
@@ -147,9 +145,6 @@ class AdmittedExamples(Shaper):
             chunk, start, stop = self._waiting[0]
             end = stop if places is None else min(stop, start + places - self.in_flight)
             offered = self._offered[chunk]
-            if self._landed:
-                landed = (row for row in range(start, end) if offered.keys[row] in self._landed)
-                end = next(landed, end)
             if end <= start:
                 return
             if end < stop:
@@ -262,8 +257,6 @@ class AdmittedExamples(Shaper):
         """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
         self._leave_capacity(batch.ended)
-        if self.until_done:
-            self._landed.update(self.keys_of(batch.ended))
         self._admit()
         return batch
 
@@ -280,14 +273,10 @@ class AdmittedExamples(Shaper):
         """Take examples back into the capacity, whose last segments were handed out."""
         self.in_flight += len(slots)
         self._slots.reenter(slots)
-        self._landed.difference_update(self.keys_of(slots))
 
     def _end(self, slots: np.ndarray) -> None:
         """Free the slots of examples whose segments are all done, and need their chunks no more."""
         self._need_no_payload(slots)
-        if self.until_done:
-            self._landed.difference_update(self.keys_of(slots))
-            self._admit()
         self._free_slots(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:

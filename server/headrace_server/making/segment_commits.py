@@ -125,14 +125,12 @@ class SegmentCommits(PartitionCommits):
             self._note_after(number, batch)
         if self._cutting.at_trainer:
             keys = []
-        elif len(rows) or self._cutting.carried:
+        elif len(rows):
             # Ended examples too: their slots are not read before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             if batch.member is not None:
                 arrays = [array[batch.lanes] for array in arrays]
             self._maker.states.put(batch.slots, arrays)
-            if self._cutting.carried:
-                self._changes += self._maker.states.end(batch, keys, arrays)
         self._saved.append((batch.numbers, batch.slots, keys))
         return "", ""
 
@@ -332,8 +330,6 @@ class SegmentCommits(PartitionCommits):
             self._partition.close(saved.meta["closing"] == b"cancel")
 
     def _go_on(self, saved: Saved) -> None:
-        saved.examples, changes = self._maker.states.restore(saved.examples)
-        self._changes += changes
         cursor, examples = self._stored.resume(saved), saved.examples
         place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)

@@ -24,7 +24,6 @@ from ..core.arrival_order import ArrivalOrder
 from ..core.lane_order import LaneOrder
 from ..core.segment_geometry import Geometry
 from ..pipeline.declaration import Shape
-from ..pipeline.initial_states import by_key
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
@@ -49,7 +48,6 @@ class Offer:
     context: Mapping[str, Column]
     initial: Mapping[str, Column]  # initial states that each example brings
     facts: Mapping[str, np.ndarray]
-    draws: Mapping[str, np.ndarray]  # float64 [2, n], of states that may come from a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +58,22 @@ class StateSource:
     field: Field  # of one example: a fixed shape
     column: str | None = None
     constant: np.ndarray | None = None  # None and no column: zeros
-    carry: Mapping[str, Any] | None = None  # how it comes from examples that ended
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> StateSource:
         name, kind, value = plain["name"], plain["kind"], plain["value"]
         shape: tuple[int, ...] = tuple(plain["shape"])
-        field, carry = Field(plain["dtype"], shape), plain.get("carry")
+        field = Field(plain["dtype"], shape)
         if kind == "column":
-            return cls(name, field, value, carry=carry)
+            return cls(name, field, value)
         if kind == "zeros":
-            return cls(name, field, carry=carry)
+            return cls(name, field)
         if field.dtype == BYTES:
             constant = np.empty(len(value), object)
             constant[:] = value
         else:
             constant = np.frombuffer(value, numpy_dtype(field.dtype))
-        return cls(name, field, constant=constant.reshape(shape), carry=carry)
+        return cls(name, field, constant=constant.reshape(shape))
 
     def blank(self, n: int) -> np.ndarray:
         """Return an array of n values, all zero or empty."""
@@ -127,16 +124,12 @@ class Cutting:
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["initial_states"]]
         self.stateless = not self.states
-        carried = {state.name: state.carry for state in self.states if state.carry is not None}
-        self.carried = bool(carried)
-        self._pools = {n: c["seed"] for n, c in carried.items() if c["by"] == "from_pool"}
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
         kind = LaneOrder if self.lanes else ArrivalOrder
         self.machine: ArrivalOrder | LaneOrder = kind(
             self.batch_size, self.capacity, self.small, partition, places
         )
-        self.machine.until_done = by_key(options)
 
     def check_state_bytes(self, most: int) -> None:
         """Raise LimitExceeded if the states of one example are too large for the server.
@@ -225,18 +218,12 @@ class Cutting:
             {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
             chunk.facts,
-            {name: self._drawn(seed, chunk, epoch) for name, seed in self._pools.items()},
         )
 
     def _cut(self, chunk: Chunk) -> dict[str, Ragged]:
         """Return the sequences; names of one column have one object, which is copied once."""
         cut = {column: _ragged(chunk.columns[column]) for column in self._sequences.values()}
         return {name: cut[column] for name, column in self._sequences.items()}
-
-    def _drawn(self, seed: int, chunk: Chunk, epoch: int) -> np.ndarray:
-        """Draw whether examples start from a final state of the pool, and from which: 0 … 1."""
-        streams = (chance.POOL, chance.POOL_PLACE)
-        return np.stack([chance.uniform(seed, one, epoch, chunk.ordinals) for one in streams])
 
     def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
         """Draw the number of steps of each example's first segment: 1 … stride, equally likely."""

@@ -23,7 +23,6 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from .expected_batch import Preparing
-from .final_state_table import FinalStateTable
 from .segment_block import BlockLayout, SegmentBlock, places_of_starts
 from .segment_cutting import Cutting, Offer
 from .slab import Slab
@@ -52,7 +51,7 @@ class SegmentMaker:
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
-        self.states: StateTable = (FinalStateTable if cutting.carried else kind)(cutting.states)
+        self.states: StateTable = kind(cutting.states)
         self._intake = intake
         self._stored = stored
         self._preparing = Preparing(slab, self)
@@ -95,13 +94,10 @@ class SegmentMaker:
         """Report an example whose key is in flight."""
         offer = self.offers[chunk]
         key = offer.keys[row]
-        remedy = "lower capacity, so that the one before has ended"
-        if all((state.carry or {}).get("by") != "final_state" for state in self.cutting.states):
-            remedy = "lower capacity or declare make_keys_unique=True"
         error = DataError(
             f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) "
             f"is {key!r:.200}, and an example of this key is in flight: keys are unique among "
-            f"the examples in flight; {remedy}"
+            f"the examples in flight; lower capacity or declare make_keys_unique=True"
         )
         self._intake.bad.report(error, "duplicate_key")
 
@@ -117,8 +113,6 @@ class SegmentMaker:
         if prepared is None:
             return self.written(batch), None
         if not self.cutting.at_trainer:
-            if self.cutting.carried:  # more examples may have ended since
-                self.states.begin(batch, self.offers)
             prepared[0].extra = self.states.columns(batch, self.offers)[0]
         return prepared
 
@@ -169,7 +163,6 @@ class SegmentMaker:
         """Return counters by class, where there are classes, and of segments."""
         machine = self.cutting.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
-        segments |= self.states.counts()
         return {"classes": [{}, *of_stages][-1], "segments": segments}
 
     def sizes(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot, strings_at
 
 from ..core.slots import Segments
-from ..core.stored_state import Change, Column, Examples, Key
+from ..core.stored_state import Column, Examples
 from .segment_block import groups, state_array
 from .segment_cutting import Offer, StateSource
 
@@ -95,20 +95,6 @@ class StateTable:
                 grown = self._states[i].blank(slots)
                 grown[: len(table)] = table
                 self._tables[i] = grown
-
-    def restore(self, stored: Examples) -> tuple[Examples, list[Change]]:
-        """Load what the store has beside begun examples; return these, and changes to be stored."""
-        return stored, []
-
-    def end(
-        self, batch: Segments, keys: Sequence[Key], arrays: Sequence[np.ndarray]
-    ) -> list[Change]:
-        """Keep the final states of a saved batch, if later examples need them."""
-        return []
-
-    def counts(self) -> dict[str, int]:
-        """Return counts of final states, where some are kept."""
-        return {}
 
     def resume(self, slots: np.ndarray, arrays: Sequence[np.ndarray], size: int) -> None:
         """Take over the states of an earlier process, those of the first slots, without a copy."""

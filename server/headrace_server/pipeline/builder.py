@@ -688,7 +688,7 @@ class Pipeline:
         ``initial_states`` is a dict of name to ``zeros(shape, dtype)``, a constant, or the name of
         a column in which each example brings its own.  A constant has its numpy dtype: Python
         floats are float64, ints int64.  Strings in a list are a constant of dtype bytes, a str is a
-        column's name.  ``final_state`` and ``from_pool`` start an example where others ended.  With
+        column's name.  With
         ``order="lanes"`` it may be ``{}``, for models that keep their states themselves: then
         batches are committed and prefetched like plain ones.
 

@@ -17,7 +17,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import Field
 
 from .argument_checks import check_kind, checked_name, checked_names, field_of, fixed_field
-from .initial_states import block_name, by_key, check_carried, checked_states
+from .initial_states import block_name, checked_states
 
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
@@ -72,7 +72,6 @@ def _check_states(options: Mapping[str, Any]) -> None:
             f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
             "state that stays with it by its row, and only in lanes a row stays with its example"
         )
-    check_carried(options["initial_states"], placement)
 
 
 def _check_keys(options: Mapping[str, Any]) -> None:
@@ -80,11 +79,6 @@ def _check_keys(options: Mapping[str, Any]) -> None:
     if seed is not None and not options["make_keys_unique"]:
         raise ValueError(
             f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
-        )
-    if options["make_keys_unique"] and by_key(options):
-        raise ValueError(
-            "make_keys_unique=True makes each key one of its own, and final_state looks for the "
-            "last example of the same key: leave one of them out"
         )
 
 
@@ -180,7 +174,6 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
             brought = fixed_field(what, state["value"], known)
             state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
         states.append(state)
-    check_carried(states, options["state_placement"])
     return {**options, "initial_states": states}
 
 

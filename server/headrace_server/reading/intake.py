@@ -1,30 +1,20 @@
 """The input of one partition: chunks after all stages, read in the declared order.
 
-    reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
-    reader ─► stages ─► rows of the keys of the partition        where final states go by key
-
-The examples of one key are in one partition where they start from each other's final states.  Only
-the stages show a key, so each partition then takes all examples through them; the first one counts
-what they read and drop.
+reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
 """
 
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.plan import Position, Read
 from ..pipeline.declaration import Declaration
-from ..pipeline.initial_states import by_key
 from .chunk import Chunk
-from .columns import Strings
 from .partition_rows import partition_reader
 from .reader import BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
@@ -55,15 +45,12 @@ class Intake:
     ) -> None:
         self.bad = bad  # shared by the partitions of a reader: emptied after each read
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
-        self.partition, self._partitions = partition, partitions
-        keyed = partitions > 1 and by_key(declaration.shape.options)
-        self._key = str(declaration.shape.options["input_key"]) if keyed else None
-        share = (0, 1) if keyed else (partition, partitions)
-        self._reader = partition_reader(reader, declaration.order, *share)
+        self.partition = partition
+        self._reader = partition_reader(reader, declaration.order, partition, partitions)
         # With fewer streams than partitions, all partitions read the same records, bad ones
         # included.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
-        self._counted_elsewhere = (few_streams or keyed) and partition > 0
+        self._counted_elsewhere = few_streams and partition > 0
         self.stages = RowStages(declaration.stages, reader.fields)
         self.stages.check_names()
         for sampler in self.stages.samplers:
@@ -92,7 +79,7 @@ class Intake:
 
     def share(self) -> int | None:
         """Return the number of examples of an epoch; None where only reading shows it."""
-        return None if self._key is not None else self._reader.share
+        return self._reader.share
 
     def start(self) -> Position:
         """Return the position at which every epoch starts."""
@@ -119,24 +106,12 @@ class Intake:
         if self._counted_elsewhere:
             self.bad.counts.clear()
         after = self.stages.apply(chunk, self.bad, read.epoch)
-        if self._key is not None:
-            after = self._of_own_keys(after, self._key)
-            if self._counted_elsewhere:
-                self.bad.counts.clear()
-                self.stages.counts.clear()
-                return after, position
         self.rows_read += len(chunk)
         return after, position
 
     def check_ahead(self, read: Read, stop: Callable[[], object]) -> bool:
         """Check examples of a later read until ``stop`` returns a value; return whether any."""
         return self._reader.check_ahead(read.epoch, read.position, read.limit, stop)
-
-    def _of_own_keys(self, chunk: Chunk, key: str) -> Chunk:
-        keys = chunk.columns[key]
-        assert isinstance(keys, Strings)
-        owners = [zlib.crc32(one) % self._partitions for one in keys.to_objects().tolist()]
-        return chunk.take(np.flatnonzero(np.array(owners, np.int64) == self.partition))
 
     def end(self) -> None:
         """Finish a read: update counts and the size of the next read."""

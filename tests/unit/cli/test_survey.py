@@ -189,20 +189,6 @@ def test_large_record_files_are_judged_by_the_smallest(
     assert (exact.examples, exact.estimated) == (800, False)
 
 
-def test_the_memory_of_final_states_is_counted_for_each_partition():
-    pipeline = hs.from_examples(EXAMPLES).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.final_state("s", default=hs.zeros((4,)), most=100)},
-        num_unroll=2,
-        batch_size=8,
-        capacity=8,
-    )
-    assert looked(pipeline).state_bytes == (8 + 100) * 16
-    assert looked(pipeline, partitions=2).ok
-
-
 @pytest.mark.parametrize(
     ("target", "says"),
     [("no name={}", "feed name 'no name' is not letters"), ("{}s", "has no feed")],

@@ -144,49 +144,6 @@ def test_stages_with_proportions_are_found_and_their_memory_comes_back():
     assert intake_of(numbered(3)).stages.state() is None
 
 
-def sessions(n: int) -> Pipeline:
-    rows = [{"k": f"user {i % 11}", "i": i, "x": [1.0] * (1 + i % 3)} for i in range(n)]
-    source = hs.from_examples(rows).filter(no_threes).rejection_sample(0.8, seed=3)
-    return source.batch_sequences_with_states(
-        "k",
-        ["x"],
-        ["i"],
-        initial_states={"s": hs.final_state("s", default=0.0)},
-        num_unroll=1,
-        batch_size=2,
-    )
-
-
-def read_by(
-    partition: int, partitions: int, n: int = 200
-) -> tuple[list[tuple[bytes, int]], Intake]:
-    declaration, bad = sessions(n).declaration(), BadRecords()
-    reader = open_reader(declaration.source, (), bad, IndexCache(None))
-    intake = Intake(reader, declaration, partition, partitions, bad)
-    rows: list[tuple[bytes, int]] = []
-    position: Any = intake.start()
-    while position is not None:
-        intake.begin()
-        chunk, position = intake.chunk(Read(0, 0, position, 17))
-        intake.end()
-        keys: Any = chunk.columns["k"]
-        rows += zip(keys.to_objects().tolist(), chunk.columns["i"].tolist(), strict=True)
-    return rows, intake
-
-
-def test_final_states_by_key_have_the_examples_of_a_key_in_one_partition_and_in_their_order():
-    (whole, alone), *parts = (read_by(0, 1), *(read_by(k, 3) for k in range(3)))
-    assert sorted(row for rows, _ in parts for row in rows) == sorted(whole)
-    for rows, _ in parts:
-        keys = {key for key, _ in rows}
-        assert len(keys) > 1
-        assert rows == [row for row in whole if row[0] in keys]
-    counted = [intake.dropped for _, intake in parts]
-    assert counted == [alone.dropped, {}, {}] and alone.dropped["rejected"]
-    assert [intake.rows_read for _, intake in parts] == [200, 0, 0]
-    assert [intake.share() for _, intake in parts] == [None] * 3 and alone.share() == 200
-
-
 def keyed_copies(row: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
     return [{**row, "u": rng.random()} for _ in range(int(rng.integers(3)))]
 
