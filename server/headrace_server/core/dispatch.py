@@ -11,24 +11,34 @@ It judges every event at once; ``take_effects`` hands out batches, for all event
     batch_lifecycle.py      which batches are leased, being stored, or free; lease.py has the leases
     …_supply.py             batches that no trainer has, and which trainer gets which;
                             segment_rounds.py for ranks
-    epoch_borders.py        epochs, where batches end with theirs
+    open_epochs.py          which epochs are open, where batches end with theirs
     claims.py               batches that an earlier server handed out; segment_claims.py
     acknowledged_commits.py commits that an earlier server acknowledged
-    dispatch_state.py       the parts of the dispatcher, and queries
+
+Where batches end with their epoch, partitions begin an epoch together, and trainers hear of it:
+
+    partition ─► rests ─► all rest? ─► BeginEpoch ─► partition ─► begun ─┐
+    batches of the epoch before ─► settled ──────────────────────────────┴─► EpochBegun ─► trainers
+
+A trainer that waits then knows that no batch of an earlier epoch will come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from headrace_proto.messages import Idle
+from headrace_proto.messages import EpochBegun, Idle
 
-from .acknowledged_commits import Acknowledged
+from .acknowledged_commits import Acknowledged, Recalls
+from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
+from .arrival_supply import ArrivalSupply
+from .batch_lifecycle import BatchLifecycle
 from .claims import DONE, STANDS, ClaimedBatch
 from .dispatch_effects import (
     Answer,
     Batch,
+    BeginEpoch,
     Claim,
     Effect,
     Finish,
@@ -37,18 +47,83 @@ from .dispatch_effects import (
     StoreCommit,
     StoreLanes,
 )
-from .epoch_borders import EpochBorders
+from .lane_supply import LaneSupply
 from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
+from .open_epochs import OpenEpochs
+from .partition_turns import Untaken
+from .plain_supply import PlainSupply
 from .rounds import DealtRounds
+from .segment_claims import claims_of
+from .supply import Supply
+from .trainers import Trainer, Trainers
 
 
-class Dispatcher(EpochBorders):
+class Dispatcher:
     """The dispatcher of one feed, or of some of its partitions.
 
     The caller calls ``take_effects`` after every event, and carries out the effects.
+
+    ``term`` makes the tokens of one start of an owner differ from those of all others.
+    ``order``: "arrival" or "lanes" for a feed of segments; "" for a plain feed.
+    ``states``: where states of segments are kept.
+    ``shared``: whether other owners have partitions of the feed.
+    ``across_batches``: whether a batch may hold rows of two epochs.
     """
 
-    # From workers
+    def __init__(
+        self,
+        partitions: Sequence[int],
+        lease_ttl_s: float,
+        max_window: int = 64,
+        term: int = 0,
+        order: str = "",
+        shared: bool = False,
+        states: str = AT_SERVER,
+        across_batches: bool = True,
+    ) -> None:
+        self.segmented = bool(order)  # whether batches are of segments …
+        self.stateful = self.segmented and states != NOWHERE  # … and committed by states
+        #: Whether each batch of a trainer continues from states in its memory.
+        self._chained = order == "lanes" and states == AT_TRAINER
+        self._trainers = Trainers(max_window, self._held_by, shared)
+        self._lifecycle = lifecycle = BatchLifecycle(lease_ttl_s, term, self._trainers)
+        self._leases = lifecycle.leases
+        self._of = tuple(partitions)
+        self._epochs = lifecycle.epochs = None if across_batches else OpenEpochs(partitions)
+        self._recalls = Recalls()
+        self._supply: Supply
+        if order:
+            kind = LaneSupply if order == "lanes" else ArrivalSupply
+            self._supply = kind(partitions, lifecycle, states)
+        else:
+            self._supply = PlainSupply(partitions, lifecycle)
+        self._claims = claims_of(self._supply, lifecycle)
+        # commits to be stored, by partition and number
+        self._saving: dict[tuple[int, int], Lease] = {}
+        #: Token and batch of the last save, by session and partition.
+        self._last_saved: dict[tuple[int, int], tuple[int, Batch]] = {}
+        #: By reconnected session: the last delivery received, and the leases after it.
+        self._resends: dict[int, tuple[int, list[Lease]]] = {}
+        self._paused = False
+        self._changed = False  # since the last hand-out
+        self.counts, self.dropped = lifecycle.counts, lifecycle.dropped
+        self.pin, self.unpin = lifecycle.pin, lifecycle.unpin
+
+    # From partitions
+
+    def started(self, partition: int, number: int, turn: int = -1, epoch: int = 0) -> None:
+        """Let a plain partition begin at the batch that an earlier server had reached.
+
+        Batches of segments are numbered anew; ``number`` tells how many the earlier ones had made.
+        """
+        self._supply.start(partition, number, turn)
+        if self._epochs is not None:
+            self._epochs.begin(partition, epoch)
+            self._begin(())
+
+    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
+        """Load unfinished rounds that an earlier life has dealt to ranks."""
+        self._supply.load_rounds(partition, dealt)
 
     def made(self, batch: Batch) -> None:
         """Take the next batch of a partition."""
@@ -71,10 +146,6 @@ class Dispatcher(EpochBorders):
         """Note that a stripe of lanes has no work left."""
         self._supply.dry(stripe)
         self._changed = True
-
-    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """Load unfinished rounds that an earlier life has dealt to ranks."""
-        self._supply.load_rounds(partition, dealt)
 
     def partition_ended(self, number: int) -> None:
         """Note that a partition makes no more batches."""
@@ -156,6 +227,62 @@ class Dispatcher(EpochBorders):
         self._claims.wait_for_others(others_come)
         self._changed = True
 
+    # Epochs
+
+    def epoch_begun(self, partition: int, epoch: int, turn: int) -> None:
+        """Note that a partition has made all batches before an epoch; ``turn``: the next one's."""
+        self._supply.begin_epoch(partition, turn)
+        if self._epochs is not None:
+            self._epochs.begin(partition, epoch)
+        self._begin(())
+
+    def epoch_rests(self, partition: int, epoch: int) -> None:
+        """Note that a partition has finished an epoch and rests at its border."""
+        if self._epochs is not None:
+            if self._supply.world:  # rounds already come in the order of epochs
+                self._lifecycle.effects.append(BeginEpoch(partition))
+            else:
+                self._begin(self._epochs.rest(partition, epoch))
+
+    def _end_epochs(self, partition: int) -> None:
+        """Note that a partition has made its last batch, so others do not wait for its epoch."""
+        if self._epochs is not None:
+            self._begin(self._epochs.end(partition))
+
+    def _begin(self, partitions: Sequence[int]) -> None:
+        """Let partitions begin an epoch; those ahead of others get no requests."""
+        self._changed = True
+        if self._epochs is not None and self.segmented:
+            for partition in partitions:
+                self._supply.set_rests(partition, True)
+            self._lifecycle.effects += map(BeginEpoch, partitions)
+            for partition in self._of:
+                self._supply.set_rests(partition, self._epochs.is_ahead(partition))
+
+    def first_epoch(self, used: bool) -> int | None:
+        """Return the epoch in which a trainer that joins begins; None if only a batch shows it.
+
+        ``used``: whether a batch of the feed was ever committed.
+        """
+        if self._epochs is None:
+            return None
+        return self._epochs.first_open if used else 0
+
+    @property
+    def current_epoch(self) -> int | None:
+        """The least epoch of which a batch may come; None where batches cross epochs."""
+        return None if self._epochs is None else self._epochs.current
+
+    def _tell_epoch(self) -> None:
+        """Tell trainers which epoch has begun, once each."""
+        if self._epochs is None:
+            return
+        current = self._epochs.current
+        for trainer in self._trainers.present.values():
+            if trainer.epoch < current:
+                trainer.epoch, trainer.idle = current, False
+                self._lifecycle.effects.append(EpochBegun(trainer.session, current))
+
     # From trainers
 
     def join(
@@ -166,6 +293,12 @@ class Dispatcher(EpochBorders):
         self._start_run(run, world_size)
         self._trainers.join(session, now, rank)
         self._changed = True
+
+    def _start_run(self, run: int, world: int) -> None:
+        """Prepare for a trainer of a run, or for one without a rank."""
+        supply = self._supply.start_run(run, world)
+        if supply is not self._supply:
+            self._supply, self._claims = supply, claims_of(supply, self._lifecycle, self._claims)
 
     def window(self, session: int, upto: int) -> None:
         """Let a session receive deliveries up to number ``upto``."""
@@ -215,6 +348,12 @@ class Dispatcher(EpochBorders):
         self._trainers.ask(session)
         self._changed = True
 
+    def _skipped(self, session: int, token: int) -> list[Lease]:
+        """Return the session's leases of earlier batches in the same lanes."""
+        batch, held = self._leases.batch_of(token, session), self._leases.of_session(session)
+        partition = -1 if batch is None else batch.partition
+        return [one for one in held if one.token < token and one.batch.partition == partition]
+
     def _answer(self, session: int, token: int, fault: Fault | None) -> None:
         """Answer a commit that its partition has stored or refused."""
         faults = (fault,) if fault else ()
@@ -262,6 +401,12 @@ class Dispatcher(EpochBorders):
             if batch is not None:
                 batch.wait_no_more()
         self._tell_of_none_after(self._trainers.present[session])
+
+    def _tell_of_none_after(self, trainer: Trainer) -> None:
+        """Do not announce the next batch: a trainer may return one of its last session."""
+        mine = self._leases.of_session(trainer.session)
+        adopted = (lease.batch.round_name for lease in mine if not lease.seq)
+        trainer.following = next(adopted, None)
 
     def resend(self, session: int, last_seq: int) -> None:
         """Resend what a session that reconnected has not received, under the same tokens."""
@@ -349,6 +494,21 @@ class Dispatcher(EpochBorders):
 
     # Effects
 
+    @property
+    def paused(self) -> bool:
+        """Whether no more batches are handed out; commits still count."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._changed = True
+
+    @property
+    def drains(self) -> bool:
+        """Whether the server stops: a feed is paused, too, until earlier trainers are back."""
+        return self._paused and not self._claims.others_come
+
     def take_effects(self) -> list[Effect]:
         """Hand out batches, and return all effects in their order."""
         if self._changed:
@@ -395,3 +555,167 @@ class Dispatcher(EpochBorders):
             if not trainer.knows_end:
                 trainer.knows_end = True
                 self._lifecycle.effects.append(Finish(trainer.session))
+
+    # Batches, for queries
+
+    @property
+    def ended(self) -> bool:
+        """Whether every batch was made, handed out and stored, and every claim has ended."""
+        return not (self._lifecycle.open or self._claims.by_token or self._supply.open)
+
+    def exhausted(self, session: int, last_seq: int) -> bool:
+        """Return whether no batch is left for a session: all are committed, or trainers have them.
+
+        ``last_seq``: the last delivery that the session has received.
+        """
+        trainer = self._trainers.present.get(session)
+        if trainer is None or not self._supply.is_exhausted(trainer):
+            return False
+        return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
+
+    def holds(self, session: int, token: int) -> bool:
+        """Return whether a session holds this lease."""
+        return self._leases.holds(session, token)
+
+    def leased_batch(self, session: int, token: int) -> Batch | None:
+        """Return the batch of a token that the session can commit or claims."""
+        claim = self._claims.by_token.get(token)
+        if claim is not None:
+            held = claim.held
+            return Batch(held.partition, held.number, held.rows)
+        return self._leases.batch_of(token, session)
+
+    def rounds_dealt(self, partition: int) -> DealtRounds:
+        """Return the rounds of a partition that this life has dealt, to be stored."""
+        return self._supply.rounds_dealt(partition)
+
+    def last_saved(self, session: int, token: int) -> Batch | None:
+        """Return the batch of a token, unless the session has saved a later one there."""
+        for (of, _), (saved, batch) in self._last_saved.items():
+            if (of, saved) == (session, token):
+                return batch
+        return None
+
+    def lost_lanes(self, session: int, token: int) -> bool:
+        """Return whether the lease of a batch has ended, so that its lanes can not be flushed.
+
+        Return False where the session has still to save the batch, or the token was never issued.
+        """
+        return self._leases.issued(token) and not self._leases.holds(session, token)
+
+    def holder(self, partition: int, number: int) -> tuple[int, float] | None:
+        """Return the session that holds a batch, and the time of its grant."""
+        for lease in self._leases.held():
+            if lease.batch.order == (number, partition):
+                return lease.session, lease.since
+        return None
+
+    @property
+    def untaken(self) -> Untaken:
+        """The batches that are made ahead and that no trainer has taken."""
+        return self._supply.untaken
+
+    @property
+    def leased(self) -> int:
+        """Number of batches in trainers' hands, on their way there, or with unanswered commits."""
+        return len(self._leases) + len(self._saving)
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of batches that a trainer may have committed without our knowledge."""
+        return self.leased + len(self._claims.by_token)
+
+    @property
+    def expects_claims(self) -> bool:
+        """Whether trainers may claim batches of an earlier life, or claims of segments are open."""
+        claims = self._claims
+        return claims.others_come or (self.segmented and bool(claims.by_token))
+
+    def standing(self) -> dict[str, int]:
+        """Return the number of made, unsettled batches by the place where they wait.
+
+        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are held by
+        trainers, the commits of ``saving`` are being stored.
+        """
+        ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saving)
+        returned = max(0, self._lifecycle.open - ready - leased - saving)
+        return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of batches ready and in flight; of segments only of ready ones."""
+        if self.segmented:
+            return {"ready": self._supply.waiting_rows()}
+        standing = self.standing()
+        return {
+            "ready": standing["ready"] + standing["returned"],
+            "in_flight": standing["leased"] + standing["saving"],
+        }
+
+    # Trainers, for queries
+
+    @property
+    def present(self) -> int:
+        """Number of sessions."""
+        return len(self._trainers.present)
+
+    @property
+    def ranked(self) -> Collection[Trainer]:
+        """The trainers that have ranks."""
+        return self._trainers.by_rank.values()
+
+    def _held_by(self, session: int) -> int:
+        """Return the number of batches that count against the credits of a session.
+
+        Commits that wait to be stored count from ``max_window`` on: a trainer whose partition does
+        not keep up gets no more batches, so the backlog is bounded.
+        """
+        most = self._trainers.max_window
+        if session in self._recalls.doubted:
+            return most
+        leases = self._leases
+        held = len(leases.by_session.get(session, ()))
+        unstored = leases.unstored.get(session, 0)
+        return held if unstored <= most else held + unstored - most
+
+    def standing_of(self, session: int) -> dict[str, int]:
+        """Return how many batches a trainer holds and takes; empty where it is not present."""
+        trainer = self._trainers.present.get(session)
+        if trainer is None:
+            return {}
+        return {
+            "rank": trainer.rank,
+            "window": max(0, self._trainers.credits(trainer)),
+            "leases": len(self._leases.by_session.get(session, ())),
+        }
+
+    def named(self, session: int) -> str:
+        """Return a trainer's name with its rank, if it has one, for people."""
+        trainer = self._trainers.present.get(session)
+        rank = "" if trainer is None or trainer.rank < 0 else f" (rank {trainer.rank})"
+        return f"trainer {session}{rank}"
+
+    def describe(self, now: float) -> str:
+        """Return why a trainer gets no batch, for people."""
+        reasons = []
+        if self._saving:
+            reasons.append(f"commits of batches that are being stored: {len(self._saving)}")
+        if self.drains:
+            reasons.append("the server is stopping and hands out nothing more")
+        elif self._paused:
+            reasons.append(
+                "batches wait until trainers from before the restart have reconnected, or a few "
+                "seconds are over"
+            )
+        lease = self._leases.oldest()
+        if lease is not None:
+            reasons.append(
+                f"{len(self._leases)} batches are leased, the longest to "
+                f"{self.named(lease.session)} for {now - lease.since:.0f} s"
+            )
+        missing = self._supply.missing()
+        if missing is not None:
+            reasons.append(f"batch {missing[0]} of partition {missing[1]} is being made")
+        absent = self._trainers.absent(self._supply.world)
+        if absent:
+            reasons.append(absent)
+        return "; ".join(reasons) or "nothing is left but the commits of this trainer"

@@ -46,20 +46,16 @@ class Runs:
         """Note a run of an earlier life, whose trainers may come back."""
         self.current = max(self.current, run)
 
-    def check(self, hello: Hello) -> None:
-        """Raise JoinRefused where a trainer names a run that is over, or an impossible one."""
-        if hello.run and not self.current <= hello.run <= MAX_RUN:
-            raise JoinRefused(
-                f"rank={hello.rank}: this trainer is of a run that is over, for other trainers "
-                "have begun another one since; start all ranks again"
-            )
-
     def judge(self, hello: Hello, present: Iterable[Trainer], now: float) -> int | None:
         """Return the run of a trainer that greets; None where it has to ask again.
 
         ``present``: the trainers that have ranks here.
         """
-        self.check(hello)
+        if hello.run and not self.current <= hello.run <= MAX_RUN:
+            raise JoinRefused(
+                f"rank={hello.rank}: this trainer is of a run that is over, for other trainers "
+                "have begun another one since; start all ranks again"
+            )
         rank, named = hello.rank, hello.run  # 0 if it comes for the first time
         asked = self._asked.first(hello.nonce, now)
         there = {trainer.rank: trainer.seen > asked + LATE_S for trainer in present}

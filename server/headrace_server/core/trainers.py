@@ -97,16 +97,8 @@ class Trainers:
         if trainer is None:
             return None
         self.by_rank.pop(trainer.rank, None)
-        self.forget(session)
-        return trainer.rank
-
-    def forget(self, session: int) -> None:
-        """Withdraw the requests of a session."""
         self.asking.pop(session, None)
-
-    def has_room(self, session: int) -> bool:
-        """Return whether it may hold another batch."""
-        return self._held(session) < self.max_window
+        return trainer.rank
 
     def credits(self, trainer: Trainer) -> int:
         """Return how many batches it takes now."""
