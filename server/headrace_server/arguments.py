@@ -23,7 +23,7 @@ from .files.durable_file import usable, writing
 from .files.manifest import resolve
 from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
-from .process.child import ParentPipe
+from .process.child import Pipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import RunSettings
 from .supervisor.local_servers import refuse_taken
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 def refuse_in_worker(call: str) -> None:
     """RuntimeError where a worker, which imports files of user code, comes to start a server."""
-    if ParentPipe.made:
+    if Pipe.made:
         raise RuntimeError(
             f"{call} was called by a worker that imports a file for the functions in it: in that "
             f"file put {call}, and all that is not to run in workers, under "

@@ -269,10 +269,6 @@ def run(settings: RunSettings) -> Server:
     where this one ended; it refuses another pipeline or other files unless ``allow_config_change``.
     Without ``state_dir`` all state is in memory, and options for the directory are refused.
 
-    With ``workers=0`` the server is threads of this program, ready in some ten milliseconds: for
-    notebooks and tests.  Functions of the pipeline then share the interpreter with the training,
-    and one that never returns, or ends the process, is not replaced.
-
     ``resume`` takes the token of a snapshot, or a list of them for several feeds: each of these
     goes back to its snapshot.  ``start_timeout_s`` does not run while the index of a file grows.
     ``Server.http_address`` is the URL of ``http``.
@@ -286,16 +282,12 @@ def start(settings: RunSettings) -> Server:
     """Start a server."""
     refuse_in_worker("hs.run")
     require("google_crc32c", "server", "a server")  # before its workers miss it
-    in_process = not settings.workers
-    if in_process:
-        settings = settings.for_threads()
     count = settings.partitions or settings.workers
     share = share_in(settings.share, settings.partitions)
     config = start_config(
         settings,
         as_feeds(settings.pipelines, count, share),
         slab_bytes=settings.slab_bytes or 0,
-        in_process=in_process,
         **settings.limits(),
     )
     check_cache(settings.remote_cache)

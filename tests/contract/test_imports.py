@@ -106,7 +106,7 @@ def test_a_server_where_only_the_client_was_installed_gives_the_pip_line():
     script = """
 import headrace_server as hs
 try:
-    hs.run(hs.from_examples([{"x": 1}]).batch(1), workers=0)
+    hs.run(hs.from_examples([{"x": 1}]).batch(1))
 except ImportError as error:
     print(error)
 """

@@ -1,7 +1,6 @@
-"""A server in threads of the test, and a trainer of it.
+"""A server with one worker, and a trainer of it.
 
-A test whose subject is a process (its death, its memory, its signals, several workers) calls
-``hs.run`` itself.
+A test of several workers calls ``hs.run`` itself.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ __all__ = [
 
 
 def serving(pipelines: Any, **options: Any) -> hs.Server:
-    """Start a server in threads of this process, which takes ten milliseconds."""
-    return hs.run(pipelines, workers=0, **options)
+    """Start a server with one worker."""
+    return hs.run(pipelines, **options)
 
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:

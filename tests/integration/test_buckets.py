@@ -239,7 +239,7 @@ def test_costs_beyond_every_budget_make_batches_of_one_row() -> None:
         cost="cost",
         allow_smaller_final_batch=True,
     )
-    with hs.run(pipeline, workers=0, partitions=2) as server:
+    with hs.run(pipeline, partitions=2) as server:
         batches = drained(server)
         assert server.stats()["default"]["padding"]
     assert [len(batch["x"]) for batch in batches] == [1] * 8
@@ -304,7 +304,7 @@ def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
             stats = server.stats()["default"]
         return [batches, stats["padding"], stats["dropped"]]
 
-    undisturbed = stream(0)
+    undisturbed = stream(1)
     assert len(undisturbed[0]) > 380
     assert stream(2) == undisturbed
     assert stream(1, kill_at=100) == undisturbed

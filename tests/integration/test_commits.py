@@ -239,7 +239,7 @@ def test_a_batch_that_ctrl_c_takes_from_a_loop_amid_a_call_goes_to_a_trainer(
         return found
 
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
-    with hs.run(pipeline, workers=0) as server:
+    with hs.run(pipeline) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             monkeypatch.setattr(Link, when, interrupted)
             seen = [*next(feed)["i"].tolist(), *next(feed)["i"].tolist()]

@@ -146,10 +146,10 @@ def _has(module: str) -> bool:
 @pytest.mark.parametrize(
     ("placement", "trainers", "prefetch", "partitions", "workers"),
     [
-        ("server", 2, 0, 1, 0),
-        ("trainer", 2, 2, 2, 0),
+        ("server", 2, 0, 1, 1),
+        ("trainer", 2, 2, 2, 1),
         ("trainer", 3, 3, 4, 2),
-        ("server", 3, 1, 1, 0),
+        ("server", 3, 1, 1, 1),
     ],
 )
 def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(

@@ -429,18 +429,14 @@ def test_keys_that_a_server_can_not_use_are_a_mistake_of_its_caller(
     make_keys(tmp_path)
     write_feeds(tmp_path)
     spoil(tmp_path / "server")
-    for workers in range(2):
-        with pytest.raises(ValueError, match=f"^{text}"):
-            hs.run(numbers(), keys=tmp_path / "server", workers=workers)
+    with pytest.raises(ValueError, match=f"^{text}"):
+        hs.run(numbers(), keys=tmp_path / "server")
     command = ("-m", "headrace_server.cli", "serve", "feeds.py:numbers", "--keys", "server")
     ended = warm_run(*command, cwd=tmp_path, serves=True)
     assert ended.returncode == 2 and re.fullmatch(f"headrace: {text}.*\n", ended.stderr)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(
-    tmp_path: Path, workers: int
-):
+def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(tmp_path: Path):
     """1. A feed is resumed, under a secret that others can read; 2. then that is mended."""
     make_keys(tmp_path)
     options = {"keys": tmp_path / "server", "state_dir": tmp_path / "state"}
@@ -458,10 +454,10 @@ def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(
     before = state()
     _others_read(tmp_path / "server")
     with pytest.raises(ValueError, match=r"server\.secret can be read by everybody"):
-        hs.run(numbers(), workers=workers, resume=token, **options)
+        hs.run(numbers(), resume=token, **options)
     assert state() == before
     (tmp_path / "server/server.secret").chmod(0o600)
-    with hs.run(numbers(), workers=workers, resume=token, **options) as server:
+    with hs.run(numbers(), resume=token, **options) as server:
         assert some_rows(server.address, str(tmp_path / "alice"), ROWS) == ROWS
 
 

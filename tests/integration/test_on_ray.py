@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in
 
-_LESS = {"workers": 0, "partitions": 4, "insecure": True}
+_LESS = {"partitions": 4, "insecure": True}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def connect(address: str, **options: Any) -> headrace.Feed:
 
 
 def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
-    with hs.run(numbers(), partitions=4, workers=0) as one, connect(one.address) as feed:
+    with hs.run(numbers(), partitions=4) as one, connect(one.address) as feed:
         whole = [batch["x"].tolist() for batch in feed]
     with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
         assert servers.address == "ray://numbers"

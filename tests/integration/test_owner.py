@@ -7,12 +7,10 @@ import fcntl
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zmq
 
@@ -30,8 +28,6 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.making.assemble import Assembly
-from headrace_server.worker.outbox import Outbox
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
@@ -65,14 +61,6 @@ def gated(place: Path, function: str = "passes_the_gate") -> hs.Pipeline:
         num_unroll=2,
         batch_size=3,
     )
-
-
-_gate = threading.Event()
-
-
-def waits_for_the_gate(example: dict[str, Any]) -> dict[str, Any]:
-    assert _gate.wait(PATIENCE_S)
-    return example
 
 
 def trainers_of(server: hs.Server) -> list[Any]:
@@ -126,61 +114,6 @@ def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tm
             counts.append(trained(second))
         waiting.join(PATIENCE_S)
         assert sum(counts) == 18
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that notes "made" for each batch, and "sent" for each message with batches."""
-    found: list[str] = []
-    fill, send = Assembly.fill, Outbox.send
-
-    def filling(assembly: Assembly, block: np.ndarray) -> None:
-        found.append("made")
-        fill(assembly, block)
-
-    def sending(outbox: Outbox, identity: bytes, message: Any) -> bool:
-        if isinstance(message, Deliver):
-            found.append("sent")
-        return send(outbox, identity, message)
-
-    monkeypatch.setattr(Assembly, "fill", filling)
-    monkeypatch.setattr(Outbox, "send", sending)
-    return found
-
-
-def test_a_batch_that_is_ready_leaves_before_the_next_one_is_made(steps: list[str]):
-    """1. The worker makes one batch ahead, and rests.
-    2. The trainer asks for it, so the worker may make another one, too.
-    """
-    rows = hs.from_examples([{"n": i % 2} for i in range(40)]).bucket("n", 2, 2, capacity=1)
-    with hs.run(rows, workers=0) as server, connect(server, prefetch=0) as feed:
-        for _ in range(4):
-            eventually(lambda: feed.stats()["ready"] == 1)
-            steps.clear()
-            next(feed)
-            eventually(lambda: "made" in steps)
-            assert steps[:2] == ["sent", "made"]
-
-
-def test_a_batch_does_not_wait_for_one_that_comes_too_late(
-    steps: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    """Batches are gathered for a millisecond at most; by the worker's clock here each takes 0.6."""
-    began = time.monotonic()
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return began + 0.0006 * steps.count("made")
-
-    monkeypatch.setattr("headrace_server.worker.partitions.time", Clock)
-    _gate.clear()
-    rows = hs.from_examples([{"n": i} for i in range(40)])
-    gated = rows.map(waits_for_the_gate, schema={"n": hs.scalar("int64")})
-    with hs.run(gated.batch(4), workers=0) as server, connect(server, prefetch=16) as feed:
-        _gate.set()
-        assert sum(batch.rows for batch in feed) == 40
-    assert steps == ["made", "sent"] * 10
 
 
 def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):

@@ -167,7 +167,7 @@ def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
                         kill_worker(server)
             return [batches, server.stats()["default"]["dropped"]]
 
-    undisturbed = stream(workers=0)
+    undisturbed = stream()
     assert len(undisturbed[0]) > 150
     assert stream(workers=2) == undisturbed
     assert stream(kill_at=60) == undisturbed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.reading.sources import tfrecord
-from headrace_server.worker import owner
 from tests.patience import PATIENCE_S, eventually
 from tests.unit.core.original_queue import original_stream
-from tests.unit.tfrecord_writer import example as record
-from tests.unit.tfrecord_writer import feature, write
 
 from .segment_streams import (
     UNROLL,
@@ -141,11 +136,11 @@ def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
 @pytest.mark.parametrize(
     ("trainers", "prefetch", "partitions", "workers", "way"),
     [
-        (2, 0, 1, 0, "shared memory"),
-        (2, 1, 2, 0, "tcp"),
+        (2, 0, 1, 1, "shared memory"),
+        (2, 1, 2, 1, "tcp"),
         (3, 2, 3, 2, "shared memory"),
         (3, 4, 4, 2, "tcp"),
-        (2, 4, 1, 0, "shared memory"),
+        (2, 4, 1, 1, "shared memory"),
     ],
     indirect=["way"],
 )
@@ -509,50 +504,3 @@ def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way
 
 
 # Reads
-
-
-@pytest.mark.parametrize("long_s", [None, math.inf])
-def test_examples_are_checked_while_trainers_are_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_s: float | None
-):
-    """The owner verifies the records of the next read while a trainer has its batch.
-
-    Where trainers come back sooner than ``long_s`` it verifies none.
-    """
-    if long_s is not None:
-        monkeypatch.setattr(owner, "_CHECKS_IN_S", long_s)
-    rows = [
-        {"key": feature("bytes", [b"%d" % n]), "x": feature("float", [n] * 4)} for n in range(24)
-    ]
-    path = write(tmp_path / "sequences", map(record, rows))
-    checked: list[int] = []
-    check = tfrecord._Records.check_ahead
-
-    def noting(self: Any, rows: np.ndarray, stop: Any) -> int:
-        count = check(self, rows, stop)
-        checked.extend(rows[:count].tolist())
-        return count
-
-    monkeypatch.setattr(tfrecord._Records, "check_ahead", noting)
-    wanted = {"key": hs.scalar("bytes"), "x": hs.sequence("float32", ())}
-    pipeline = hs.read_tfrecord(path, wanted).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((1,), "float32")},
-        num_unroll=2,
-        batch_size=4,
-        capacity=8,
-    )
-    seen = []
-    with serving(pipeline) as server, connect(server) as feed:
-        for batch in feed:
-            if not seen and long_s is None:
-                eventually(lambda: len(checked) >= 8)
-            seen += [
-                (int(x[0, 0]), int(n))
-                for x, n in zip(batch.sequences["x"][:, None], batch.sequence, strict=True)
-            ]
-            batch.save_state("s", batch.state("s"))
-    assert checked[:8] == ([*range(8, 16)] if long_s is None else [])
-    assert sorted(seen) == [(n, part) for n in range(24) for part in range(2)]

@@ -58,12 +58,12 @@ def ledger() -> Ledger:
 
 
 def test_servers_with_different_numbers_of_workers_give_the_stream_of_one_server(over_tcp: None):
-    with hs.run(numbers(), workers=0, partitions=5) as server:
+    with hs.run(numbers(), partitions=5) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             wanted = rows(feed)
     with (
         hs.run(numbers(), workers=2, partitions=5, share="0/2") as one,
-        hs.run(numbers(), workers=0, partitions=5, share=[1, 2]) as two,
+        hs.run(numbers(), partitions=5, share=[1, 2]) as two,
     ):
         with connect([two, one]) as feed:
             assert rows(feed) == wanted
@@ -122,7 +122,7 @@ def test_a_drain_and_other_proportions_reach_all_servers():
 
 
 def test_names_of_one_server_are_one_server():
-    with hs.run(numbers(), workers=0, partitions=5) as server:
+    with hs.run(numbers(), partitions=5) as server:
         port = server.address.rpartition(":")[2]
         both = f"tcp://127.0.0.1:{port}, tcp://localhost:{port}"
         with headrace.connect(both, timeout=PATIENCE_S) as feed:
@@ -134,7 +134,7 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
     """The second server is started when the trainer waits for it already."""
     real, looks = socket.getaddrinfo, []
     with contextlib.ExitStack() as running:
-        options = {"workers": 0, "partitions": 5}
+        options = {"partitions": 5}
         one = running.enter_context(hs.run(numbers(), share=(0, 2), **options))
         port = one.address.rpartition(":")[2]
 
@@ -185,7 +185,7 @@ def test_servers_that_are_not_one_feed_are_refused_with_what_differs():
     def part(index: int, servers: int = 2, pipeline: Any = None, partitions: int = 5) -> hs.Server:
         pipeline = pipeline or numbers()
         share = index, servers
-        server = hs.run(pipeline, workers=0, partitions=partitions, share=share)
+        server = hs.run(pipeline, partitions=partitions, share=share)
         return running.enter_context(server)
 
     with contextlib.ExitStack() as running:
@@ -212,7 +212,7 @@ def test_servers_that_are_not_one_feed_are_refused_with_what_differs():
 
 
 def test_a_share_that_is_not_up_is_named():
-    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2)) as server:
+    with hs.run(numbers(), partitions=5, share=(0, 2)) as server:
         away = "ipc:///tmp/headrace-nobody-is-here"
         missing = "missing: share 1 of 2"
         with waits_end_with(missing), pytest.raises(headrace.ConnectionLost) as raised:
@@ -233,7 +233,7 @@ def test_a_share_that_is_not_up_is_named():
 )
 def test_a_share_that_can_not_be_is_refused_at_the_start(options: dict[str, Any], text: str):
     with pytest.raises(ValueError, match=text):
-        hs.run(numbers(), workers=0, **options)
+        hs.run(numbers(), **options)
 
 
 class Shares:
@@ -304,7 +304,7 @@ def test_the_error_of_a_server_that_is_stopped_names_its_share():
 def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
     shares.close()
     pipeline = chained(list_of(ledger), batch_size=3)
-    state = {"state_dir": tmp_path / "0", "workers": 0, "durability": "process"}
+    state = {"state_dir": tmp_path / "0", "durability": "process"}
     for share, text in (
         ((1, 2), "is of share 0/2, and this server has share 1/2: each share needs a state dir"),
         ((0, 3), "is of share 0/2, and this server has share 0/3: positions and states belong"),
@@ -317,7 +317,7 @@ def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, 
 
 
 def test_ranks_get_the_same_rounds_of_all_servers_also_after_one_was_away(tmp_path: Path):
-    with hs.run(numbers(), workers=0, partitions=5) as server:
+    with hs.run(numbers(), partitions=5) as server:
         wanted = at_once([lambda r=r: _of_rank(server.address, r) for r in range(2)])
     with contextlib.closing(Shares(tmp_path, numbers())) as shares:
 
@@ -366,7 +366,7 @@ def test_a_server_with_another_number_of_workers_is_greeted_at_each(
 def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
     """Start servers in threads with state directories in ``path``, and snapshots beside it."""
     with contextlib.ExitStack() as running:
-        common = {"partitions": 5, "workers": 0, "durability": "process"}
+        common = {"partitions": 5, "durability": "process"}
         yield [
             running.enter_context(
                 hs.run(
@@ -510,7 +510,7 @@ def sent(server: hs.Server) -> tuple[int, int]:
 def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    with hs.run(numbers(), workers=0, partitions=5) as server:
+    with hs.run(numbers(), partitions=5) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             wanted = rows(feed)
     with shared(numbers()) as servers:

@@ -30,7 +30,7 @@ def watched(pipeline: Any = None, **options: Any) -> Iterator[list[hs.Server]]:
     """Two servers that know each other's HTTP addresses."""
     peers = [f"127.0.0.1:{free_port()}" for _ in range(_SERVERS)]
     with contextlib.ExitStack() as running:
-        options |= {"workers": 0, "partitions": 5, "peers": peers}
+        options |= {"partitions": 5, "peers": peers}
         yield [
             running.enter_context(
                 hs.run(pipeline or numbers(), share=(i, _SERVERS), http=peers[i], **options)
@@ -74,7 +74,7 @@ def test_any_server_shows_all_and_the_one_that_is_away(
 
 
 def test_a_server_that_knows_no_peers_shows_itself_alone(capsys: pytest.CaptureFixture[str]):
-    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2), http="127.0.0.1:0") as server:
+    with hs.run(numbers(), partitions=5, share=(0, 2), http="127.0.0.1:0") as server:
         assert main(["status", "--http", str(server.http_address)]) == 0
         assert main(["status", "--all", "--http", str(server.http_address)]) == 1
         assert "start all of them with peers=" in capsys.readouterr().err
@@ -90,11 +90,11 @@ def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyP
             mine = server.stats()["default"]
             assert whole["rows"] == 120 and len(whole["partitions"]) == 5
             assert 0 < mine["rows"] < 120 and len(mine["partitions"]) < 5
-    with hs.run(numbers(), workers=0) as alone:
+    with hs.run(numbers()) as alone:
         assert alone.stats(every=True).keys() == alone.stats().keys() == {"default"}
         with pytest.raises(TypeError, match="every='yes'"):
             alone.stats(every="yes")  # type: ignore[arg-type]
-    with hs.run(numbers(), workers=0, partitions=5, share=(0, 2)) as one:
+    with hs.run(numbers(), partitions=5, share=(0, 2)) as one:
         with pytest.raises(ServerError, match="this server has share 0/2 of its feeds, and knows"):
             one.stats(every=True)
 
@@ -125,7 +125,6 @@ def test_an_operator_takes_a_snapshot_of_all_servers(
             running.enter_context(
                 hs.run(
                     numbers(),
-                    workers=0,
                     partitions=5,
                     share=(index, _SERVERS),
                     state_dir=tmp_path / str(index),

@@ -46,13 +46,13 @@ def stream(
 
 @pytest.mark.slow
 def test_a_killed_worker_changes_no_stream() -> None:
-    undisturbed = stream(unfolded(), workers=0)
+    undisturbed = stream(unfolded())
     assert len(undisturbed) > 90
     assert stream(unfolded(), kill_at=20, workers=2) == undisturbed
 
 
 def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_path: Path) -> None:
-    undisturbed = stream(unfolded(), workers=0)
+    undisturbed = stream(unfolded())
     found: Stream = []
     for stop in (7, 13, 10**6):
         state = str(tmp_path / "state")

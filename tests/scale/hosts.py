@@ -64,7 +64,6 @@ def owners(setup: Setup) -> Curve:
             numbers(setup.scratch).batch(64),
             servers=count,
             partitions=64,
-            workers=0,
             slab_bytes=1 << 20,
             warm=setup.of(500, 50),
         ) as running:

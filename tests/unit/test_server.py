@@ -37,7 +37,7 @@ def rows(server: hs.Server) -> list[int]:
 
 
 def test_a_time_to_wait_is_a_number_of_seconds() -> None:
-    with hs.run(BATCHES, workers=0) as server:
+    with hs.run(BATCHES) as server:
         for call in (server.wait, server.drain, lambda s: server.snapshot(timeout_s=s)):
             for value in ("5", True):
                 with pytest.raises(
@@ -54,8 +54,8 @@ def test_a_time_to_wait_is_a_number_of_seconds() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"workers": -1}, ValueError, "workers=-1 does not lie in 0 … 1024"),
-        ({"workers": 1025}, ValueError, "workers=1025 does not lie in 0 … 1024"),
+        ({"workers": 0}, ValueError, "workers=0 does not lie in 1 … 1024"),
+        ({"workers": 1025}, ValueError, "workers=1025 does not lie in 1 … 1024"),
         ({"workers": 1.0}, TypeError, "workers=1.0 is not an integer"),
         ({"workers": True}, TypeError, "workers=True is not an integer"),
         ({"workers": [1, 2]}, TypeError, "workers=[1, 2] is not an integer"),
@@ -166,16 +166,15 @@ def test_the_error_of_a_module_whose_import_ends_the_process_has_its_last_output
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 def test_an_address_in_use_is_named_and_no_traceback_is_shown(
-    workers: int, module: Path, capfd: pytest.CaptureFixture[str]
+    module: Path, capfd: pytest.CaptureFixture[str]
 ):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         bind = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ServerError, match=f"code 1: bind='{bind}': Address already in use"):
-            hs.run(BATCHES, bind=bind, shm_dir=module / "memory", workers=workers)
+            hs.run(BATCHES, bind=bind, shm_dir=module / "memory")
     assert "Traceback" not in capfd.readouterr().err
 
 

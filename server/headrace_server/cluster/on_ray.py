@@ -147,7 +147,7 @@ def on_ray(
     settings = RunSettings(
         pipelines, workers=workers, partitions=partitions, share=(0, servers), **options
     )
-    partitions = servers * max(1, workers) if partitions is None else partitions
+    partitions = servers * workers if partitions is None else partitions
     share_in(settings.share, partitions)
     if settings.state_dir is None:  # on a node's own disk, which goes with the node
         options = {"durability": "process"} | options
@@ -173,7 +173,7 @@ def on_ray(
         begun=new_snapshot().partition("-")[0],
         keys={} if insecure else _keys(),
     )
-    given = resources or {"CPU": max(1, workers)}
+    given = resources or {"CPU": workers}
     needs = {name: float(amount) for name, amount in given.items()}
     return _started(plan, needs, beside, runtime_env, settings.start_timeout_s)
 

@@ -29,7 +29,7 @@ from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 
 from ..process import relay_messages
 from ..process.channel_server import SPARE, ChannelServer, is_channel
-from ..process.child import LOG_FORMAT, ParentPipe, Pipe, perform
+from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, undivide
 from ..process.refusals import fault_of_message
@@ -64,9 +64,7 @@ class Front:
         self._say = self._sender.say
         others = 2 * config.workers + SPARE  # an owner that ends and its next life may overlap
         sessions = config.max_trainers * config.workers  # a trainer has one with each owner
-        division = divide(
-            others + SPARE + len(config.binds), sessions, enforced=not config.in_process
-        )
+        division = divide(others + SPARE + len(config.binds), sessions)
         if division.sessions < sessions:
             logger.warning(
                 "the limit of open files (%d, RLIMIT_NOFILE) allows connections of %d trainers, "
@@ -384,7 +382,7 @@ def _greeting_in(frames: list[Frame]) -> messages.Hello | HeadraceError | None:
 
 
 def serve(plain: Any, pipe: Pipe) -> None:
-    """Run the front of a server, in a process or a thread of its own, until an order to stop.
+    """Run the front of a server, until an order to stop.
 
     It reads its keys before the server begins.  Where they can not be used, it reports why, and
     ends.
@@ -412,7 +410,7 @@ def serve(plain: Any, pipe: Pipe) -> None:
 
 def main() -> None:
     """Run the process."""
-    pipe = ParentPipe()
+    pipe = Pipe()
     plain = pipe.read_config()
     logging.basicConfig(level=plain["log_level"], format=LOG_FORMAT)
     try:

@@ -252,7 +252,7 @@ def _is_installed(file: str) -> bool:
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
     """Return the module that a file holds.  Loaded once per process, under a name made of its path.
 
-    With ``workers=0`` the program itself may be that module: it is not run again.
+    The program itself may be that module: it is not run again.
     """
     path = os.path.abspath(path)
     program = sys.modules.get("__main__")

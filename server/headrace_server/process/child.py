@@ -27,7 +27,6 @@ import socket
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -75,14 +74,24 @@ def perform(
     handler(*first, **fields)
 
 
-class Pipe(ABC):
-    """The child's end, of which the front or a worker gets orders, and by which it reports."""
+class Pipe:
+    """The child's end: the front or a worker gets orders by it, and reports.
 
-    def __init__(self, connection: Connection) -> None:
-        #: Called from another thread where this life goes on and the next one may begin.
-        self.let_go: Callable[[], None] = lambda: None
-        self._connection = connection
+    Make it first: it takes stdin away from user code that reads.
+    """
+
+    made: ClassVar[bool] = False  # whether this process is a child
+
+    def __init__(self) -> None:
+        Pipe.made = True
+        self._parent = os.getppid()
+        self._connection = Connection(os.dup(0))
         self._reporting = threading.Lock()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        faulthandler.enable()
+        _leave_to_parent()
 
     def read_config(self) -> Any:
         return msgpack.unpackb(self._read(), strict_map_key=False, ext_hook=from_extension)
@@ -104,31 +113,11 @@ class Pipe(ABC):
         while self._connection.poll():
             yield json.loads(self._read())
 
-    @abstractmethod
-    def check_parent(self) -> None:
-        """End this child when its parent is gone, or has ended it, though its socket is open."""
-
     def report(self, event: str, **values: Any) -> None:
         """Report an event to the supervisor."""
         data = json.dumps({"event": event, **values}).encode()
         with self._reporting, contextlib.suppress(OSError):
             self._connection.send_bytes(data)
-
-
-class ParentPipe(Pipe):
-    """The end of a process.  Make it first: it takes stdin away from user code that reads."""
-
-    made: ClassVar[bool] = False  # whether this process is a child
-
-    def __init__(self) -> None:
-        ParentPipe.made = True
-        self._parent = os.getppid()
-        super().__init__(Connection(os.dup(0)))
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        faulthandler.enable()
-        _leave_to_parent()
 
     def check_parent(self) -> None:
         """End this process when its parent is dead though its socket is open.
@@ -154,22 +143,50 @@ class ParentPipe(Pipe):
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
 
-class Child(ABC):
-    """The supervisor's end: one child and its events."""
+class Child:
+    """The supervisor's end of one process: its events, and its last words.
 
-    pid: int
+    OSError where it can not be started; nothing of it is left then.
+    """
 
     def __init__(
-        self, name: str, config: bytes, on_event: Callable[[Any, Mapping[str, Any]], None]
+        self,
+        module: str,
+        name: str,
+        config: bytes,
+        on_event: Callable[[Any, Mapping[str, Any]], None],
+        environment: Mapping[str, str],
+        arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.pidfd = -1  # readable after its end
         self.reason = ""  # why it is dying, as it reported
         self._on_event = on_event
         self._connection, self._end = connection.Pipe()
         self._threads: list[threading.Thread] = []
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unsent.put(config)
+        self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
+        with contextlib.ExitStack() as undo, self._end:
+            undo.callback(self._connection.close)
+            with _blocked(_TO_GROUP):
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    stdin=self._end.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                )
+            undo.push(self._process)  # which closes its pipe and reaps it
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            undo.pop_all()
+        try:
+            for action in (self._send, self._read_events, self._read_output):
+                self._start(action)
+        except RuntimeError as error:  # the system has no thread to spare
+            end([self], 0.0)
+            raise OSError(errno.EAGAIN, str(error)) from None
 
     def _start(self, action: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=action, args=arguments, daemon=True)
@@ -198,10 +215,6 @@ class Child(ABC):
                 self.kill()  # no other thread would read its reports
                 raise
 
-    def words(self, lines: int = 25) -> str:
-        """Return the last lines that it printed."""
-        return ""
-
     def configure(self, config: bytes) -> None:
         """Send the config that it reads after its first one."""
         self._unsent.put(config)
@@ -209,69 +222,6 @@ class Child(ABC):
     def order(self, **values: Any) -> None:
         """Send one order; nothing happens where the child is gone."""
         self._unsent.put(json.dumps(values).encode())
-
-    @abstractmethod
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal that ends it."""
-
-    @abstractmethod
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for the end; return the exit code, None when it still runs after the timeout."""
-
-    def close(self) -> bool:
-        """Join the threads of a child that has died, and close its files; whether all ended."""
-        self._unsent.put(None)
-        end = socket.socket(fileno=self._connection.fileno())
-        with contextlib.suppress(OSError):  # the child's is closed
-            end.shutdown(socket.SHUT_RDWR)  # reports that have come can still be read
-        end.detach()
-        for thread in self._threads:
-            Deadline(_THREADS_S).join(thread)
-        if any(thread.is_alive() for thread in self._threads):
-            return False  # one may wait for our own stderr, and closing under it would wait too
-        self._connection.close()
-        os.close(self.pidfd)
-        return True
-
-
-class ChildProcess(Child):
-    """One process, and its last words.
-
-    OSError where it can not be started; nothing of it is left then.
-    """
-
-    def __init__(
-        self,
-        module: str,
-        name: str,
-        config: bytes,
-        on_event: Callable[[Any, Mapping[str, Any]], None],
-        environment: Mapping[str, str],
-        arguments: Sequence[str] = (),
-    ) -> None:
-        super().__init__(name, config, on_event)
-        self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
-        with contextlib.ExitStack() as undo, self._end:
-            undo.callback(self._connection.close)
-            with _blocked(_TO_GROUP):
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, *arguments],
-                    stdin=self._end.fileno(),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=dict(environment),
-                )
-            undo.push(self._process)  # which closes its pipe and reaps it
-            undo.callback(self._process.kill)
-            self.pid = self._process.pid
-            self.pidfd = os.pidfd_open(self.pid)
-            undo.pop_all()
-        try:
-            for action in (self._send, self._read_events, self._read_output):
-                self._start(action)
-        except RuntimeError as error:  # the system has no thread to spare
-            end([self], 0.0)
-            raise OSError(errno.EAGAIN, str(error)) from None
 
     def _read_output(self) -> None:
         """Read its lines until their end, or until it is dead and they are read."""
@@ -312,10 +262,13 @@ class ChildProcess(Child):
         return "\n".join(last[-lines:])
 
     def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal that ends it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None when it still runs after the timeout."""
+
         def ended(at_most_s: float) -> bool:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(at_most_s)
@@ -325,11 +278,21 @@ class ChildProcess(Child):
         return self._process.returncode
 
     def close(self) -> bool:
-        closed = super().close()
-        if closed:
-            assert self._process.stdout
-            self._process.stdout.close()
-        return closed
+        """Join the threads of a child that has died, and close its files; whether all ended."""
+        self._unsent.put(None)
+        end = socket.socket(fileno=self._connection.fileno())
+        with contextlib.suppress(OSError):  # the child's is closed
+            end.shutdown(socket.SHUT_RDWR)  # reports that have come can still be read
+        end.detach()
+        for thread in self._threads:
+            Deadline(_THREADS_S).join(thread)
+        if any(thread.is_alive() for thread in self._threads):
+            return False  # one may wait for our own stderr, and closing under it would wait too
+        self._connection.close()
+        os.close(self.pidfd)
+        assert self._process.stdout
+        self._process.stdout.close()
+        return True
 
 
 def _leave_to_parent() -> None:

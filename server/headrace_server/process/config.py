@@ -86,7 +86,6 @@ class RunConfig(Limits):
     log_level: int = logging.INFO  # of the front and of trainers, as in that process
     keys: str | None = None  # the directory; only the front reads its files
     python_path: tuple[str, ...] = field(default=())
-    in_process: bool = False  # whether front and worker are threads of the process that started it
 
     @property
     def heartbeat_s(self) -> float:

@@ -89,16 +89,11 @@ class _Limit:
 _LIMIT = _Limit()
 
 
-def divide(others: int, sessions: int, enforced: bool = True) -> Division:
-    """Divide this process's descriptors from now on; call it before the public port is bound.
-
-    Without ``enforced`` the limit of the process stays as it is: it is the user's own.
-    """
+def divide(others: int, sessions: int) -> Division:
+    """Divide this process's descriptors from now on; call it before the public port is bound."""
     hard = _LIMIT.hard
     used = len(os.listdir("/proc/self/fd"))
     division = plan(hard if hard != resource.RLIM_INFINITY else 1 << 20, used, others, sessions)
-    if not enforced:
-        return division
     if _LIMIT.division is None:
         _LIMIT.undivided = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     _LIMIT.division = division

@@ -33,8 +33,6 @@ R = TypeVar("R")
 #: Default number of snapshots of each feed that are kept.
 KEEP_SNAPSHOTS = 20
 _OPTION = "option"
-#: A thread cannot be ended, so none is judged to hang: the longest timeout that there is.
-_LONGEST_S = 86_400
 
 
 def _option(kind: Kind, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
@@ -65,7 +63,7 @@ def options_of(settings: Any) -> tuple[Option, ...]:
 class Limits:
     """Options that each process of a server is given as they are.
 
-    workers: worker processes; with 0 the whole server is threads of this process
+    workers: worker processes
     max_trainers: trainers at once
     max_credits: batches of one worker that a trainer may hold without a commit
     max_messages_per_s: messages of a trainer to one worker in a second, beyond which it is
@@ -76,7 +74,7 @@ class Limits:
       are removed
     """
 
-    workers: int = _integer(1, least=0, most=1024)
+    workers: int = _integer(1, most=1024)
     max_trainers: int = _integer(4096, most=65_536)
     max_credits: int = _integer(64, most=4096)
     max_messages_per_s: int = _integer(50_000, least=100)
@@ -186,17 +184,6 @@ class RunSettings(Limits):
             if os.path.exists(cache) and not os.path.isdir(cache):
                 raise ValueError(f"remote_cache={cache!r} is not a directory")
         return limits
-
-    def for_threads(self) -> RunSettings:
-        """Return these options for a server of threads.  ValueError: one needs processes."""
-        for name in ("worker_timeout_s", "worker_memory_bytes"):
-            value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
-                raise ValueError(
-                    f"{name}={value} bounds a worker process, and with workers=0 there is none: "
-                    f"leave {name} out, or use workers=1"
-                )
-        return replace(self, workers=1, worker_timeout_s=_LONGEST_S)
 
     def refuse_state(self) -> None:
         """Raise ValueError for an option that needs a state directory, which is not given."""

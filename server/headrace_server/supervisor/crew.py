@@ -27,8 +27,7 @@ from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
 from ..pipeline.function_names import to_extension
-from ..process.child import Child, ChildProcess, end, environment
-from ..process.in_thread import InThread
+from ..process.child import Child, end, environment
 from ..process.worker_diary import Entry
 from .asks import FRONT
 from .liveness import Patience, Post, end_of, gets_further, obituary
@@ -140,8 +139,7 @@ class Crew:
 
     def _spawn(self, name: str, module: str, message: Mapping[str, Any]) -> Child:
         config = msgpack.packb(message, default=to_extension)
-        made = InThread if self.starts.config.in_process else ChildProcess
-        child: Child = made(module, name, config, self.on_event, environment())
+        child = Child(module, name, config, self.on_event, environment())
         self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]
         return child
 

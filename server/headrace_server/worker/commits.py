@@ -33,7 +33,6 @@ from ..core.partition_turns import PartitionName
 from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.partition_run import Run
-from ..process.in_thread import ThreadEnded
 from ..state.statedir import SUFFIX, own_partition, partition_path
 from ..state.store import Store
 from .desk import Desk
@@ -65,8 +64,7 @@ class _Gathered:
 class Stores:
     """The open stores, and the commits that earlier processes stored.
 
-    One thread uses them.  Another may call ``let_go`` at any time: then the next life has the
-    files, in the same process, where no lock of a file keeps the two apart.
+    One thread uses them.
     """
 
     directory: str
@@ -78,8 +76,6 @@ class Stores:
 
     def __post_init__(self) -> None:
         self._stores: dict[PartitionName, Store] = {}
-        self._files = threading.RLock()  # held while a file is opened, written or closed
-        self._left = False  # whether they were let go
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
         self._used: dict[PartitionName, list[float]] = {}
         self._rounds: dict[PartitionName, list[Any]] = {}
@@ -101,18 +97,12 @@ class Stores:
         return self._wake_fd
 
     def open(self, name: PartitionName) -> Saved:
-        """Take over a partition's store; return its content.  ThreadEnded once they are let go."""
+        """Take over a partition's store; return its content."""
         path = partition_path(self.directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = own_partition(path)  # it may wait for another process
-        with self._files:
-            if self._left:  # to close the file here would end the lock of the next life
-                raise ThreadEnded
-            self._locks.append(lock)
-            return self._open(name, path, lock)
-
-    def _open(self, name: PartitionName, path: Path, lock: int) -> Saved:
+        self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
         store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun)
         saved = store.load()
@@ -248,12 +238,11 @@ class Stores:
                 self.send(message)
             return
         try:
-            with self._files:
-                store = self._stores.get(name)
-                if store is not None and store.write(changes):
-                    self._record = name, gathered, None
-                elif store is not None:  # else it was let go: no answer says that this is stored
-                    store.submit(*changes, tickets=gathered.messages)
+            store = self._stores[name]
+            if store.write(changes):
+                self._record = name, gathered, None
+            else:
+                store.submit(*changes, tickets=gathered.messages)
         except ServerError as error:
             self.fail(name, error)
 
@@ -334,21 +323,15 @@ class Stores:
     def close(self) -> None:
         """Write gathered changes, and release the files."""
         self.write()
-        self.let_go()
+        stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+        for lock in self._locks:
+            os.close(lock)
+        self._locks.clear()
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
         self._wake_fd = -1
-
-    def let_go(self) -> None:
-        """Release the files for good, once a write that goes on has ended."""
-        with self._files:
-            self._left = True
-            stores, self._stores = self._stores, {}
-            for store in stores.values():
-                store.close()
-            for lock in self._locks:
-                os.close(lock)
-            self._locks.clear()
 
 
 class Commits:

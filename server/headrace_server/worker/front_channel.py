@@ -77,10 +77,6 @@ class FrontChannel:
         """Return the descriptor that is readable when the front has sent a message."""
         return self._channel.fileno()
 
-    def close(self) -> None:
-        """Close the channel to the front."""
-        self._channel.close()
-
     def hear(self) -> None:
         """Take the messages of the front.  FrontGone where it has ended."""
         for header, *frames in self._channel.receive():

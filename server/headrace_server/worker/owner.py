@@ -37,7 +37,6 @@ from headrace_proto.spin import Spin
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
-from ..process.in_thread import ThreadEnded
 from ..process.relay_messages import FROM_OWNER, Began
 from ..process.worker_diary import long_inside
 from .events import Event
@@ -84,7 +83,7 @@ class Owner:
             directory / "workers", [began], _FRONT_S, meanwhile=pipe.check_parent
         )
         self._front = FrontChannel(front)
-        trainers, why = _bound(config.max_trainers, raised=not config.in_process)
+        trainers, why = _bound(config.max_trainers)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
@@ -100,8 +99,6 @@ class Owner:
         )
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
-        pipe.let_go = self._partitions.stores.let_go
-        pipe.check_parent()  # where it was ended before, nothing has called that
         self._switchboard = Switchboard(
             config=config,
             worker=life.worker,
@@ -114,12 +111,9 @@ class Owner:
         self._next_tick = 0.0
         self._numbers = channels.fileno(), self._front.fileno(), pipe.fileno()
         self._poller = select.epoll()
-        self._in_process = config.in_process
-        # A core for each owner, and one more.  A thread that polls would block the trainer's
-        # interpreter.
-        self._spin = Spin(1 if config.in_process else cores() - config.workers + 1)
+        self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one more
         self._checked_s = 0.0  # of the current wait for trainers, spent in checks
-        self._closed = self._released = False
+        self._closed = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._switchboard.begin(begun)
@@ -147,8 +141,7 @@ class Owner:
 
         with self._lock:
             self._open()
-            if not self._in_process:
-                gc.freeze()  # else a full collection stops trainers for 10 to 20 ms
+            gc.freeze()  # else a full collection stops trainers for 10 to 20 ms
             busy = True
             while not switchboard.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
@@ -262,15 +255,13 @@ class Owner:
             self._lock.acquire()
             self._working_since = 0.0
             self._switchboard.deferred = None
-        if self._in_process:  # the next life may have the stores by now
-            self._pipe.check_parent()
         for action, arguments in deferred:
             action(*arguments)
 
     def _attend(self) -> None:
         """Serve trainers while a step takes long, as the porter."""
         try:
-            while not self._released:
+            while True:
                 time.sleep(_LOOK_S)
                 since = self._working_since
                 if not since or time.monotonic() - since < _LATE_S:
@@ -279,15 +270,10 @@ class Owner:
                     self._serve_meanwhile()
                     if self._switchboard.stopping:  # the step may never end
                         self.close()
-                        if self._in_process:
-                            return
                         os._exit(0)
-        except ThreadEnded:
-            return  # the thread of the partitions ends after its step, too
         except BaseException:
             traceback.print_exc()
-            if not self._in_process:
-                os._exit(1)
+            os._exit(1)
 
     def _serve_meanwhile(self) -> None:
         for _ in range(_ROUNDS):
@@ -304,29 +290,15 @@ class Owner:
             self._closed = True
             self._switchboard.reception.close()
 
-    def release(self) -> None:
-        """Close all files, for a process that goes on without this worker."""
-        if self._in_process:
-            with self._lock:
-                self._released = True
-                self._channels.close()
-                self._sessions.close()
-                self._front.close()
-                self._partitions.end()
-                self._poller.close()
-
     def _hear_partition(self, event: Event) -> None:
         with self._lock:
             self._switchboard.hear(event)
 
 
-def _bound(max_trainers: int, raised: bool) -> tuple[int, str]:
-    """Return the bound of trainers, and the reason where it is below the option.
-
-    ``raised``: the limit of this process may be raised for them.
-    """
+def _bound(max_trainers: int) -> tuple[int, str]:
+    """Return the bound of trainers, and the reason where it is below the option."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if raised and soft < hard:
+    if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -81,11 +81,6 @@ class Opener:
             except ImportError as error:  # a named function does not exist
                 raise ServerError(str(error)) from error
 
-    def close(self) -> None:
-        """Close the sources."""
-        for reader in self._readers.values():
-            reader.close()
-
     def _indexed(self, file: DataFile, done: int) -> None:
         at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
         self._diary.at(at)

@@ -294,11 +294,6 @@ class Partitions:
         self.turns.wake(name)
         return self._running.get(name)
 
-    def end(self) -> None:
-        """Leave the stores to the next life, and close the sources."""
-        self.stores.close()
-        self._opener.close()
-
     def used(self, feed: str, partition: int) -> list[float] | None:
         """Return the commits that a partition has stored, see ``Stores.used``."""
         return self.stores.used((feed, partition))

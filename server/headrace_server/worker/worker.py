@@ -7,12 +7,11 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ..pipeline.forks import OwnProcess, let_go_in_children
-from ..process.child import LOG_FORMAT, ParentPipe, Pipe
+from ..process.child import LOG_FORMAT, Pipe
 from ..process.config import RunConfig
 from ..process.worker_diary import Diary
 from .front_channel import FrontGone
@@ -33,13 +32,14 @@ def _bound_memory(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda worker: None) -> None:
-    """Run one life of a worker, in a process or a thread of its own, until an order to stop."""
+def serve(plain: Any, pipe: Pipe) -> None:
+    """Run one life of a worker until an order to stop."""
 
     def passed(feed: str, rows: list[int]) -> None:
         pipe.report("passed", feed=feed, rows=rows)
 
     config = RunConfig.from_plain(plain["run"])
+    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
     life = Life(
         config=config,
         worker=plain["worker"],
@@ -49,31 +49,22 @@ def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda work
         passed=passed,
     )
     worker = Owner(life, pipe, plain["begun"])
-    started(worker)
-    try:
-        with OwnProcess():
-            worker.run()
-        worker.close()
-    finally:
-        worker.release()
+    let_go_in_children(lambda: (pipe.fileno(), *worker.filenos()))
+    with OwnProcess():
+        worker.run()
+    worker.close()
 
 
 def main() -> None:
     """Run the process."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    pipe = ParentPipe()
+    pipe = Pipe()
     plain = pipe.read_config()
     pipe.watch()
-    config = RunConfig.from_plain(plain["run"])
-    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
     limit = plain["memory_bytes"]
     _bound_memory(limit)
-
-    def started(worker: Owner) -> None:
-        let_go_in_children(lambda: (pipe.fileno(), *worker.filenos()))
-
     try:
-        serve(plain, pipe, started)
+        serve(plain, pipe)
     except BaseException as error:
         if isinstance(error, (BrokenPipeError, FrontGone)):
             time.sleep(_ALONE_S)  # the supervisor ends this process too, and gives the reason

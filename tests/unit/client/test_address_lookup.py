@@ -51,7 +51,7 @@ def at(name: Name, host: str, workers: int = 0) -> hs.Server:
     return hs.run(pipeline, workers=workers, partitions=2, bind=name.bound(host))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_is_found_at_the_last_address_of_its_name(name: Name, workers: int):
     with at(name, "127.0.0.3", workers):
         with headrace.connect(name.address, timeout=PATIENCE_S) as feed:

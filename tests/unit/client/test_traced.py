@@ -50,7 +50,7 @@ def connected(
     pipeline: hs.Pipeline, framework: str = "tf", **options: Any
 ) -> Iterator[headrace.Feed]:
     with (
-        hs.run(pipeline, workers=0) as server,
+        hs.run(pipeline) as server,
         headrace.connect(
             server.address, framework=framework, timeout=PATIENCE_S, **options
         ) as feed,

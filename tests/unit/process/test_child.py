@@ -20,14 +20,14 @@ import psutil
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.process.child import _TO_GROUP, ChildProcess, perform
+from headrace_server.process.child import _TO_GROUP, Child, perform
 from tests.children import gone, start_only_one_thread
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
 CHILDREN = '''
 import ctypes, hashlib, multiprocessing, os, signal, subprocess, sys, time
-from headrace_server.process.child import ParentPipe
+from headrace_server.process.child import Pipe
 
 
 def talk(pipe, config):
@@ -46,7 +46,7 @@ def echo(pipe, config):
 
 def watch(pipe, config):
     pipe.watch()
-    pipe.report("ready", made=ParentPipe.made)
+    pipe.report("ready", made=Pipe.made)
     time.sleep(600)
 
 
@@ -133,18 +133,18 @@ if __name__ == "__main__":
             os.kill(os.getpid(), number)
     while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
         time.sleep(0.01)  # it begins when its parent is dead
-    pipe = ParentPipe()
+    pipe = Pipe()
     globals()[sys.argv[1]](pipe, pipe.read_config())
 '''
 
 #: A parent that is killed: it starts a child and tells its number.
 PARENT = """
 import os, sys, time, msgpack
-from headrace_server.process.child import ChildProcess
+from headrace_server.process.child import Child
 def tell(child, event):
     print(child.pid, flush=True)
 words = [sys.argv[1], str(os.getpid())]
-child = ChildProcess("children", "c", msgpack.packb(None), tell, os.environ, words)
+child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
 if sys.argv[1] == "orphan":
     while not child._unsent.empty():
         time.sleep(0.01)
@@ -161,9 +161,9 @@ class Played:
         self.events: list[dict[str, Any]] = []
         self._news = threading.Condition()
         packed = msgpack.packb(config, use_bin_type=True)
-        self.child = ChildProcess("children", name, packed, self._on_event, environment, [name])
+        self.child = Child("children", name, packed, self._on_event, environment, [name])
 
-    def _on_event(self, child: ChildProcess, event: Mapping[str, Any]) -> None:
+    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         with self._news:
             self.events.append(dict(event))
             self._news.notify_all()
@@ -220,7 +220,7 @@ def test_a_child_whose_report_is_not_understood_is_ended(
     raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_value))
 
-    def refuse(self: Played, child: ChildProcess, event: Mapping[str, Any]) -> None:
+    def refuse(self: Played, child: Child, event: Mapping[str, Any]) -> None:
         perform({}, event)
 
     monkeypatch.setattr(Played, "_on_event", refuse)

@@ -47,7 +47,6 @@ RUN = RunConfig(
     starts=(5, 6),
     start=2,
     python_path=("/a", "/b"),
-    in_process=True,
 )
 
 

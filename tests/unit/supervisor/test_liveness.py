@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace_proto.clock import AwakeClock
-from headrace_server.process.child import ChildProcess
+from headrace_server.process.child import Child
 from headrace_server.process.worker_diary import IDLE, STARTING, STEP, Diary
 from headrace_server.supervisor import liveness as module
 from headrace_server.supervisor.liveness import Patience, Post, end_of, gets_further, obituary
@@ -29,7 +29,7 @@ class Place(Post):
         (path / "idler.py").write_text(CODE)
         self.begin()
         environment = {"PYTHONPATH": str(path)}
-        self.child = ChildProcess("idler", self.name, b"", lambda child, event: None, environment)
+        self.child = Child("idler", self.name, b"", lambda child, event: None, environment)
         self.worker = Diary(self.diary_file.path)
 
     def looks(self, since: float, until: float) -> None:
@@ -187,7 +187,7 @@ def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
 def test_an_obituary_has_the_report_of_a_dying_child_or_else_its_last_output(tmp_path: Path):
     (tmp_path / "talker.py").write_text("import sys\nsys.exit('the last line')\n")
     path = {"PYTHONPATH": str(tmp_path)}
-    child = ChildProcess("talker", "c", b"", lambda child, event: None, path)
+    child = Child("talker", "c", b"", lambda child, event: None, path)
     end = end_of(child.wait(PATIENCE_S))
     child.close()
     assert obituary(child, end) == "c ended with exit code 1; its last words were:\nthe last line"

@@ -17,7 +17,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
-from headrace_server.process.child import ChildProcess
+from headrace_server.process.child import Child
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.supervisor import crew
@@ -115,10 +115,10 @@ def test_the_fourth_death_within_the_window_is_the_last(
     """
     supervisor = start()
 
-    def idler(module: str, *rest: Any) -> ChildProcess:
-        return ChildProcess("base64", *rest)
+    def idler(module: str, *rest: Any) -> Child:
+        return Child("base64", *rest)
 
-    monkeypatch.setattr(crew, "ChildProcess", idler)
+    monkeypatch.setattr(crew, "Child", idler)
     for life in range(4):
         eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
         os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGUSR1)
@@ -180,9 +180,9 @@ def test_a_worker_that_can_not_be_started_now_is_started_later(
     def refused(*args: Any) -> Any:
         if refusals:
             raise refusals.pop()
-        return ChildProcess(*args)
+        return Child(*args)
 
-    monkeypatch.setattr(crew, "ChildProcess", refused)
+    monkeypatch.setattr(crew, "Child", refused)
     os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
     eventually(lambda: "worker-0-1" in supervisor.pids())
     assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
@@ -262,9 +262,9 @@ def test_a_worker_that_can_not_be_started_after_a_restart_of_a_feed_is_started_l
     def refused(module: str, name: str, *rest: Any) -> Any:
         if refusals and name == "worker-0-1":
             raise refusals.pop()
-        return ChildProcess(module, name, *rest)
+        return Child(module, name, *rest)
 
-    monkeypatch.setattr(crew, "ChildProcess", refused)
+    monkeypatch.setattr(crew, "Child", refused)
     supervisor.restart("default")
     eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1", "worker-1-1"])
     assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2

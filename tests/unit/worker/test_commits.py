@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,10 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.core.dispatch_effects import Batch, StoreCommit
-from headrace_server.core.stored_state import Change
-from headrace_server.process.in_thread import ThreadEnded
-from headrace_server.state.store import Store
 from headrace_server.worker.commits import Commits
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.state_blocks import StateFlush
-from tests.patience import PATIENCE_S
-from tests.unit.lives import House, Keeping, step
+from tests.unit.lives import House, step
 
 NAME = ("f", 0)
 SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
@@ -93,51 +88,3 @@ def test_a_flush_is_answered_after_the_last_message_of_it(at_work: Open, durable
     commits.flush(NAME, run, StateFlush(0, 5, 6, (), [], True), b"")
     commits.flush(NAME, run, StateFlush(0, 5, 6, (), []), b"")
     assert one.until_sent(1) == [("f", Desk.on_flushed, 5, 6)]
-
-
-def test_stores_that_are_let_go_are_closed_once_the_write_that_goes_on_has_ended(
-    at_work: Open, monkeypatch: pytest.MonkeyPatch
-):
-    """1. A thread writes a commit, and is judged late; 2. the next life sees that commit whole."""
-    one, commits, run = at_work(durable=True, wanted=2, durability="process")
-    writing, may_go_on, let_go = (threading.Event() for _ in range(3))
-    write = Store.write
-
-    def slowly(store: Store, changes: Sequence[Change]) -> bool:
-        writing.set()
-        assert may_go_on.wait(PATIENCE_S)
-        return not let_go.is_set() and write(store, changes)
-
-    def judge() -> None:
-        one.stores.let_go()
-        let_go.set()
-
-    monkeypatch.setattr(Store, "write", slowly)
-    save(commits, run, 0, token=7)
-    threads = [threading.Thread(target=target) for target in (one.stores.write, judge)]
-    threads[0].start()
-    assert writing.wait(PATIENCE_S)
-    threads[1].start()
-    assert not let_go.wait(0.05), "the write goes on"
-    may_go_on.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert let_go.is_set()
-    there = Keeping(Path(one.stores.directory), "process")
-    assert there.stores.open(NAME).tokens == [7]
-    there.stores.close()
-
-
-def test_a_life_that_has_let_its_stores_go_writes_answers_and_opens_nothing(at_work: Open):
-    """The next life is of the same process, so no lock keeps the two apart."""
-    one, commits, run = at_work(durable=True, wanted=2, durability="process")
-    save(commits, run, 0, token=7)
-    one.stores.let_go()
-    there = Keeping(Path(one.stores.directory), "process")
-    assert there.stores.open(NAME).tokens == []
-    assert one.write() == [] and one.sent == []
-    with pytest.raises(ThreadEnded):
-        one.stores.open(NAME)
-    one.stores.close()
-    assert there.stores.open((NAME[0], 1)).tokens == []
-    there.stores.close()

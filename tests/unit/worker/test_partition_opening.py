@@ -36,7 +36,6 @@ def house(tmp_path: Path) -> Iterator[Open]:
     yield open_
     for one in houses:
         one.stores.close()
-        one.opener.close()
 
 
 def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.MonkeyPatch):

@@ -66,7 +66,7 @@ def test_two_batches_of_lanes_are_announced_at_once_where_several_are_wanted(
         partitions.work(turn)
         made.append(sum(event[1] is Desk.on_made for event in sent))
     assert [count for count in made if count] == together
-    partitions.end()
+    partitions.stores.close()
 
 
 def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path):
@@ -80,7 +80,7 @@ def test_a_read_that_fails_while_a_claim_is_judged_ends_its_feed(tmp_path: Path)
     feed_of, call, code, text = sent[-1]
     assert (feed_of, call, code) == ("f", Desk.fail, "data") and "has no steps" in text
     assert partitions.turn() is None
-    partitions.end()
+    partitions.stores.close()
 
 
 def test_the_place_of_a_close_that_waits_for_a_claimed_batch_is_stored_before_later_batches_go_out(
@@ -98,12 +98,11 @@ def test_the_place_of_a_close_that_waits_for_a_claimed_batch_is_stored_before_la
     partitions.close("f", cancel=False)
     first = made(partitions, sent)
     assert 13 <= len(first) < 100
-    partitions.stores.let_go()
     monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
     again, sent = opened(declaration, tmp_path, life=1)
     assert made(again, sent) == first
-    partitions.end()
-    again.end()
+    partitions.stores.close()
+    again.stores.close()
 
 
 def made(partitions: Partitions, sent: list[Any]) -> list[tuple[int, int]]:
@@ -129,7 +128,7 @@ def test_batches_gather_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pyt
         if sum(made) == 4:
             break
     assert [count for count in made if count] == [2, 2]
-    partitions.end()
+    partitions.stores.close()
 
 
 def test_an_endless_partition_that_ends_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -139,4 +138,4 @@ def test_an_endless_partition_that_ends_is_logged(tmp_path: Path, caplog: pytest
     assert made(partitions, sent) == []
     (text,) = caplog.messages
     assert text.startswith("partition 0 of feed 'f' ends: 1000 epochs in a row made no batch")
-    partitions.end()
+    partitions.stores.close()
