@@ -1,6 +1,6 @@
 """Whether a headrace server answers, for a container's healthcheck: exit code 0 or 1, and a line.
 
-    python healthy.py http://127.0.0.1:9464/healthz     front and workers have answered
+    python healthy.py http://127.0.0.1:9464/healthz     they answer, and can store
     python healthy.py http://127.0.0.1:9464/readyz      and every feed is open, or has ended
     python healthy.py tcp://127.0.0.1:5557              a socket of ZeroMQ greets
 

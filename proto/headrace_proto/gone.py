@@ -35,6 +35,7 @@ GONE: Final[Mapping[str, str]] = {
     "connect(group=)": "broadcast the batches of one trainer to the others of its group",
     "connect(placement=)": "order='any' takes each batch as soon as it is ready",
     "connect(members=)": "broadcast the batches of one trainer to the others of its group",
+    "headrace top": "`headrace status --watch` shows the status again each second",
 }
 
 #: Arguments of tf.contrib.training that no function has here.

@@ -7,10 +7,13 @@ written there.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
+from headrace_server.cli import main
 from headrace_server.cli.keygen import _write
 from headrace_server.core.stored_state import Change
 from headrace_server.files.durable_file import write_durably
@@ -37,6 +41,7 @@ from headrace_server.state.snapshots import Shelf
 from headrace_server.state.statedir import StateDirectory
 from headrace_server.state.store import Store
 from headrace_server.worker.sessions import SessionTable
+from tests.patience import eventually
 from tests.unit.changes import Example, examples_of
 
 PAGE = 4096
@@ -47,7 +52,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file system without room for one more byte; names it still has room for."""
     disk = tmp_path_factory.mktemp("disk")
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
@@ -184,3 +189,38 @@ def test_a_directory_for_indexes_and_a_run_directory_name_the_place_without_inod
             RunDirectory(str(place))
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
+    disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1. The disk fills up while nobody trains, so no commit fails.  2. Something is deleted."""
+    pipeline = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
+    state, ballast = disk / "state", disk / "ballast"
+    with hs.run(pipeline, state_dir=state, durability="process", http="127.0.0.1:0") as server:
+
+        def page(path: str) -> tuple[int, str]:
+            try:
+                with urllib.request.urlopen(f"{server.http_address}{path}", timeout=60) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        assert page("/healthz") == (200, "serving\n")
+        try:
+            with open(ballast, "wb", buffering=0) as out, contextlib.suppress(OSError):
+                while True:
+                    out.write(bytes(PAGE))
+            eventually(lambda: page("/healthz")[0] == 503)
+            text = page("/healthz")[1]
+            assert f"the disk of state_dir='{state}' is full (0 bytes are free" in text
+            assert page("/livez")[0] == page("/readyz")[0] == 200
+            assert "headrace_state_fault 1.0\n" in page("/metrics")[1]
+            feed = json.loads(page("/status.json")[1])["feeds"]["default"]
+            assert feed["verdict"]["level"] == "bad" and "is full" in feed["verdict"]["text"]
+            assert main(["status", "--http", server.http_address or ""]) == 1
+            assert "is full (0 bytes are free" in capsys.readouterr().out
+        finally:
+            ballast.unlink()
+        eventually(lambda: page("/healthz")[0] == 200)

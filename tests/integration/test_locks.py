@@ -6,7 +6,6 @@ Real servers, trainers and hostile peers.  One server serves the tests that leav
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import re
@@ -35,7 +34,6 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
-from headrace_server.front import keyring
 from headrace_server.front.front import Front
 from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
@@ -459,19 +457,6 @@ def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(tmp_path:
     (tmp_path / "server/server.secret").chmod(0o600)
     with hs.run(numbers(), resume=token, **options) as server:
         assert some_rows(server.address, str(tmp_path / "alice"), ROWS) == ROWS
-
-
-def test_a_secret_that_the_system_does_not_let_the_front_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    make_keys(tmp_path)
-
-    def refuse(path: Path) -> str:
-        raise PermissionError(errno.EACCES, "Permission denied", path)
-
-    monkeypatch.setattr(keyring, "_read", refuse)
-    with pytest.raises(PermissionError, match=r"\[Errno 13\] Permission denied: '\S+\.secret'$"):
-        serving(numbers(), keys=tmp_path / "server")
 
 
 # Texts and pages

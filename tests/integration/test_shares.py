@@ -32,7 +32,7 @@ def numbers(count: int = 120) -> hs.Pipeline:
 
 @contextlib.contextmanager
 def shared(
-    pipeline: Any, workers: int = 0, partitions: int = 5, **options: Any
+    pipeline: Any, workers: int = 1, partitions: int = 5, **options: Any
 ) -> Iterator[list[hs.Server]]:
     """Two servers with a share each."""
     with contextlib.ExitStack() as running:

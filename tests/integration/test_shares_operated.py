@@ -62,7 +62,7 @@ def test_any_server_shows_all_and_the_one_that_is_away(
                 assert trainer["batches"] >= 7 and trainer["awaited_s"].keys() == {"0/2", "1/2"}
             code, text = status(servers[0])
             assert code == 0 and f"1/2    {away}  open" in text
-            assert main(["top", "--once", "--all", "--http", away]) == 0
+            assert main(["status", "--all", "--http", away]) == 0
             assert "0/2" in capsys.readouterr().out
             with urllib.request.urlopen(f"{away}/metrics?all=1") as answer:
                 assert 'headrace_share_up{share="0/2"} 1' in answer.read().decode()

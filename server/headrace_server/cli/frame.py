@@ -92,7 +92,6 @@ COMMANDS = {
     "bench": "measure how fast a running feed delivers batches",
     "keygen": "make keys, with which a server lets in only its trainers",
     "status": "show the state of a server and its bottleneck",
-    "top": "show the status continuously",
     "inspect": "show where a sequence is and which trainer has it",
     "drain": "stop a server once its trainers have committed",
     "end": "close a feed for good: loops end after the rows already read",

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from ..process.option import Option
 from ..process.statuses import ServerStatus, described_batches
 from ..watch.http import read_token
 from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
+from ..watch.verdict import store_faults
 from ..watch.watch import every
 from . import exits
 from .frame import with_options
@@ -130,6 +133,8 @@ def _url(given: str) -> str:
 _LOOK_S = 0.3
 #: Interval of the lines on what a drain waits for.
 _SAY_S = 2.0
+_WATCH_S = 1.0
+_CLEAR = "\x1b[H\x1b[2J"
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S, least=1)
 
@@ -304,13 +309,37 @@ def _example(answer: Any, example: Any) -> str:
     return f"{head}, {state}, {where}"
 
 
-@with_options(SERVERS, ALL, JSON)
+@with_options(SERVERS, ALL, JSON, Option("watch", "flag", default=False))
 def status(options: Namespace) -> int:
     """Show the state of a server and its bottleneck.  The exit code is 1 where the server
-    or one of its feeds has failed.  Several servers are shown one after the other, in JSON
-    by their URL.  With --all they are shown as one, and by share; the exit code is 1 while
-    one is away.
+    or one of its feeds has failed, or nothing can be committed.  Several servers are shown one
+    after the other, in JSON by their URL.  With --all they are shown as one, and by share; the exit
+    code is 1 while one is away.
+
+    watch: show it again each second until Ctrl-C
     """
+    if not options.watch:
+        text, faults, code = _seen(options)
+        if text:
+            print(text)
+        if faults:
+            raise ServerError(faults)
+        return code
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                text, faults, _ = _seen(options)
+            except ServerError as error:  # it may come back
+                text, faults = "", str(error)
+            print(
+                _CLEAR * sys.stdout.isatty() + "\n".join(filter(None, (text, faults))), flush=True
+            )
+            time.sleep(_WATCH_S)
+    return exits.WELL
+
+
+def _seen(options: Namespace) -> tuple[str, str, int]:
+    """Return the statuses as a text, the servers that gave none, and the exit code."""
     servers, faults = askers(options), ""
     if options.all:
         found = {"": status_of_all(servers)}
@@ -318,19 +347,20 @@ def status(options: Namespace) -> int:
         seen, faults = _answers(servers, HttpClient.status)
         found = {asker.url: one for asker, one in seen.items()}
     several = len(servers) > 1 and not options.all
-    if options.json and found:
-        print(json.dumps(found if several else next(iter(found.values()))))
-    elif not options.json:
-        for url, one in found.items():
-            painted = "\n".join(lines(one))
-            print(f"{url}\n{painted}\n" if several else painted)
-    if faults:
-        raise ServerError(faults)
-    return exits.FAILED if any(map(_has_failed, found.values())) else exits.WELL
+    if options.json:
+        text = json.dumps(found if several else next(iter(found.values()))) if found else ""
+    else:
+        color = options.watch and sys.stdout.isatty()
+        painted = {url: "\n".join(lines(one, color)) for url, one in found.items()}
+        text = "\n".join(f"{url}\n{one}\n" if several else one for url, one in painted.items())
+    failed = any(map(_has_failed, found.values()))
+    return text, faults, exits.FAILED if failed else exits.WELL
 
 
 def _has_failed(status: ServerStatus) -> bool:
     """Return whether a server, one of its feeds or one of all servers has failed."""
+    if store_faults(status):
+        return True
     feeds = status["feeds"].values()
     states = {one["state"] for feed in feeds for one in (feed, *feed["shares"])}
     return status["state"] == "failed" or bool({"failed", "away"} & states)

@@ -1,4 +1,4 @@
-"""A status as lines for a terminal, which ``status`` and ``top`` print.
+"""A status as lines for a terminal, which ``status`` prints.
 
 speech  ● Trainers wait 41 % of their time: …
   examples ─ 812/s ─► stages ─ 812/s ─► sequences ─ 1,204/s ─► slab ─ 9.1 MiB/s ─► …
@@ -31,6 +31,8 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
     painted = [_head(status)]
     if status["why"]:
         painted += ["", shown(status["why"])]
+    if status["disk"] is not None and status["disk"]["fault"]:
+        painted += ["", shown(status["disk"]["fault"])]
     for name, feed in status["feeds"].items():
         painted += ["", *_feed(name, feed, color)]
     if status["workers"]:
@@ -43,6 +45,8 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
 
 def _head(status: statuses.ServerStatus) -> str:
     parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
+    if (disk := status["disk"]) is not None:
+        parts.append(f"{size(disk['free_bytes'])} free for state")
     refused = sum(status["access"]["refused"].values())
     if refused:
         parts.append(f"{count(refused)} connections or messages refused")

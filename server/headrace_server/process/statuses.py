@@ -85,6 +85,10 @@ def _classes(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**counts, "changes": changes} if changes else counts
 
 
+def _fullest(values: Sequence[DiskStatus]) -> DiskStatus:
+    return min(values, key=itemgetter("free_bytes"))
+
+
 def _all(values: Sequence[Sequence[Any]]) -> list[Any]:
     return [*chain.from_iterable(values)]
 
@@ -343,6 +347,18 @@ class EventStatus(TypedDict):
     text: str
 
 
+class DiskStatus(TypedDict):
+    """The disk of the state directory.
+
+    state_free_bytes: Room on the disk of the state directory.
+    state_fault: 1 where no file can be written to the state directory, else 0.
+    """
+
+    path: str
+    free_bytes: Annotated[int, "state_free_bytes"]
+    fault: str
+
+
 class SeenServer(TypedDict):
     """The status of its server that a supervisor knows."""
 
@@ -353,6 +369,7 @@ class SeenServer(TypedDict):
     feeds: Annotated[dict[str, FeedStatus], _feeds]
     workers: Annotated[list[WorkerStatus], _once(WorkerStatus, "worker")]
     draining: Annotated[bool, any, "draining"]
+    disk: Annotated[DiskStatus | None, _known(_fullest)]  # None without a state directory
     events: Annotated[list[EventStatus], _newest]
 
 

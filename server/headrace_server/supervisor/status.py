@@ -11,6 +11,7 @@ and appears once.  ``process/statuses.py`` says how each field is joined.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,8 +19,11 @@ from typing import Any
 from headrace_proto import __version__
 
 from ..process.config import FeedConfig, RunConfig
-from ..process.statuses import EventStatus, PipelineStatus, SeenServer, joined
+from ..process.statuses import DiskStatus, EventStatus, PipelineStatus, SeenServer, joined
 from .liveness import Post
+
+#: A start writes some small files, and the snapshot of a feed; with less room than this it fails.
+_LEAST_BYTES = 1024**2
 
 
 def overview(
@@ -27,6 +31,7 @@ def overview(
     answers: Sequence[Mapping[str, Any]],
     posts: Sequence[Post],
     quarantined: Mapping[str, int],
+    disk: DiskStatus | None = None,
     draining: bool = False,
     events: Iterable[EventStatus] = (),
 ) -> SeenServer:
@@ -57,9 +62,30 @@ def overview(
         ],
         "share": list(config.share),
         "draining": draining,
+        "disk": disk,
         "events": list(events),
     }
     return joined(SeenServer, [*answers, known])
+
+
+def disk_of(directory: str | None) -> DiskStatus | None:
+    """Return the room for the files of a state directory, and why none can be written there."""
+    if directory is None:
+        return None
+    fault, free = "", 0
+    try:
+        found = os.statvfs(directory)
+        free = found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
+        if found.f_flag & os.ST_RDONLY:
+            fault = f"the disk of state_dir={directory!r} is read-only: mount it for writing"
+        elif free < _LEAST_BYTES:
+            fault = (
+                f"the disk of state_dir={directory!r} is full ({free} bytes are free, and a start "
+                f"needs {_LEAST_BYTES}): make room there"
+            )
+    except OSError as error:
+        fault = f"state_dir={directory!r} can not be used: {error.strerror}"
+    return {"path": directory, "free_bytes": free, "fault": fault}
 
 
 def _pipeline(feed: FeedConfig) -> PipelineStatus:

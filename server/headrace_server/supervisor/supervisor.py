@@ -44,7 +44,7 @@ from .feeds import Feeds
 from .liveness import Patience, Post
 from .snapshot_requests import SnapshotRequests
 from .starts import Starts
-from .status import overview
+from .status import disk_of, overview
 
 logger = logging.getLogger("headrace.server")
 
@@ -272,11 +272,12 @@ class Supervisor:
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
         answers = self._stats(timeout_s)
+        disk = disk_of(self._config.state_directory)
         with self._lock:
             left_out = self._feeds.quarantine.left_out
             quarantined = {name: len(left_out(name)) for name in self.feeds}
             posts, events = self._crew.posts, self._feeds.events
-            return overview(self._config, answers, posts, quarantined, self.draining, events)
+            return overview(self._config, answers, posts, quarantined, disk, self.draining, events)
 
     def access(self) -> dict[str, Any]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""

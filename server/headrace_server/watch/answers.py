@@ -1,9 +1,11 @@
 """The answers to requests of HTTP, without sockets: a request comes, a response goes.
 
-    GET /  /metrics[?all=1]  /status.json[?all=1]  /history.json[?since=]
-    GET /healthz  /readyz[?feed=]
+    GET /  /metrics[?all=1]  /status.json[?all=1]
+    GET /livez  /healthz  /readyz[?feed=]
     GET /inspect?key=[&feed=]
     POST /drain  /snapshot[?feed=&name=&whole=1]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
+
+No request has a body: one that comes with a body is refused, and changes nothing.
 
 Every peer that reaches the port may read.  Only a peer that could as well send a signal may change
 something: one on this machine, or one that knows the token where there is one.  A web page that a
@@ -24,7 +26,6 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,9 +37,10 @@ from urllib.parse import parse_qs, urlsplit
 from headrace_proto.errors import HeadraceError, UnknownFeed
 from headrace_proto.token import SNAPSHOT
 
+from ..files.extras import require
 from ..process.statuses import ServerStatus
 from .http_client import HEADER
-from .metrics import CONTENT_TYPE, exposition
+from .verdict import store_faults
 from .watch import Watch
 
 _LONGEST_KEY = 4096
@@ -84,10 +86,10 @@ class Answers:
         self._get: dict[str, Callable[[_Query], Response]] = {
             "/": self._page,
             "/metrics": self._metrics,
+            "/livez": self._lives,
             "/healthz": self._health,
             "/readyz": self._ready,
             "/status.json": lambda query: _json(self._seen(query)),
-            "/history.json": self._history,
             "/inspect": self._inspect,
         }
         self._post: dict[str, Callable[[_Query], Response]] = {
@@ -110,12 +112,17 @@ class Answers:
         if self._local and request.headers.get("host") and not _names_here(request):
             return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
         try:
-            parts = urlsplit(request.target)
+            parts = urlsplit(request.target if request.target.startswith("/") else "[")
         except ValueError:
             raise _Wrong("the target of the request is no path") from None
         changes = request.method == "POST"
         if not changes and request.method not in ("GET", "HEAD"):
             return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
+        if (
+            request.headers.get("content-length", "0") != "0"
+            or "transfer-encoding" in request.headers
+        ):
+            raise _Wrong(f"{request.method} {parts.path:.80} takes no body: send none")
         method = (self._post if changes else self._get).get(parts.path)
         if method is None and changes:
             status = 405 if parts.path in self._get else 404
@@ -131,16 +138,24 @@ class Answers:
         return Response(200, page(), "text/html; charset=utf-8", policy)
 
     def _metrics(self, query: _Query) -> Response:
-        return Response(200, exposition(self._seen(query)).encode(), CONTENT_TYPE)
+        require("prometheus_client", "server", "/metrics")
+        from .metrics import CONTENT_TYPE, exposition
+
+        return Response(200, exposition(self._seen(query)), CONTENT_TYPE)
 
     def _seen(self, query: _Query) -> ServerStatus:
         """Return the status of this server, or of all servers of its feeds."""
         return self._watch.every() if query.get("all") == "1" else self._watch.status()
 
-    def _health(self, query: _Query) -> Response:
+    def _lives(self, query: _Query) -> Response:
         status = self._watch.status()
         alive = status["state"] != "failed"
         return _text(200 if alive else 503, status["state"] if alive else status["why"])
+
+    def _health(self, query: _Query) -> Response:
+        status = self._watch.status()
+        faults = store_faults(status)
+        return _text(503, "; ".join(faults)) if faults else self._lives(query)
 
     def _ready(self, query: _Query) -> Response:
         status = self._watch.status()
@@ -157,15 +172,6 @@ class Answers:
         if lacking:
             return _text(503, ", ".join(f"{name} is {state}" for name, state in lacking.items()))
         return _text(200, "ready")
-
-    def _history(self, query: _Query) -> Response:
-        try:
-            since = float(query.get("since") or 0)
-        except ValueError:
-            since = math.nan
-        if math.isnan(since):
-            raise _Wrong("since is a time in seconds")
-        return _json({"points": self._watch.history.points(since)})
 
     def _inspect(self, query: _Query) -> Response:
         key = query.get("key", "").encode(errors="surrogateescape")

@@ -1,30 +1,29 @@
 """HTTP on a few threads: requests are bounded in size, in time and in number.
 
-    accept ─► one of 16 threads ─► head (16 KiB, 5 s) ─► answer ─► sent (10 s) ─► closed
+    accept ─► one of 16 threads ─► head (16 KiB) ─► answer ─► sent ─► closed
 
-One request a connection, and no body is read.  A peer that sends more, sends it too slowly or sends
-nonsense gets an error, or is cut off.  When all threads are taken, a new connection cuts off the
-one whose peer the server has waited for longest, so slow peers do not block others.  No thread of
-a feed waits for one of these.
+One request a connection.  A peer that sends more, sends it too slowly or sends nonsense gets an
+error, or is cut off.  When all threads are taken, a new connection cuts off the one whose peer the
+server has waited for longest, so slow peers do not block others.  No thread of a feed waits for one
+of these.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http
-import http.client
 import io
 import logging
 import os
 import socket
+import socketserver
 import threading
 import time
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__
 from headrace_proto.address import ranged
-from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
@@ -41,18 +40,24 @@ logger = logging.getLogger("headrace.http")
 
 _THREADS = 16
 _HEAD_BYTES = 16 * 1024
-_HEAD_END = b"\r\n\r\n"
-_HEAD_S = 5.0
-_SEND_S = 10.0
+#: Maximum time for a peer to send its request, or to take the answer and close.
+_PEER_S = 10.0
 #: Maximum wait of a new connection for a thread.
 _TURN_S = 2.0
 #: A peer that the server has waited for less long than this is not cut off for a new one: most
 #: requests are there within a millisecond, and many may come at once.
 _PATIENCE_S = 0.05
-#: Maximum wait for a peer to close its end after the answer was sent.
-_FINISH_S = 1.0
+#: Interval at which slow peers are looked for.
+_LOOK_S = 0.1
 _CLOSE_S = 15.0
 _SHORTEST_TOKEN = 16
+_HEADERS = {
+    "Connection": "close",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 class HttpService:
@@ -61,29 +66,24 @@ class HttpService:
     def __init__(self, options: HttpOptions) -> None:
         host, port, token = options.host, options.port, options.token
         share, peers = options.share, options.peers
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            family, place = found[0], found[4]
-            self._socket = socket.create_server(place[:2], family=family, backlog=64)
-        except (OSError, UnicodeError) as error:
-            # create_server appends the address, which the error has already.
-            text = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
-            raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
-        bound = self._socket.getsockname()
-        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{host}:{bound[1]}"
         self._watch = Watch(share, peers)
         #: The other servers of the feed.
         self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
-        self._answers = Answers(self._watch, is_here(bound[0]), token)
-        self._turns = threading.BoundedSemaphore(_THREADS)
-        self._closing = False
-        self._open: dict[socket.socket, threading.Thread] = {}
-        #: Open connections whose peer must send or read something, and since when; oldest first.
-        self._slow: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
-        self._acceptor = threading.Thread(target=self._accept, name="headrace-http", daemon=True)
-        self._acceptor.start()
+        try:
+            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            answers = Answers(self._watch, is_here(str(place[0])), token)
+            self._listener = _Listener(family, place, answers)
+        except (OSError, UnicodeError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
+        bound = self._listener.socket.getsockname()
+        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.address = f"http://{host}:{bound[1]}"
+        serve = self._listener.serve_forever
+        self._thread = threading.Thread(
+            target=serve, args=(_LOOK_S,), name="headrace-http", daemon=True
+        )
+        self._thread.start()
 
     def watch(self, server: Supervisor) -> None:
         """Watch this server from now on."""
@@ -95,140 +95,158 @@ class HttpService:
 
     def close(self) -> None:
         """End all connections and threads."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # by which accept returns
-        self._acceptor.join(_CLOSE_S)
-        self._socket.close()
-        for thread in list(self._open.values()):
-            thread.join(_CLOSE_S)
+        self._listener.shutdown()
+        self._thread.join(_CLOSE_S)
+        self._listener.end()
         self._watch.end()
 
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                connection, peer = self._socket.accept()
-            except OSError:
-                if not self._closing:
-                    time.sleep(0.1)  # such as: no file descriptors are left
-                continue
-            if self._closing or not Deadline(_TURN_S).wait(self._take_turn):
-                connection.close()
-                continue
-            name = "headrace-http-one"
-            thread = threading.Thread(
-                target=self._serve, args=(connection, peer[0]), name=name, daemon=True
-            )
-            with self._lock:
-                self._open[connection] = thread
-                self._slow[connection] = time.monotonic()
-            try:
-                thread.start()
-            except RuntimeError as error:  # the limit of processes is reached
-                logger.warning("a request from %s is not answered: %s", peer[0], error)
-                self._end(connection)
 
-    def _take_turn(self, at_most_s: float) -> bool:
-        """Return whether a thread is free for a new connection; if none is, end the slowest one."""
-        if self._turns.acquire(blocking=False):
-            return True
+class _Listener(socketserver.ThreadingTCPServer):
+    """Accepts connections, and gives each a thread while there are some."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, family: socket.AddressFamily, place: Any, answers: Answers) -> None:
+        self.address_family = family
+        self.answers = answers
+        self._turns = threading.BoundedSemaphore(_THREADS)
+        #: Connections whose peer must send or read something, and since when; oldest first.
+        self._slow: dict[socket.socket, float] = {}
+        self._answering: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        super().__init__(place[:2], _Handler)
+
+    def waits(self, connection: socket.socket, for_peer: bool) -> None:
+        """Note whether a connection waits for its peer, or for the server."""
+        with self._lock:
+            self._slow.pop(connection, None)
+            self._answering.add(connection)
+            if for_peer:
+                self._slow[connection] = time.monotonic()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:  # such as: no file descriptors are left
+            time.sleep(_LOOK_S)
+            raise
+
+    def service_actions(self) -> None:
+        self._end_slowest(_PEER_S)
+
+    def _end_slowest(self, longer_than_s: float) -> None:
+        """End the connection that has waited longest for its peer, if it was so long."""
         with self._lock:
             slowest, since = next(iter(self._slow.items()), (None, 0.0))
-            if slowest is not None and time.monotonic() - since >= _PATIENCE_S:
+            if slowest is not None and time.monotonic() - since >= longer_than_s:
                 del self._slow[slowest]
                 with contextlib.suppress(OSError):
                     slowest.shutdown(socket.SHUT_RDWR)
-        return self._turns.acquire(timeout=min(at_most_s, _PATIENCE_S))
 
-    def _serve(self, connection: socket.socket, peer: str) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                head = _read(connection, _HEAD_S, mark=_HEAD_END)
-                with self._lock:
-                    self._slow.pop(connection, None)
-                response, with_body = self._respond(head, peer)
-                with self._lock:
-                    self._slow[connection] = time.monotonic()
-                connection.settimeout(_SEND_S)
-                connection.sendall(_wire(response, with_body))
-                connection.shutdown(socket.SHUT_WR)
-                # A close with unread bytes of the peer would cut off the answer.
-                _read(connection, _FINISH_S)
-        finally:
-            self._end(connection)
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether a thread is free for a new connection; if none is, end the slowest."""
+        until = time.monotonic() + _TURN_S
+        while not self._turns.acquire(timeout=_PATIENCE_S):
+            if time.monotonic() > until:
+                return False
+            self._end_slowest(_PATIENCE_S)
+        self.waits(request, for_peer=True)
+        return True
 
-    def _end(self, connection: socket.socket) -> None:
+    def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.pop(connection, None)
-            self._slow.pop(connection, None)
-            connection.close()
-        self._turns.release()
+            had_turn = request in self._answering
+            self._slow.pop(request, None)
+            self._answering.discard(request)
+            request.close()
+        if had_turn:
+            self._turns.release()
 
-    def _respond(self, head: bytes, peer: str) -> tuple[Response, bool]:
-        request = _parsed(head, peer)
-        if request is None:
-            return Response(400, b"this is no request that can be read\n"), True
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what happened: a peer that goes away is no fault of the server."""
+        logger.debug("a request from %s has no answer", client_address[0], exc_info=True)
+
+    def end(self) -> None:
+        """Close the port, and end all connections."""
+        with self._lock:
+            for connection in self._answering:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+
+
+class _Head(io.RawIOBase):
+    """The bytes that a peer sends, up to a number."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._left = _HEAD_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= n
+        if not self._left:
+            raise OSError(f"the head of a request is longer than {_HEAD_BYTES} bytes")
+        return n
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, which is one request."""
+
+    server: _Listener
+    protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # of a line that can not be read: its answer has a head
+    server_version = f"headrace/{__version__}"
+    sys_version = ""
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(message)s\n"
+    timeout = _PEER_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Head(self.connection))
+
+    def handle(self) -> None:
+        self.handle_one_request()
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            # A close with unread bytes of the peer would cut off the answer.
+            while self.connection.recv(4096):
+                pass
+
+    def do_GET(self) -> None:
+        """Answer any request."""
+        self.server.waits(self.connection, for_peer=False)
+        headers = {k.lower(): ", ".join(self.headers.get_all(k, ())) for k in self.headers}
+        request = HttpRequest(self.command, self.path, headers, self.client_address[0])
         try:
-            return self._answers.answer(request), request.method != "HEAD"
+            response = self.server.answers.answer(request)
         except Exception:
             logger.exception("%s %.200s could not be answered", request.method, request.target)
-            return Response(500, b"that could not be answered; the server's log says why\n"), True
+            response = Response(500, b"that could not be answered; the server's log says why\n")
+        self.server.waits(self.connection, for_peer=True)
+        self.send_response(response.status)
+        length = {"Content-Type": response.kind, "Content-Length": str(len(response.body))}
+        for name, value in {**length, **response.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
 
+    do_HEAD = do_POST = do_GET
 
-def _read(connection: socket.socket, within_s: float, mark: bytes | None = None) -> bytes:
-    """Read until the mark or the end has come, or it is too much or too late."""
-    data = bytearray()
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
-    def ended(at_most_s: float) -> bool:
-        connection.settimeout(at_most_s)
-        try:
-            part = connection.recv(4096)
-        except (TimeoutError, BlockingIOError):
-            return False
-        data.extend(part)
-        return not part or len(data) >= _HEAD_BYTES or (mark is not None and mark in data)
-
-    Deadline(within_s).wait(ended)
-    return bytes(data)
-
-
-def _parsed(head: bytes, peer: str) -> HttpRequest | None:
-    """Return the request; None where its head is not whole, or no head of a request."""
-    line, _, rest = head.partition(b"\r\n")
-    if _HEAD_END not in head:
-        return None
-    try:
-        method, target, version = line.decode("ascii").split(" ")
-        parsed = http.client.parse_headers(io.BytesIO(rest))
-    except (ValueError, http.client.HTTPException):
-        return None
-    if not version.startswith("HTTP/1.") or not target.startswith("/"):
-        return None
-    return HttpRequest(method, target, {k.lower(): str(v) for k, v in parsed.items()}, peer)
-
-
-def _wire(response: Response, with_body: bool) -> bytes:
-    headers = {
-        "Server": f"headrace/{__version__}",
-        "Content-Type": response.kind,
-        "Content-Length": str(len(response.body)),
-        "Connection": "close",
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        **response.headers,
-    }
-    status = http.HTTPStatus(response.status)
-    lines = [f"HTTP/1.1 {status} {status.phrase}", *(f"{k}: {v}" for k, v in headers.items())]
-    head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
-    return head + response.body if with_body else head
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug(format, *args)
 
 
 @dataclass(frozen=True, slots=True)

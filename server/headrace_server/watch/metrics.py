@@ -8,12 +8,6 @@
 
 A metric that has a label for each trainer, bucket, class or reason has at most ``MOST`` of them.
 Further ones are added up under ``other``, but for trainers, which are left out.
-
-``exposition`` gives all of them in the text format of Prometheus, version 0.0.4:
-
-    # HELP name text          in help: \\ and line feed are escaped
-    # TYPE name counter
-    name{label="value"} 1     in values of labels: \\, line feed and " are
 """
 
 from __future__ import annotations
@@ -24,8 +18,18 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, Literal, get_type_hints
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
 from ..process.option import described
-from ..process.statuses import FeedStatus, ServerStatus, StoreStatus, TrainerStatus, WorkerStatus
+from ..process.statuses import (
+    DiskStatus,
+    FeedStatus,
+    ServerStatus,
+    StoreStatus,
+    TrainerStatus,
+    WorkerStatus,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -158,6 +162,7 @@ _VALUES: Mapping[str, Callable[[Any], _Value]] = {
     ),
     "rows_waiting": lambda feed: _numbered(feed["classes"].get("waiting")),
     "partitions": _partitions,
+    "state_fault": lambda disk: bool(disk["fault"]),
     "store_fault": lambda store: len(store["faults"]),
     "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
     "trainer_saves_refused_total": _refused,
@@ -183,6 +188,7 @@ def _of(kind: Any, subjects: Any, *labels: str) -> Iterator[Metric]:
 
 METRICS = (
     *_of(ServerStatus, lambda status: [((), status)]),
+    *_of(DiskStatus, lambda status: [((), status["disk"])] if status["disk"] else []),
     *_of(FeedStatus, _feeds, "feed"),
     *_of(StoreStatus, _stores, "feed"),
     *_of(TrainerStatus, _trainers, "feed", "trainer"),
@@ -190,24 +196,23 @@ METRICS = (
 )
 
 
-def exposition(status: ServerStatus) -> str:
-    """Return all metrics of a status."""
-    lines = []
-    for metric in METRICS:
-        name, names = metric.name, metric.labels
-        lines += [f"# HELP {name} {_escaped(metric.help)}", f"# TYPE {name} {metric.kind}"]
-        for values, number in metric.samples(status):
-            pairs = zip(names, values, strict=True)
-            labels = ",".join(f'{label}="{_escaped(value, quoted=True)}"' for label, value in pairs)
-            lines.append(f"{name}{'{' + labels + '}' if labels else ''} {_number(number)}")
-    return "\n".join(lines) + "\n"
+def exposition(status: ServerStatus) -> bytes:
+    """Return all metrics of a status, in the text format of Prometheus."""
+
+    class Collected:
+        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+            for metric in METRICS:
+                made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                family = made(metric.name, metric.help, labels=metric.labels)
+                for values, number in metric.samples(status):
+                    family.add_metric([*map(_whole, values)], number)
+                yield family
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collected())
+    return generate_latest(registry)
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
-
-
-def _escaped(text: str, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    text = text.encode(errors="replace").decode()  # half a character would break the whole answer
-    return text.replace('"', '\\"') if quoted else text
+def _whole(text: str) -> str:
+    """Replace half characters, which would break the whole answer."""
+    return text.encode(errors="replace").decode()

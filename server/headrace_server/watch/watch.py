@@ -1,10 +1,12 @@
 """Looks at a server on behalf of all that watch it.
 
-    every 2 s ─► history          a question ─► a look, or the one of just now ─► status()
-                                       its peers are asked, too ─────────────────► every()
+    every 5 s ─► a look that rates count from
+    a question ─► a look, or the one of just now ─► status()
+                  its peers are asked, too ───────► every()
 
 However many ask, its workers are asked at most twice a second.  A server that has not started yet,
-or has failed, has a status too, without feeds.
+or has failed, has a status too, without feeds.  Rates are of the last 5 to 10 seconds; whoever
+wants to see further back stores them.
 
     URL, status of share 0 ─► named() ─┐
     URL, status of share 1 ─► named() ─┴─► joined() ─► the slowest share ─► verdict
@@ -16,9 +18,9 @@ its share, too, and a trainer has its id.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
@@ -29,18 +31,20 @@ from headrace_proto.placement import WHOLE, Share
 
 from ..process.statuses import (
     FeedStatus,
+    SeenServer,
     ServerStatus,
     ShareStatus,
     VerdictStatus,
     joined,
 )
-from .history import EVERY_S, History
 from .http_client import AT_ONCE, HttpClient
-from .verdict import verdict
+from .verdict import add_rates, verdict
 
 if TYPE_CHECKING:
     from ..supervisor.supervisor import Supervisor
 
+#: Time between the looks that rates count from.
+_EVERY_S = 5.0
 #: Time for which a look is fresh.
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.
@@ -64,7 +68,7 @@ class Watch:
         self._begun = time.monotonic()
         self._looked = float("-inf")
         self._status = self._nothing("starting", "the workers are opening the sources")
-        self.history = History()
+        self._earlier: deque[SeenServer] = deque(maxlen=2)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
@@ -80,9 +84,10 @@ class Watch:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(EVERY_S):
-            with contextlib.suppress(Exception):  # a request reports a dead server itself
-                self.history.add(self.status())
+        while not self._stopping.wait(_EVERY_S):
+            status = self.status()
+            if status["state"] != "failed":
+                self._earlier.append(status)
 
     @property
     def server(self) -> Supervisor:
@@ -134,19 +139,15 @@ class Watch:
             seen = server.look(_PATIENCE_S)
         except HeadraceError as error:
             return {**self._nothing("failed", str(error)), "events": self._status["events"]}
-        rates = self.history.rates()
-        workers = {str(w["worker"]): w for w in seen["workers"]}
-        for name, worker in workers.items():
-            worker["shares"] = rates["workers"].get(name, {})
-        for name, feed in seen["feeds"].items():
-            known = rates["feeds"].get(name, {})
-            of_trainers = known.pop("trainers", {})
-            feed["rates"] = known
-            for trainer in feed["trainers"]:
-                trainer["rates"] = of_trainers.get(str(trainer["trainer"]), {})
-            numbers = {str(p["worker"]) for p in feed["partitions"]}
-            shares = [workers[n]["shares"] for n in sorted(numbers) if workers[n]["shares"]]
-            feed["verdict"] = verdict(feed, feed["rates"], shares, server.draining)
+        add_rates(self._earlier[0] if self._earlier else seen, seen)
+        if not self._earlier:
+            self._earlier.append(seen)
+        times = {worker["worker"]: worker["shares"] for worker in seen["workers"]}
+        fault = _disk_fault(seen)
+        for feed in seen["feeds"].values():
+            numbers = {part["worker"] for part in feed["partitions"]}
+            shares = [times[n] for n in sorted(numbers, key=str) if times[n]]
+            feed["verdict"] = verdict(feed, feed["rates"], shares, server.draining, disk=fault)
             feed["shares"] = [self._share_of(feed)]
         state = "draining" if server.draining else _state(seen["feeds"])
         mine = {"state": state, "why": "", "addresses": list(server.addresses), "uptime_s": 0.0}
@@ -179,8 +180,13 @@ class Watch:
             "access": {"keys": False, "known": [], "present": {}, "refused": {}},
             "feeds": {},
             "workers": [],
+            "disk": None,
             "events": [],
         }
+
+
+def _disk_fault(status: SeenServer) -> str:
+    return status["disk"]["fault"] if status["disk"] is not None else ""
 
 
 def _state(feeds: Mapping[str, FeedStatus]) -> str:
@@ -267,4 +273,4 @@ def _verdict(feed: FeedStatus, whole: ServerStatus) -> VerdictStatus:
         mine = f"{slowest.partition('/')[0]}."
         workers = [one for one in workers if str(one["worker"]).startswith(mine)]
     times = [one["shares"] for one in workers if one["shares"]]
-    return verdict(feed, feed["rates"], times, whole["draining"], of)
+    return verdict(feed, feed["rates"], times, whole["draining"], of, _disk_fault(whole))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -17,9 +17,10 @@ __all__ = ["Served", "other", "served", "stranger"]
 
 
 class Served(Watched):
-    """A watched server and its address."""
+    """A watched server, its address, and what ends its port."""
 
     address = ""
+    stop: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def serving() -> Iterator[Served]:
     server = Served()
     service = HttpService(HttpOptions("127.0.0.1", 0, None))
     service.watch(server)
-    server.address = service.address
+    server.address, server.stop = service.address, service.close
     yield server
     service.close()
 

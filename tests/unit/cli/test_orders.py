@@ -256,8 +256,6 @@ def test_all_servers_that_are_named_are_asked(
     assert main(["snapshot", "--http", both]) == 0
     assert served.asked[2:] == other.asked[2:]
     assert [one["whole"] for one in served.asked[2:]] == [False, True]
-    assert main(["top", "--once", "--http", both]) == 2
-    assert "--http names 2 servers: give --all" in capsys.readouterr().err
 
 
 def test_a_server_that_is_named_twice_is_asked_once_and_is_no_two_shares(

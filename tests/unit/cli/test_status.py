@@ -32,6 +32,32 @@ def test_the_address_may_come_from_the_environment(
     assert main(["status"]) == 0 and "serving" in capsys.readouterr().out
 
 
+def test_a_watch_shows_it_again_until_ctrl_c_and_outlives_the_server(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def sleep(seconds: float) -> None:
+        shown.append(capsys.readouterr().out)
+        if len(shown) == 2:
+            served.stop()
+        if len(shown) == 3:
+            raise KeyboardInterrupt
+
+    shown: list[str] = []
+    monkeypatch.setattr("headrace_server.cli.remote.time.sleep", sleep)
+    assert main(["status", "--watch", "--http", served.address]) == 0
+    assert all(text.startswith("serving  up ") for text in shown[:2])
+    assert shown[2].startswith(f"no server answers at {served.address}: ")
+
+
+def test_a_server_that_can_not_store_makes_the_exit_code_1(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    served.disk = {"path": "state", "free_bytes": 2048, "fault": "the disk of state_dir is full"}
+    assert main(["status", "--http", served.address]) == 1
+    shown = capsys.readouterr().out
+    assert "2.0 KiB free for state" in shown and "The next start would fail: the disk" in shown
+
+
 def test_a_feed_that_has_failed_makes_the_exit_code_1(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):

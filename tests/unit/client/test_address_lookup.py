@@ -46,7 +46,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     return name
 
 
-def at(name: Name, host: str, workers: int = 0) -> hs.Server:
+def at(name: Name, host: str, workers: int = 1) -> hs.Server:
     pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(2)
     return hs.run(pipeline, workers=workers, partitions=2, bind=name.bound(host))
 

@@ -25,6 +25,7 @@ from .serving import properties, served
         ({"prefetch": True}, TypeError, "prefetch=True is neither an integer nor .auto."),
         ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
         ({"commit": None}, ValueError, "commit=None is not one of"),
+        ({"placement": "local-first"}, TypeError, "placement=. is gone: order='any' takes each"),
         ({"order": "all"}, ValueError, "order='all' is not one of 'feed', 'any'"),
         ({"order": None}, ValueError, "order=None is not one of"),
         (

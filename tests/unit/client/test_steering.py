@@ -90,7 +90,7 @@ def streams(feed: headrace.Feed) -> dict[int, list[int]]:
 NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(800)])
 
 
-@pytest.mark.parametrize(("workers", "size"), [(0, np.int32(3)), (2, 3)])
+@pytest.mark.parametrize(("workers", "size"), [(1, np.int32(3)), (2, 3)])
 def test_plain_batches_have_the_new_size_from_the_returned_number_on(workers, size) -> None:
     seen = []
 

@@ -25,7 +25,8 @@ def server() -> Watched:
 
 
 @pytest.fixture
-def watch(server: Watched) -> Iterator[Watch]:
+def watch(server: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
     one = Watch()
     one.begin(server)
     yield one
@@ -75,6 +76,19 @@ def test_a_feed_that_can_tell_its_trainers_the_end_is_ready(
     watch.end()
 
 
+def test_a_server_that_can_not_store_lives_and_is_not_healthy(watch: Watch, server: Watched):
+    store = {"commits": 1, "since_commit_s": 2.0, "faults": ["0.journal: No space left"]}
+    server.feeds["a"] = feed(store=store)
+    assert get(watch, "/livez").status == 200
+    told = get(watch, "/healthz")
+    assert (told.status, told.body) == (503, b"0.journal: No space left\n")
+    server.feeds["a"] = feed()
+    server.disk = {"path": "state", "free_bytes": 0, "fault": "the disk is full"}
+    told = get(watch, "/healthz")
+    assert (told.status, told.body) == (503, b"the disk is full\n")
+    assert b"headrace_state_fault 1.0\n" in get(watch, "/metrics").body
+
+
 def test_a_server_that_drains_lives_and_is_not_ready(watch: Watch, server: Watched):
     server.begin_drain()
     assert get(watch, "/healthz").status == 200 and get(watch, "/readyz").status == 503
@@ -96,12 +110,9 @@ def test_one_that_starts_lives_and_is_not_ready_and_one_that_failed_does_neither
     failed.end()
 
 
-def test_status_and_history_are_json(watch: Watch):
+def test_the_status_is_json(watch: Watch):
     status = get(watch, "/status.json")
     assert status.kind == "application/json" and json.loads(status.body)["state"] == "serving"
-    assert json.loads(get(watch, "/history.json?since=5").body) == {"points": []}
-    for wrong in ("x", "nan", "1e"):
-        assert get(watch, f"/history.json?since={wrong}").status == 400
 
 
 def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(watch: Watch):
@@ -144,7 +155,7 @@ def test_what_is_not_there_is_not_found_and_other_methods_are_not_allowed(watch:
 
 
 def test_nonsense_in_a_query_is_refused_and_harms_nobody(watch: Watch):
-    for target in ("/history.json?" + "a=1&" * 50, "/readyz?feed=%ff%fe", "/[::1", "/?%"):
+    for target in ("/status.json?" + "a=1&" * 50, "/readyz?feed=%ff%fe", "/[::1", "/?%"):
         assert get(watch, target).status in (200, 400, 404), target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from headrace_proto.errors import ServerError
 from headrace_server.watch import watch as module
 from headrace_server.watch.watch import Watch
-from tests.patience import PATIENCE_S
 
 from .statuses import feed
 from .watched import Watched
@@ -46,8 +44,7 @@ def test_a_status_has_rates_and_a_verdict_for_each_feed(
 ):
     monkeypatch.setattr(module, "_FRESH_S", 0.0)
     watch.begin(Watched())
-    for _ in range(3):
-        watch.history.add(watch.status())
+    watch.status()
     status = watch.status()
     assert status["feeds"]["a"]["rates"]["rows"] == 0.0
     assert status["feeds"]["a"]["trainers"][0]["rates"]["rows"] == 0.0
@@ -86,15 +83,3 @@ def test_one_that_drains_says_so(watch: Watch):
     watch.begin(server)
     status = watch.status()
     assert status["state"] == "draining" and "drains" in status["feeds"]["a"]["verdict"]["text"]
-
-
-def test_it_looks_by_itself_so_that_there_is_a_history(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(module, "EVERY_S", 0.01)
-    monkeypatch.setattr(module, "_FRESH_S", 0.0)
-    watch.begin(Watched())
-    deadline = time.monotonic() + PATIENCE_S
-    while len(watch.history.points()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

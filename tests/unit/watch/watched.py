@@ -19,6 +19,7 @@ class Watched:
         self.feeds = feeds or {"a": feed()}
         self.looks = 0
         self.share = [0, 1]
+        self.disk: dict[str, Any] | None = None
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] = {"found": [], "unheard": []}
 
@@ -28,7 +29,7 @@ class Watched:
             raise self.failure
         seen: dict[str, Any] = {"version": "0.1.0", "at": 100.0 + self.looks, "events": []}
         seen["access"] = {"keys": False, "known": [], "present": {}, "refused": {}}
-        seen["share"] = self.share
+        seen |= {"share": self.share, "disk": self.disk}
         return {**seen, "feeds": self.feeds, "workers": [worker()], "draining": self.draining}
 
     def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]:
