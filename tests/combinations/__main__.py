@@ -17,7 +17,7 @@ def main() -> None:
     print(f"seed {given.seed}", flush=True)
     chance, until, feeds = random.Random(given.seed), time.monotonic() + given.seconds, 0
     while True:
-        for some in draws(chance):
+        for some in draws(chance, interrupted=chance.random() < 0.3):
             if found := failures(some, chance.choice((1, 2))):
                 raise SystemExit("\n\n".join(found))
             feeds += len(some)

@@ -168,12 +168,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Draw:
-    """A declaration, and the number of partitions of its feed."""
+    """A declaration, the number of partitions of its feed, and what interrupts its training."""
 
     name: str
     source: Source
     calls: tuple[Call, ...]
     partitions: int
+    #: After so many batches a snapshot is taken, from which another server goes on.
+    resumed_after: int | None = None
 
     @property
     def segmented(self) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +27,9 @@ _OF_SEGMENTS = (
 _AT_ONCE = 40
 
 
-def draws(chance: random.Random, part: int = 0, parts: int = 1) -> list[list[Draw]]:
+def draws(
+    chance: random.Random, part: int = 0, parts: int = 1, interrupted: bool = False
+) -> list[list[Draw]]:
     """Draw a part of all combinations of stage and shape, for one server after the other."""
     pairs = [(stage, shape) for stage in STAGES for shape in SHAPES][part::parts]
     chance.shuffle(pairs)
@@ -32,37 +37,70 @@ def draws(chance: random.Random, part: int = 0, parts: int = 1) -> list[list[Dra
     for start in range(0, len(pairs), _AT_ONCE):
         partitions = chance.choice((1, 1, 2, 3))
         some = pairs[start : start + _AT_ONCE]
-        servers.append([drawn(chance, *pair, partitions) for pair in some])
+        found = [drawn(chance, *pair, partitions) for pair in some]
+        if interrupted:
+            found = [replace(draw, resumed_after=chance.randrange(1, 6)) for draw in found]
+        servers.append(found)
     return servers
 
 
 def failures(some: list[Draw], workers: int) -> list[str]:
-    """Serve and train all of these feeds; return the texts of those that fail, with programs."""
-    found, partitions = [], some[0].partitions
-    feeds = {f"feed-{i}": draw.pipeline() for i, draw in enumerate(some)}
-    with hs.run(feeds, workers=min(workers, partitions), partitions=partitions) as server:
-        for name, draw in zip(feeds, some, strict=True):
-            try:
-                compare(draw, trained(server.address, name, draw))
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}"
-                found.append(f"{draw.name}: {text}\n\n{draw.program()}")
-    return found
+    """Serve and train all of these feeds; return the texts of those that fail, with programs.
 
-
-def trained(address: str, name: str, draw: Draw) -> list[dict[str, Any]]:
-    """Train from a feed to its end; return its batches in the form of the reference.
-
-    Each has its ``@partition`` beside that.
+    Those that are interrupted stop at a snapshot, and go on from it on another server.
     """
-    found = []
+    partitions = some[0].partitions
+    draws = {f"feed-{i}": draw for i, draw in enumerate(some)}
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in draws}
+    failed: list[str] = []
+    options: dict[str, Any] = {"workers": min(workers, partitions), "partitions": partitions}
+    with tempfile.TemporaryDirectory() as state_dir:
+        if any(draw.resumed_after for draw in some):
+            options["state_dir"] = state_dir
+        while draws:
+            tokens: dict[str, Any] = {}
+            feeds = {name: draw.pipeline() for name, draw in draws.items()}
+            with hs.run(feeds, **options) as server:
+                for name, draw in draws.items():
+                    upto = None if "resume" in options else draw.resumed_after
+                    try:
+                        token = train(server.address, name, draw, taken[name], upto)
+                        if token is None:
+                            compare(draw, taken[name])
+                        else:
+                            tokens[name] = token
+                    except Exception as error:
+                        text = f"{type(error).__name__}: {error}"
+                        after = draw.resumed_after
+                        how = f", resumed after {after} batches" if after else ""
+                        failed.append(f"{draw.name}{how}: {text}\n\n{draw.program()}")
+            draws = {name: draws[name] for name in tokens}
+            options["resume"] = [*tokens.values()]
+    return failed
+
+
+def train(
+    address: str, name: str, draw: Draw, found: list[dict[str, Any]], upto: int | None = None
+) -> Any:
+    """Train from a feed to its end; append its batches in the form of the reference.
+
+    Each has its ``@partition`` beside that.  After ``upto`` batches stop, and return a snapshot.
+    """
     with headrace.connect(address, feed=name, prefetch=0, timeout=PATIENCE_S) as feed:
-        epochs = [feed] if draw.across_batches else (epoch for _, epoch in feed.epochs())
-        for epoch in epochs:
-            for batch in epoch:
-                found.append(_plain(feed, batch))
-                _save(feed, batch)
-    return found
+        for batch in _all_of(feed, draw):
+            found.append(_plain(feed, batch))
+            _save(feed, batch)
+            if len(found) == upto:
+                return feed.snapshot()
+    return None
+
+
+def _all_of(feed: headrace.Feed, draw: Draw) -> Iterator[Any]:
+    if draw.across_batches:
+        yield from feed
+    else:
+        for _, epoch in feed.epochs():
+            yield from epoch
 
 
 def _plain(feed: headrace.Feed, batch: Any) -> dict[str, Any]:
@@ -104,6 +142,8 @@ def compare(draw: Draw, found: list[dict[str, Any]]) -> None:
         wanted = reference.batches(declared, partition, draw.partitions)
         own = [batch for batch in found if batch["@partition"] == partition]
         for number, (want, got) in enumerate(zip(wanted, own, strict=False)):
+            if draw.segmented and draw.resumed_after:  # they count from 0 after a snapshot
+                want = want | {"@number": got["@number"]}
             _compare(f"partition {partition}, batch {number}", want, got)
         text = f"partition {partition} has {len(own)} batches, not {len(wanted)}"
         assert len(own) == len(wanted), text
