@@ -95,11 +95,6 @@ class Sent:
         files = tuple(path for name, path in _paths.items() if name.encode() in data)
         return Sent(self.name, None, data, files)
 
-    def to_extension(self) -> msgpack.ExtType:
-        packed = self.packed()
-        plain = [packed.name, packed._data, packed._files]
-        return msgpack.ExtType(_EXTENSION, msgpack.packb(plain))
-
     def load(self) -> Any:
         """Return the function.  ImportError names what its process lacks."""
         if self.function is None:
@@ -124,9 +119,10 @@ def from_extension(kind: int, data: bytes) -> Any:
 
 def to_extension(value: Any) -> msgpack.ExtType:
     """Return the msgpack extension of a function, for the private pipe of a worker."""
-    if isinstance(value, Sent):
-        return value.to_extension()
-    raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
+    if not isinstance(value, Sent):
+        raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
+    _, (name, _, data, files) = value.__reduce__()
+    return msgpack.ExtType(_EXTENSION, msgpack.packb([name, data, files]))
 
 
 def packed(plain: Any) -> Any:
