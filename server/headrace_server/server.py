@@ -151,7 +151,7 @@ class Server:
         of segments: examples ``in_flight``, segments ``rewound``.
 
         Further ``made`` (batches, rows, bytes), ``sent`` (batches and bytes, through shared memory
-        and by wire), ``refused`` saves by code, rows ``read`` and ``quarantined``, the ``state`` in
+        and by wire), ``refused`` saves by code, rows ``read``, the ``state`` in
         a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
         segments, the feed's ``partitions``, ``trainers``, ``store``.
         """

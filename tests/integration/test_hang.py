@@ -56,7 +56,7 @@ def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no
     pipeline = numbered().map(function).batch(7, allow_smaller_final_batch=True)
     pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=1)
     got, dropped, order = delivered(pipeline, worker_timeout_s=2)
-    assert got == expected(500) and dropped == {"bad:quarantined": 1}
+    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
     assert order == sorted(order)
 
 
@@ -81,7 +81,7 @@ def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_orde
     pipeline = numbered().shuffle(seed=3).map(bad.crash_at_poison)
     pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
     got, dropped, _ = delivered(pipeline, partitions=3, workers=2)
-    assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
+    assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
 
 
 @pytest.mark.long
@@ -90,13 +90,28 @@ def test_a_row_that_is_out_is_out_in_every_epoch():
     pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
     got, dropped, _ = delivered(pipeline)
     assert got == expected(*bad.POISON, times=3)
-    assert dropped == {"bad:quarantined": 3 * len(bad.POISON)}
+    assert dropped == {"bad:killed_worker": 3 * len(bad.POISON)}
 
 
 def test_a_row_that_kills_in_a_function_of_the_shape_is_found_too():
     pipeline = numbered().bucket(bad.crash_as_bucket, 4, 2, allow_smaller_final_batch=True)
     got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
-    assert got == expected(500) and dropped == {"bad:quarantined": 1}
+    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
+
+
+def test_one_row_of_many_that_a_function_gets_together_is_left_out_alone():
+    pipeline = numbered().map(bad.crash_with_500, vectorized=True)
+    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
+    got, dropped, order = delivered(pipeline)
+    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
+    assert order == sorted(order)
+
+
+def test_rows_that_must_be_read_together_are_left_out_together_and_counted():
+    pipeline = numbered().map(bad.crash_with_500_drawing, vectorized=True, seed=1)
+    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
+    got, dropped, _ = delivered(pipeline)
+    assert got == expected(*range(256, 512)) and dropped == {"bad:killed_worker": 256}
 
 
 def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
@@ -182,8 +197,8 @@ def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
         with pytest.raises(headrace.DataError) as caught:
             rows(server)
     text = str(caught.value)
-    assert "record 499" in text and "died 3 times" in text
-    assert "can not be read past it" in text
+    assert re.match(r"the source \(function\), stream 0, after record 4\d\d: .* died 3 times", text)
+    assert "the source can not be read past it" in text
 
 
 @pytest.mark.long
@@ -192,16 +207,7 @@ def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
     pipeline = hs.read_jsonl(str(tmp_path / "a.jsonl"), {"i": hs.scalar("int64")})
     pipeline = pipeline.map(bad.crash_at_poison).batch(7, allow_smaller_final_batch=True)
     got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
-    assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
-
-
-@pytest.mark.long
-def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch):
-    monkeypatch.setattr("headrace_server.supervisor.quarantine.MOST_ROWS", 3)
-    pipeline = numbered().map(bad.crash_at_all, schema={"i": hs.scalar("int64")}).batch(10)
-    with hs.run(pipeline.options(on_bad_example="skip")) as server:
-        with pytest.raises(headrace.DataError, match="3 examples of this feed have done so"):
-            rows(server)
+    assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
 
 
 # Functions that fork
@@ -291,10 +297,10 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
                 got += batch["i"].tolist()
                 if len(got) > 600:
                     break
-    assert (tmp_path / "feeds" / "default" / "quarantine.json").exists()
+    assert (tmp_path / "feeds" / "default" / "left_out.json").exists()
     with hs.run(pipeline, state_dir=tmp_path) as server:
         got += rows(server)
-        assert server.wait(PATIENCE_S) and server.dropped["default"]["bad:quarantined"] == 4
+        assert server.wait(PATIENCE_S) and server.dropped["default"]["bad:killed_worker"] == 4
     assert Counter(got) == expected(*bad.POISON)
 
 
@@ -310,5 +316,5 @@ def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others
         with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             # A save that its worker's death overtakes is refused, and its rows come again.
             to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
-        assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:quarantined": 1}
+        assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:killed_worker": 1}
     ledger.assert_complete(sorted(set(ledger.seen)))

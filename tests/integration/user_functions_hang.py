@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,14 @@ def holds_the_interpreter(example: Example) -> bool:
             (place / "inside").touch()
             ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_EX)
     return True
+
+
+def crash_with_500(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Crash on all rows that it gets together, if one of them is 500."""
+    if 500 in columns["i"]:
+        ctypes.string_at(0)
+    return columns
+
+
+def crash_with_500_drawing(columns: Mapping[str, Any], rng: Any) -> Mapping[str, Any]:
+    return crash_with_500(columns)

@@ -77,14 +77,12 @@ class House(Keeping):
         here.mkdir()
         self.diary_file = DiaryFile(here / "diary")
         self.diary = Diary(self.diary_file.path)
-        self.passed: list[int] = []
         begun = Life(
             config=RunConfig((self.feed,), str(here), ()),
             worker=0,
             number=0,
             diary=self.diary,
-            marks={},
-            passed=lambda feed, rows: self.passed.extend(rows),
+            marks={"f": {"left_out": [], "suspects": []}},
         )
         self.slab = Slab(here, 0, 0, 1 << 20, 1 << 16)
         self.opener = Opener(begun, self.slab, self.stores)

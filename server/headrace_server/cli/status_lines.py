@@ -106,7 +106,6 @@ def _troubles(feed: statuses.FeedStatus) -> str:
         "stale": feed["stale"],
         "saves refused": sum(feed["refused"].values()),
         "rows dropped": sum(feed["dropped"].values()),
-        "rows left out": feed["quarantined"],
     }
     return "".join(f"; {count(n)} {what}" for what, n in counts.items() if n)
 

@@ -98,7 +98,7 @@ class PlainMaker:
 
     def read_again(self, read: Read, before: Any) -> None:
         """Hold a chunk that an earlier process read."""
-        chunk = self.shaped(self._intake.chunk(read)[0])[0]
+        chunk = self.shaped(self._intake.read_again(read))[0]
         self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
 
     def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:

@@ -78,7 +78,7 @@ class SegmentMaker:
         now = self._intake.stages.state()
         dropped = dict(self._intake.dropped)
         self._intake.stages.restore(before)
-        self._hold(read, self._intake.chunk(read)[0])
+        self._hold(read, self._intake.read_again(read))
         self._intake.stages.restore(now)
         self._intake.count_dropped()
         self._intake.dropped = dropped  # they were counted when they were first read

@@ -258,7 +258,6 @@ class FeedStatus(PartitionCounts):
     trainers: Trainers that are connected.
     rows_read_total: Examples that workers have read, those that were read again included.
     rows_dropped_total[reason]: Rows that are in no batch, by the reason.
-    rows_quarantined: Examples that are left out because they killed their workers.
     batches_made_total: Batches that workers have made.
     rows_made_total: Rows in them; of a feed of segments, segments.
     bytes_made_total: Bytes of them in shared memory.
@@ -302,7 +301,6 @@ class FeedStatus(PartitionCounts):
     waiting: Annotated[str, _texts]
     standing: Annotated[Counts, "batches"]
     read: Annotated[Count, "rows_read_total"]
-    quarantined: Annotated[Count, "rows_quarantined"]
     pipeline: PipelineStatus
     store: NotRequired[StoreStatus]
     partitions: Annotated[list[PartitionStatus], _once(PartitionStatus, "partition", "partition")]

@@ -1,6 +1,6 @@
 """A worker's diary: a file of shared memory that shows the worker's activity, and outlives it.
 
-    worker ──writes──► beats | doing | feed, partition | where | rows in hand ◄──reads── supervisor
+    worker ──writes──► beats | doing | feed, partition | where | rows at hand ◄──reads── supervisor
            ──────────► totals: seconds, counts of each feed ◄──reads── its next life
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
@@ -28,9 +28,11 @@ from ..files.durable_file import opened, writing
 from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
+#: Why rows at hand can not be left out, see ``reading/reader.py``.
+FIXED = ("", "the source can not be read past it", "batches that were made before depend on it")
 
-#: doing, alone, needed, rows, bytes of name, bytes of where, rows of a stream
-_HEAD = struct.Struct("<6IQ")
+#: doing, fixed, rows, bytes of name, bytes of where, epoch
+_HEAD = struct.Struct("<5Iq")
 #: When a user function was entered, and bytes of its name.
 _INSIDE = struct.Struct("<dI")
 _INSIDE_AT = 8 + _HEAD.size
@@ -54,10 +56,9 @@ class Entry:
     feed: str = ""
     partition: int = 0
     where: str = ""
-    rows: tuple[int, ...] = ()  # numbers of examples in hand; below 0: a stream by -1 - its number
-    alone: bool = False  # whether this is one suspected row, taken alone
-    needed: bool = False  # whether other rows depend on these being there
-    upto: int = 0  # number of rows up to which the current stream is read
+    rows: tuple[int, ...] = ()  # numbers of the examples at hand
+    fixed: int = 0  # why these can not be left out, one of FIXED; 0: they can
+    epoch: int = 0  # of these rows
     inside: str = ""  # the user function in which it is …
     since: float = 0.0  # … and since when, by the clock of this machine
 
@@ -89,7 +90,7 @@ class Diary:
         self._beats = memoryview(self._map)[:8].cast("Q")
         #: Seconds of life, of each of RESTS, and two counts of each feed; over all lives.
         self.totals = memoryview(self._map)[_TOTALS_AT:].cast("d")
-        self._head = [STARTING, 0, 0, 0, 0, 0, 0]
+        self._head = [STARTING, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
         self._entered = ""  # import path of the user function …
@@ -112,7 +113,7 @@ class Diary:
         """Note that the worker is between two steps of work."""
         if self._head[0] != IDLE:
             self.enter("")
-            self._write(IDLE, 0, 0, 0, 0, 0, 0)
+            self._write(IDLE, 0, 0, 0, 0, 0)
         else:
             self._beats[0] += 1
 
@@ -125,28 +126,20 @@ class Diary:
             self._names[feed, partition] = name
         if name is not self._name:
             self._map[_NAME_AT : _NAME_AT + len(name)] = self._name = name
-        self._write(OPENING if opening else STEP, 0, 0, 0, len(name), 0, 0)
+        self._write(OPENING if opening else STEP, 0, 0, len(name), 0, 0)
 
-    def reading(
-        self,
-        rows: np.ndarray,
-        where: str,
-        alone: bool = False,
-        needed: bool = False,
-        upto: int = 0,
-    ) -> None:
-        """Note that these rows are in hand from now on."""
+    def reading(self, rows: np.ndarray, where: str, epoch: int = 0, fixed: int = 0) -> None:
+        """Note that these rows are at hand from now on."""
         noted = rows[:_MOST_ROWS].astype(np.int64).tobytes()
-        self._head[3] = 0
+        self._head[2] = 0
         self._put()  # should it die amid this, it had none
         self._map[_ROWS_AT : _ROWS_AT + len(noted)] = noted
         text = self._text(where)
-        head = self._head[0], alone, needed, len(noted) // 8, self._head[4], text, upto
-        self._write(*head)
+        self._write(self._head[0], fixed, len(noted) // 8, self._head[3], text, epoch)
 
     def at(self, where: str) -> None:
-        """Note where the rows in hand come from, now that it is known."""
-        self._head[5] = self._text(where)
+        """Note where the rows at hand come from, now that it is known."""
+        self._head[4] = self._text(where)
         self._put()
 
     def _text(self, where: str) -> int:
@@ -172,7 +165,7 @@ class DiaryReader:
 
     def read(self) -> Entry:
         """Return the last entry; of a worker that lives it may be half of two entries."""
-        doing, alone, needed, rows, name, where, upto = _HEAD.unpack_from(self._map, 8)
+        doing, fixed, rows, name, where, epoch = _HEAD.unpack_from(self._map, 8)
         if doing in (STARTING, IDLE) or not name:
             return Entry(doing if doing <= STEP else IDLE)
         try:
@@ -184,8 +177,7 @@ class DiaryReader:
         listed = tuple(numbers.tolist())
         since, nbytes = _INSIDE.unpack_from(self._map, _INSIDE_AT)
         inside = self._map[_FUNCTION_AT : _FUNCTION_AT + nbytes].decode(errors="replace")
-        flags = bool(alone), bool(needed)
-        return Entry(doing, feed, partition, text, listed, *flags, upto, inside, since)
+        return Entry(doing, feed, partition, text, listed, fixed, epoch, inside, since)
 
 
 class DiaryFile(DiaryReader):

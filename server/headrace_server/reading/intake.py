@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -15,8 +18,8 @@ from headrace_proto.schema import Field
 from ..core.plan import Position, Read
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk
-from .partition_rows import partition_reader
-from .reader import BadRecords, IndexedReader, Reader, streams_of
+from .partition_rows import numbered, partition_reader
+from .reader import READ_BEFORE, BadRecords, IndexedReader, Reader, streams_of
 from .sampling import Stratified
 from .stages import RowStages
 
@@ -46,7 +49,8 @@ class Intake:
         self.bad = bad  # shared by the partitions of a reader: emptied after each read
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
         self.partition = partition
-        self._reader = partition_reader(reader, declaration.order, partition, partitions)
+        self._reader = partition_reader(reader, declaration.order, partition, partitions, bad)
+        self._suspects = bad.hand.suspects.get(partition, set())
         # With fewer streams than partitions, all partitions read the same records, bad ones
         # included.
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
@@ -57,7 +61,8 @@ class Intake:
             sampler.announces = partition == 0
         self.count_dropped()  # faults found when the source was opened
         if self.stages.fields is None:
-            _probe(reader, self.stages, self.bad)
+            again = partial(RowStages, declaration.stages, reader.fields)
+            _probe(reader, self.stages, self.bad, again)
             bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
@@ -86,13 +91,24 @@ class Intake:
         return self._reader.start
 
     def limit(self, most: int | None) -> int:
-        """Return the number of rows to read at once, with a bound of the shape's own."""
-        return self._group or min(self._limit, most or _LARGEST_CHUNK)
+        """Return the number of rows to read at once, with a bound of the shape's own.
+
+        Rows are read one by one while some are ahead that a worker had at hand when it died.
+        """
+        return self._group or (1 if self._suspects else min(self._limit, most or _LARGEST_CHUNK))
 
     def begin(self) -> Any:
         """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
+
+    def read_again(self, read: Read) -> Chunk:
+        """Return the rows of a read of an earlier process, as they were then."""
+        hand = self.bad.hand
+        hand.fixed = READ_BEFORE
+        chunk, _ = self.chunk(read)
+        hand.fixed = 0
+        return chunk
 
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
         """Return the rows of a read after the stages, and the next position."""
@@ -117,6 +133,9 @@ class Intake:
         """Finish a read: update counts and the size of the next read."""
         self.count_dropped()
         self.check_bad()
+        if self._suspects:
+            self._suspects -= self.bad.hand.touched
+            self.bad.hand.touched.clear()
         seconds = time.monotonic() - self._started
         if seconds > 2 * _CHUNK_SECONDS:
             self._limit = max(1, self._limit // 2)
@@ -167,10 +186,24 @@ class Intake:
         self.dropped = dict(dropped)
 
 
-def _probe(reader: Reader, stages: RowStages, bad: BadRecords) -> None:
-    """Infer the schema of user functions from their first results."""
-    seen = 0
+def _probe(
+    reader: Reader, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
+) -> None:
+    """Infer the schema of user functions from their first results.
+
+    Suspects go alone through stages of their own first, since the schema depends on all rows.
+    """
+    seen, hand = 0, bad.hand
+    suspects = [*set().union(*hand.suspects.values())]
     for chunk in _from_the_start(reader):
+        chunk = chunk.take(hand.kept(chunk.ordinals, 0, bad)) if hand.left_out else chunk
+        for place in np.flatnonzero(np.isin(chunk.ordinals, suspects)).tolist():
+            one = chunk.take(slice(place, place + 1))
+            hand.reading(one.ordinals, 0)
+            hand.read(one)
+            again().probe(one, bad)
+        hand.reading(chunk.ordinals, 0)
+        hand.read(chunk)
         if len(chunk) and stages.probe(chunk, bad) is not None:
             return
         seen += len(chunk)
@@ -188,5 +221,5 @@ def _from_the_start(reader: Reader) -> Iterator[Chunk]:
         position: bytes | None = b""
         while position is not None:
             chunk, position = streams.read(stream, position, rows)
-            yield chunk
+            yield numbered(chunk, stream)
             rows = min(2 * rows, _LARGEST_CHUNK)

@@ -38,7 +38,16 @@ from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk
 from .columns import Rows, numbers_of
-from .reader import ORDINAL_BITS, ChecksAhead, IndexedReader, Reader, StreamReader, read_on
+from .reader import (
+    IN_STREAM,
+    ORDINAL_BITS,
+    BadRecords,
+    ChecksAhead,
+    IndexedReader,
+    Reader,
+    StreamReader,
+    read_on,
+)
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
@@ -48,7 +57,11 @@ _SIEVED_ROWS: Final = 1024
 
 
 def partition_reader(
-    reader: Reader, order: ReadingOrder, partition: int, partitions: int
+    reader: Reader,
+    order: ReadingOrder,
+    partition: int,
+    partitions: int,
+    bad: BadRecords | None = None,
 ) -> NumberedShare | StreamedShare:
     """Return partition ``partition`` of ``partitions`` of a reader.  DataError for an order in
     which the reader can not be read.
@@ -57,9 +70,8 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
-    if isinstance(reader, IndexedReader):
-        return NumberedShare(reader, order, partition, partitions)
-    return StreamedShare(reader, order, partition, partitions)
+    kind = NumberedShare if isinstance(reader, IndexedReader) else StreamedShare
+    return kind(reader, order, partition, partitions, bad or BadRecords())  # type: ignore[arg-type]
 
 
 class NumberedShare:
@@ -67,8 +79,15 @@ class NumberedShare:
 
     start = 0
 
-    def __init__(self, reader: IndexedReader, order: ReadingOrder, partition: int, partitions: int):
-        self._reader, self._order = reader, order
+    def __init__(
+        self,
+        reader: IndexedReader,
+        order: ReadingOrder,
+        partition: int,
+        partitions: int,
+        bad: BadRecords,
+    ):
+        self._reader, self._order, self._bad = reader, order, bad
         self._n = reader.length
         self._first = partition * self._n // partitions
         self.share = (partition + 1) * self._n // partitions - self._first
@@ -87,7 +106,14 @@ class NumberedShare:
         after = stop if stop < self.share else None
         if position == stop:
             return Chunk.empty(self._reader.fields), after
-        return self._reader.take(self._rows(epoch, position, stop)), after
+        rows, hand = self._rows(epoch, position, stop), self._bad.hand
+        if hand.left_out:
+            numbers = numbers_of(rows)
+            rows = numbers[hand.kept(numbers, epoch, self._bad)]
+        hand.reading(numbers_of(rows), epoch)
+        chunk = self._reader.take(rows)
+        hand.read(chunk)
+        return chunk, after
 
     def _rows(self, epoch: int, position: int, stop: int) -> Rows:
         """Return the rows of a read, in their order."""
@@ -105,12 +131,14 @@ class NumberedShare:
         self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
     ) -> bool:
         """Check examples of a later read until ``stop`` returns a value; return whether any."""
-        if self._checks is None:
+        hand = self._bad.hand
+        if self._checks is None or hand.left_out or any(hand.suspects.values()):
             return False
         if self._ahead[0] != (epoch, position):
             rows = self._rows(epoch, position, min(position + limit, self.share))
             self._ahead = (epoch, position), numbers_of(rows)
         place, unchecked = self._ahead
+        hand.reading(unchecked, epoch)
         checked = self._checks.check_ahead(unchecked, stop) if len(unchecked) else 0
         self._ahead = place, unchecked[checked:]
         return checked > 0
@@ -141,7 +169,14 @@ class StreamedShare:
 
     start = (0, b"", 0)
 
-    def __init__(self, reader: StreamReader, order: ReadingOrder, partition: int, partitions: int):
+    def __init__(
+        self,
+        reader: StreamReader,
+        order: ReadingOrder,
+        partition: int,
+        partitions: int,
+        bad: BadRecords,
+    ):
         if order.seed is not None and order.window is None:
             raise DataError(
                 "shuffle() orders all examples, and this source can not be read by number: use "
@@ -149,8 +184,9 @@ class StreamedShare:
             )
         if reader.streams >= 1 << (63 - ORDINAL_BITS):
             raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
-        self._reader, self._order = reader, order
+        self._reader, self._order, self._bad = reader, order, bad
         self._partition, self._partitions = partition, partitions
+        self._next_row = (0, b""), 0  # a stream and a position in it, and the number of its row
         self._sieved = reader.streams < partitions
         self._places = (
             reader.streams if self._sieved else len(range(partition, reader.streams, partitions))
@@ -162,20 +198,32 @@ class StreamedShare:
         self._streams: tuple[int, np.ndarray] | None = None
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
-        place, inner, offset = position
+        place = position[0]
         if place == 0 == self._places:
             return Chunk.empty(self._reader.fields), None
         if not 0 <= place < self._places:
             raise ValueError(
                 f"position {position!r:.80} is past the last of {self._places} streams"
             )
-        if not self._order.reshuffle:
-            epoch = 0
-        stream = self._stream(epoch, place)
+        chunk, position = self._chunk(epoch, position, limit)
+        hand = self._bad.hand
+        if hand.left_out:
+            chunk = chunk.take(hand.kept(chunk.ordinals, epoch, self._bad))
+        hand.reading(chunk.ordinals, epoch)
+        hand.read(chunk)
+        return chunk, position
+
+    def _chunk(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
+        """Return the rows of a read, those that are left out included."""
+        place, inner, offset = position
+        turn = epoch if self._order.reshuffle else 0
+        stream = self._stream(turn, place)
         if self._order.seed is None and not self._sieved:
+            self._note(epoch, stream, inner, limit)
             chunk, after = self._reader.read(stream, inner, limit)
-            return _numbered(chunk, stream), self._next(place, after)
-        window, after = self._read_window(epoch, stream, inner)
+            self._noted(chunk, stream, after)
+            return numbered(chunk, stream), self._next(place, after)
+        window, after = self._read_window(turn, stream, inner)
         if not 0 <= offset <= len(window):
             raise ValueError(f"position {position!r:.80} lies beyond its {len(window)} rows")
         chunk = window.take(slice(offset, offset + limit))
@@ -188,6 +236,20 @@ class StreamedShare:
     ) -> bool:
         """Return False: streams are not checked before they are read."""
         return False
+
+    def _note(self, epoch: int, stream: int, inner: bytes, rows: int) -> None:
+        """Note that a stream is read: the numbers of its next rows where they are known."""
+        where = f"{self._bad.hand.source}, stream {stream}"
+        numbers = np.array([-1 - stream])
+        if not inner or self._next_row[0] == (stream, inner):
+            first = self._next_row[1] if inner else 0
+            numbers = np.arange(first, first + rows) | (stream << ORDINAL_BITS)
+            where += f", after record {first - 1}" if first else ", at its start"
+        self._bad.hand.reading(numbers, epoch, IN_STREAM, where)
+
+    def _noted(self, chunk: Chunk, stream: int, after: bytes | None) -> None:
+        if len(chunk) and after is not None:
+            self._next_row = (stream, after), int(chunk.ordinals[-1]) + 1
 
     def _next(self, place: int, after: bytes | None) -> Position | None:
         if after is not None:
@@ -214,8 +276,10 @@ class StreamedShare:
         self._window = None  # freed before the next is read, so that memory holds one
         seed = self._order.seed
         rows = _SIEVED_ROWS if seed is None else self._order.window or 1
+        self._note(epoch, stream, inner, rows)
         read, after = read_on(self._reader, stream, inner, rows)
-        chunk = _numbered(read, stream)
+        self._noted(read, stream, after)
+        chunk = numbered(read, stream)
         if self._sieved:
             chunk = chunk.take(np.flatnonzero(read.ordinals % self._partitions == self._partition))
         if seed is not None and len(chunk) > 1:
@@ -226,6 +290,6 @@ class StreamedShare:
         return chunk, after
 
 
-def _numbered(chunk: Chunk, stream: int) -> Chunk:
+def numbered(chunk: Chunk, stream: int) -> Chunk:
     """Return the chunk with ordinals that are unique over streams."""
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))

@@ -1,6 +1,7 @@
-"""The file of a feed's left-out rows, which killed their workers: feeds/NAME/quarantine.json.
+"""The file of a feed's left-out rows, which killed their workers: feeds/NAME/left_out.json.
 
-It lists [number, text], by the reader's number of the example, and is replaced whole.
+It lists [number, epoch, text]: the reader's number of the example, the epoch from which on it is
+left out, and why.  It is replaced whole.
 """
 
 from __future__ import annotations
@@ -11,23 +12,32 @@ from typing import Any
 
 from ..files.durable_file import read_json, whole, write_durably
 
+LEFT_OUT = "left_out.json"
+#: By row the first epoch without it, and the reason.
+LeftOutRows = dict[int, tuple[int, str]]
 
-def quarantine_file(state: str | Path, feed: str) -> Path:
+
+def left_out_file(state: str | Path, feed: str) -> Path:
     """Return the path of a feed's list."""
-    return Path(state) / "feeds" / feed / "quarantine.json"
+    return Path(state) / "feeds" / feed / LEFT_OUT
 
 
-def left_out_rows(file: Path | None) -> dict[int, str]:
-    """Read a list: the reason by row; empty where there is no file."""
-    remedy = "It lists rows that are left out as [number, text]: mend it, or resume from a snapshot"
-    return (file and read_json(file, _parsed, remedy)) or {}
+def left_out_rows(file: Path) -> LeftOutRows:
+    """Read a list; empty where there is no file."""
+    remedy = (
+        "It lists rows that are left out as [number, epoch, text]: mend it, or resume from a "
+        "snapshot"
+    )
+    return read_json(file, _parsed, remedy) or {}
 
 
-def _parsed(listed: Any) -> dict[int, str]:
-    return {whole(row): str(text) for row, text in listed}
+def _parsed(listed: Any) -> LeftOutRows:
+    return {whole(row): (whole(epoch), str(text)) for row, epoch, text in listed}
 
 
-def write_left_out(file: Path, rows: dict[int, str]) -> None:
+def write_left_out(file: Path, rows: LeftOutRows) -> None:
     """Write the list, if it is not empty; OSError where that fails."""
     if rows:
-        write_durably(file, json.dumps(sorted(rows.items()), indent=1))
+        write_durably(
+            file, json.dumps([[row, *why] for row, why in sorted(rows.items())], indent=1)
+        )

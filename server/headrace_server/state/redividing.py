@@ -18,25 +18,23 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import read_json
-from .left_out_file import left_out_rows, write_left_out
+from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
 from .statedir import SHARE, SUFFIX
-
-_LEFT_OUT = "quarantine.json"
 
 
 def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
     """Move a share's partitions from the snapshots of all shares of another number of servers."""
-    left_out: dict[int, str] = {}
+    left_out: LeftOutRows = {}
     for part in parts:
         for path in sorted(part.iterdir()):
             if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:
                     os.rename(path, into / path.name)
-            elif path.name == _LEFT_OUT:
+            elif path.name == LEFT_OUT:
                 left_out.update(left_out_rows(path))
             elif path.name in ("feed.json", "functions.json"):
                 os.replace(path, into / path.name)
-    write_left_out(into / _LEFT_OUT, left_out)
+    write_left_out(into / LEFT_OUT, left_out)
     file = into / "feed.json"
     noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
     if noted is None:

@@ -26,7 +26,7 @@ from typing import Any
 from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
-from .left_out_file import left_out_rows, write_left_out
+from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
 from .snapshots import BESIDE, GENERATION, sync_file
 from .statedir import SUFFIX, StateDirectory, described
 
@@ -92,7 +92,8 @@ def take_back(state: StateDirectory, names: Iterable[str]) -> None:
     feeds = state.path / "feeds"
     for name in names:
         new = feeds / f".{name}.new"
-        _keep_quarantine(feeds / name / "quarantine.json", new / "quarantine.json")
+        since = left_out_rows(feeds / name / LEFT_OUT)  # they stay out
+        write_left_out(new / LEFT_OUT, left_out_rows(new / LEFT_OUT) | since)
         write_durably(new / _COMPLETE, "")
     sync_directory(feeds)
     finish(state.path)  # once: it removes what is prepared and not complete
@@ -138,8 +139,3 @@ def _follow_files(file: Path, feed: FeedConfig) -> None:
 
 def _names(files: list[Any]) -> list[tuple[str, int]]:
     return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]
-
-
-def _keep_quarantine(known: Path, new: Path) -> None:
-    """Leave rows out, too, that were quarantined since the snapshot."""
-    write_left_out(new, left_out_rows(new) | left_out_rows(known))

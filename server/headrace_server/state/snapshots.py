@@ -3,7 +3,7 @@
     state directory: snapshots/FEED/ID/     snapshot.json   feed, term, checksums of the others
                                             feed.json       the declaration of the feed
                                             K.journal       partition K
-                                            quarantine.json rows that are left out, if any
+                                            left_out.json   rows that are left out, if any
     anywhere else:   URL/FEED/ID/           the same, where copies are wanted
                      URL/FEED/ID/I-of-N/    … of share I, where N servers share the feed
 
@@ -46,7 +46,7 @@ _FORMAT = 2
 #: In the state of a feed: how often it was taken back, and to which snapshot.
 GENERATION = "generation.json"
 LEAF = "snapshot.json"
-BESIDE = ("feed.json", "quarantine.json")
+BESIDE = ("feed.json", "left_out.json")
 _PART = ".part"
 #: The file that says that every server of the feed has its share of a snapshot.
 SETTLED = "SETTLED"

@@ -6,7 +6,7 @@ terms.json                    number of starts and their last terms, twice, so t
 trainers-K                    how many trainers are at work at owner K, see front_owner.py
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
-feeds/NAME/quarantine.json    left-out examples: they killed workers
+feeds/NAME/left_out.json      left-out examples: they killed workers
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.journal          partition K, see store.py
 feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py

@@ -27,8 +27,8 @@ from ..process.statuses import EventStatus, PartitionCounts
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
 from .asks import FRONT
+from .deadly_rows import DeadlyRows
 from .liveness import FORGIVEN, WINDOW_S, Post
-from .quarantine import Quarantine
 from .starts import Starts
 
 logger = logging.getLogger("headrace.server")
@@ -76,9 +76,9 @@ class Feeds:
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     @cached_property
-    def quarantine(self) -> Quarantine:
-        """The quarantine, of the state with which the server has begun."""
-        return Quarantine(self.starts.config)
+    def deadly_rows(self) -> DeadlyRows:
+        """The rows that kill workers, of the state with which the server has begun."""
+        return DeadlyRows(self.starts.config)
 
     def begin_anew(self, feed: str) -> None:
         """Forget the reports of a feed that is taken back, and failures: all workers are new."""
@@ -172,16 +172,12 @@ class Feeds:
         """Whether there are other owners, which an owner's report concerns."""
         return self.starts.config.workers > 1
 
-    def passed(self, owner: int, feed: str, rows: list[int]) -> None:
-        """Note that a worker has worked through these rows."""
-        self.quarantine.passed(feed, rows)
-
     # Deaths
 
     def died(self, words: str, post: Post, entry: Entry, now: float) -> bool:
         """Judge the death of a worker; return whether to begin its next life."""
         with self.lock:
-            verdict = self.quarantine.died(entry, words)
+            verdict = self.deadly_rows.died(entry, words)
         logger.warning("%s", words)
         self.note("worker died", words)
         if self.failure is not None:  # workers end because the front has ended
@@ -189,10 +185,10 @@ class Feeds:
         if verdict.failure is not None:
             feed, why = verdict.failure
             self.fail(feed, "data", why)
-        if verdict.quarantined:
-            logger.warning("skipped from now on: %s", verdict.quarantined)
-            self.note("row left out", verdict.quarantined)
-        if verdict.quarantined or verdict.failure is not None:
+        if verdict.left_out:
+            logger.warning("left out from now on: %s", verdict.left_out)
+            self.note("rows left out", verdict.left_out)
+        if verdict.left_out or verdict.failure is not None:
             post.explain()
         if verdict.expected or post.forgives(now):
             return True

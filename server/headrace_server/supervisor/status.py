@@ -3,7 +3,7 @@
     the front: its keys, its refusals  ────┐
     owner 0: its partitions, its sessions ─┤
     owner 1: …                            ─┼─► overview(): Server.stats, watch
-    its posts, its quarantine, its events ─┘
+    its posts, its events ─────────────────┘
 
 Each owner counts its own partitions, so counts are added.  A trainer has a session with each owner
 and appears once.  ``process/statuses.py`` says how each field is joined.
@@ -30,7 +30,6 @@ def overview(
     config: RunConfig,
     answers: Sequence[Mapping[str, Any]],
     posts: Sequence[Post],
-    quarantined: Mapping[str, int],
     disk: DiskStatus | None = None,
     draining: bool = False,
     events: Iterable[EventStatus] = (),
@@ -42,13 +41,7 @@ def overview(
     known = {
         "version": __version__,
         "at": time.time(),
-        "feeds": {
-            feed.name: {
-                "pipeline": _pipeline(feed),
-                "quarantined": quarantined.get(feed.name, 0),
-            }
-            for feed in config.feeds
-        },
+        "feeds": {feed.name: {"pipeline": _pipeline(feed)} for feed in config.feeds},
         "workers": [
             {
                 "worker": post.number,

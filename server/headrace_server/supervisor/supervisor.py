@@ -8,8 +8,8 @@
 
 A state directory does not change before the front has read the keys.
 
-A death with rows in hand that were in hand at a death before is no case for the budget but for the
-quarantine, which finds the row that kills.
+A death with rows at hand that were at hand at the death before is no case for the budget but for
+``deadly_rows.py``, which finds the row that kills.
 
 It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes are in
 ``crew.py``, their terms in ``starts.py``, the state of feeds in ``feeds.py``, and questions to
@@ -104,7 +104,6 @@ class Supervisor:
             TOUCHED: partial(feeds.marked, TOUCHED),
             "over": feeds.over,
             "bad": feeds.bad,
-            "passed": feeds.passed,
             "answer": self._asks.answer,
             "snapshot": lambda owner, **of: self._requests.on_snapshot(owner, **of),
             "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
@@ -161,7 +160,7 @@ class Supervisor:
     def _begun(self, owner: int) -> dict[str, Any]:
         """Return the message that a life of an owner begins with."""
         return {
-            "marks": self._feeds.quarantine.marks(),
+            "marks": self._feeds.deadly_rows.marks(),
             "memory_bytes": self._worker_memory_bytes,
             "begun": {"paused": self.draining, **self._feeds.begun(owner)},
         }
@@ -274,10 +273,8 @@ class Supervisor:
         answers = self._stats(timeout_s)
         disk = disk_of(self._config.state_directory)
         with self._lock:
-            left_out = self._feeds.quarantine.left_out
-            quarantined = {name: len(left_out(name)) for name in self.feeds}
             posts, events = self._crew.posts, self._feeds.events
-            return overview(self._config, answers, posts, quarantined, disk, self.draining, events)
+            return overview(self._config, answers, posts, disk, self.draining, events)
 
     def access(self) -> dict[str, Any]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""

@@ -1,6 +1,6 @@
-"""A worker opens its partitions: one guarded reader for each feed, each partition as it was left.
+"""A worker opens its partitions: one reader for each feed, each partition as it was left.
 
-    reader of the feed, guarded ─► partition ─► what its store holds
+    reader of the feed ─► partition ─► what its store holds
 
 Indexing a large file takes minutes.  Its progress goes to the diary, whose beats show that the
 worker lives, and to the log.
@@ -23,12 +23,12 @@ from ..files.remote_copies import RemoteCopies
 from ..making.compose import compose
 from ..making.partition_run import Run
 from ..making.slab import Slab
+from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
-from ..reading.reader import BadRecords, IndexedReader, Reader
+from ..reading.reader import BadRecords, IndexedReader, Reader, RowsAtHand
 from ..reading.sources import open_reader
 from .commits import Stores
-from .guard import Guard, ReportPassed
 
 logger = logging.getLogger("headrace.data")
 
@@ -45,7 +45,29 @@ class Life:
     number: int
     diary: Diary
     marks: Mapping[str, Any]
-    passed: ReportPassed
+
+
+class Step(OwnProcess):
+    """One step of work on a partition, in the diary.  One that raises stays there with its rows.
+
+    ``reads``: whether it may read, and so call code of the user.
+    """
+
+    def __init__(
+        self, diary: Diary, feed: str, partition: int, opening: bool = False, reads: bool = True
+    ) -> None:
+        self._diary, self._reads = diary, reads
+        diary.begin(feed, partition, opening)
+
+    def __enter__(self) -> None:
+        if self._reads:
+            super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._reads:
+            super().__exit__()
+        if error[0] is None:
+            self._diary.idle()
 
 
 class Opener:
@@ -64,16 +86,16 @@ class Opener:
         self._cache = IndexCache(str(index), self._indexed, copies)
         self._logged = time.monotonic()
         self._readers: dict[str, Reader] = {}
-        self.guards: dict[str, Guard] = {}
+        self._bad: dict[str, BadRecords] = {}
 
     def open(self, config: FeedConfig, partition: int) -> Run:
         """Open a partition as the last process left it."""
         reader = self._reader(config)
         if partition:  # partition 0 counts damage that shows when a file is opened
-            self.guards[config.name].bad.counts.clear()
+            self._bad[config.name].counts.clear()
         elif isinstance(reader, IndexedReader) and not reader.length:
             logger.warning("feed %r: the source has no example", config.name)
-        with self.guards[config.name].step(partition, opening=True):
+        with Step(self._diary, config.name, partition, opening=True):
             try:
                 return self._run_of(config, partition, reader)
             except HeadraceError:
@@ -93,39 +115,33 @@ class Opener:
         reader = self._readers.get(config.name)
         if reader is None:
             skips = config.declaration.policy.on_bad_example == "skip"
-            bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter)
-            source = config.declaration.source
-            guard = Guard(
-                config.name,
-                config.declaration,
-                config.partitions,
-                self._diary,
-                bad,
-                self._begun.marks.get(config.name, {}),
-                self._begun.passed,
+            source, marks = config.declaration.source, self._begun.marks[config.name]
+            hand = RowsAtHand(
+                self._diary.reading,
+                self._diary.at,
+                source.paths[0] if len(source.paths) == 1 else f"the source ({source.kinds})",
+                left_out={row: (epoch, text) for row, epoch, text in marks["left_out"]},
+                suspects={partition: {*rows} for partition, rows in marks["suspects"]},
             )
+            bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter, hand=hand)
             try:
-                opened = open_reader(source, config.files, bad, self._cache)
+                reader = open_reader(source, config.files, bad, self._cache)
             except HeadraceError:
                 raise
             except (ValueError, OSError) as error:  # a source refuses its declaration
                 raise ServerError(str(error)) from error
-            reader = guard.around(opened)
-            self.guards[config.name] = guard
-            self._readers[config.name] = reader
+            self._bad[config.name], self._readers[config.name] = bad, reader
         return reader
 
     def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
-        declaration, guard = config.declaration, self.guards[config.name]
         run = compose(
             reader,
-            declaration,
+            config.declaration,
             partition,
             config.partitions,
             self._slab,
-            guard.bad,
+            self._bad[config.name],
             self._begun.config.max_state_bytes,
         )
-        guard.needed = True  # the rows read from here on were read before
         run.commits.resume(self._stores.open((config.name, partition)))
         return run

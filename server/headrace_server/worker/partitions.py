@@ -31,7 +31,7 @@ from .announcing import MOST_UNNOTED, Announcer
 from .commits import Commits, Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened
-from .partition_opening import Life, Opener
+from .partition_opening import Life, Opener, Step
 from .reporter import Reporter
 from .stall_reports import StallReports
 
@@ -60,7 +60,6 @@ class Partitions:
         self._announcer = Announcer(self._slab, send)
         self._stalls = StallReports(send)
         self._opener = Opener(begun, self._slab, self.stores)
-        self._guards = self._opener.guards
         self._running: dict[PartitionName, Run] = {}
         self._made: dict[PartitionName, Run] = {}  # partitions that have ended
         self._epochs: dict[PartitionName, int] = {}  # current, where no batch crosses epochs
@@ -89,7 +88,7 @@ class Partitions:
     def check_ahead(self, poll: Callable[[float], Any]) -> None:
         """Check examples of an ``unchecked`` partition, until ``poll`` returns events."""
         feed, partition = name = self.unchecked.pop()
-        with self._guards[feed].step(partition, reads=False):
+        with Step(self._diary, feed, partition, reads=False):
             if name in self._running and self._running[name].check_ahead(partial(poll, 0)):
                 self.unchecked.add(name)
 
@@ -136,7 +135,7 @@ class Partitions:
         feed, partition = name
         run = self._running[name]
         try:
-            with self._guards[feed].step(partition, reads=run.reads_next):
+            with Step(self._diary, feed, partition, reads=run.reads_next):
                 step = run.advance()
         except Exception as error:
             self._fail(name, error)
@@ -282,7 +281,7 @@ class Partitions:
         name = feed, effect.partition
         if run := self._known(name):
             self.turns.wake(name)
-            with self._failing(name), self._guards[feed].step(effect.partition):
+            with self._failing(name), Step(self._diary, feed, effect.partition):
                 self.commits.claim(name, run, effect.place)
 
     def _known(self, name: PartitionName) -> Run | None:

@@ -35,9 +35,6 @@ def _bound_memory(most: int) -> None:
 def serve(plain: Any, pipe: Pipe) -> None:
     """Run one life of a worker until an order to stop."""
 
-    def passed(feed: str, rows: list[int]) -> None:
-        pipe.report("passed", feed=feed, rows=rows)
-
     config = RunConfig.from_plain(plain["run"])
     sys.path[:0] = [path for path in config.python_path if path not in sys.path]
     life = Life(
@@ -46,7 +43,6 @@ def serve(plain: Any, pipe: Pipe) -> None:
         number=plain["life"],
         diary=Diary(plain["diary"]),
         marks=plain["marks"],
-        passed=passed,
     )
     worker = Owner(life, pipe, plain["begun"])
     let_go_in_children(lambda: (pipe.fileno(), *worker.filenos()))

@@ -36,10 +36,10 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path):
     diary_file = DiaryFile(tmp_path / "diary")
     diary = Diary(diary_file.path)
     diary.begin("spéech", 3)
-    diary.reading(np.array([5, 7, -2]), "a file", alone=True, needed=True)
+    diary.reading(np.array([5, 7, -2]), "a file", epoch=3, fixed=2)
     entry = diary_file.read()
     assert (entry.doing, entry.feed, entry.partition) == (STEP, "spéech", 3)
-    assert entry.rows == (5, 7, -2) and entry.alone and entry.needed
+    assert entry.rows == (5, 7, -2) and (entry.epoch, entry.fixed) == (3, 2)
     diary.at("a file, record 5")
     assert diary_file.read().describe() == (
         "it was working on feed 'spéech', partition 3, at a file, record 5"

@@ -11,17 +11,17 @@ from headrace_server.state.left_out_file import left_out_rows, write_left_out
 
 
 def test_rows_come_back(tmp_path: Path) -> None:
-    write_left_out(tmp_path / "quarantine.json", {7: "it kills"})
-    assert left_out_rows(tmp_path / "quarantine.json") == {7: "it kills"}
-    assert left_out_rows(tmp_path / "none") == left_out_rows(None) == {}
+    write_left_out(tmp_path / "left_out.json", {7: (2, "it kills")})
+    assert left_out_rows(tmp_path / "left_out.json") == {7: (2, "it kills")}
+    assert left_out_rows(tmp_path / "none") == {}
 
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[[1]]", '[["x", "y"]]', '[[1, "y", 2]]', "[1]", '[[-1, "y"]]', '[[1.5, "y"]]'],
+    ["{", "[[1]]", '[["x", 0, "y"]]', '[[1, "y"]]', "[1]", '[[-1, 0, "y"]]', '[[1, 1.5, "y"]]'],
 )
 def test_a_damaged_list_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "quarantine.json"
+    file = tmp_path / "left_out.json"
     file.write_text(text)
-    with pytest.raises(ServerError, match=r"quarantine\.json is damaged: .* mend it"):
+    with pytest.raises(ServerError, match=r"left_out\.json is damaged: .* mend it"):
         left_out_rows(file)

@@ -28,7 +28,7 @@ def taken(path: Path, servers: int) -> list[Path]:
         (part / "functions.json").write_text("{}")
         for partition in range(index, _PARTITIONS, servers):
             (part / f"{partition}.journal").write_bytes(b"store %d" % partition)
-        write_left_out(part / "quarantine.json", {index: "it kills"})
+        write_left_out(part / "left_out.json", {index: (0, "it kills")})
         parts.append(part)
     return parts
 
@@ -45,7 +45,7 @@ def test_every_store_goes_to_the_server_that_owns_it(tmp_path: Path, before: int
         assert noted.get("share", [0, 1]) == [index, now]
         assert noted["partitions"] == _PARTITIONS and (now > 1) == ("share" in noted)
         assert (into / "functions.json").exists()
-        assert left_out_rows(into / "quarantine.json").keys() == set(range(before))
+        assert left_out_rows(into / "left_out.json").keys() == set(range(before))
 
 
 def test_a_snapshot_without_its_declaration_is_damaged(tmp_path: Path):

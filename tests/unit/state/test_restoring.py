@@ -202,24 +202,24 @@ def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
 
 def test_rows_that_have_killed_workers_since_stay_out(directory: StateDirectory):
     path = stored(directory, b"early")
-    (path / "quarantine.json").write_text(json.dumps([[1, "before"]]))
+    (path / "left_out.json").write_text(json.dumps([[1, 0, "before"]]))
     source, name = snapshot(directory)
-    (path / "quarantine.json").write_text(json.dumps([[1, "before"], [7, "since"]]))
+    (path / "left_out.json").write_text(json.dumps([[1, 0, "before"], [7, 2, "since"]]))
     take_back(directory, feed(), source, name)
-    rows = json.loads((path / "quarantine.json").read_text())
-    assert rows == [[1, "before"], [7, "since"]]
+    rows = json.loads((path / "left_out.json").read_text())
+    assert rows == [[1, 0, "before"], [7, 2, "since"]]
 
 
 def test_the_beginning_has_no_stores_and_keeps_what_kills(directory: StateDirectory):
     path = stored(directory, b"late")
     source, name = snapshot(directory)
     take_back(directory, feed(), source, name)
-    (path / "quarantine.json").write_text(json.dumps([[7, "killed"]]))
+    (path / "left_out.json").write_text(json.dumps([[7, 0, "killed"]]))
     prepare(directory, feed(), None, BEGINNING)
     restoring.take_back(directory, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(2, BEGINNING, name)
     names = sorted(p.name for p in path.iterdir())
-    assert names == ["feed.json", "generation.json", "quarantine.json"]
+    assert names == ["feed.json", "generation.json", "left_out.json"]
     directory.check_feed(feed())
     prepare(directory, feed(), None, BEGINNING)
     restoring.take_back(directory, ["plain"])

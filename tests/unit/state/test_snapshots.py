@@ -34,7 +34,7 @@ def test_stored_snapshots_are_found_again(tmp_path: Path):
     directory, term = Shelf(tmp_path / "state").fetch(FEED, name)
     assert (directory / "0.journal").read_bytes() == b"store"
     assert (directory / "feed.json").read_text() == '{"a": 1}'
-    assert not (directory / "quarantine.json").exists()
+    assert not (directory / "left_out.json").exists()
     assert term == 3
     assert shelf.stored(FEED) == [name]
 

@@ -22,7 +22,7 @@ def feed(**more: Any) -> dict[str, Any]:
     told |= {"padding": {}, "classes": {}, "state": "open", "failure": None, "waiting": "nothing"}
     told |= {"standing": {"ready": 1, "returned": 0, "leased": 2, "saving": 0}, "read": 30}
     told["partitions"] = [{"partition": 0, "worker": 0, "open": True, "done": False, "waits": ""}]
-    told |= {"trainers": [trainer()], "trainers_more": 0, "quarantined": 0, "rates": {}}
+    told |= {"trainers": [trainer()], "trainers_more": 0, "rates": {}}
     told["pipeline"] = {"source": "npz", "stages": ["shuffle"], "shape": "batch", "partitions": 1}
     told["verdict"] = {"level": "good", "where": "trainers", "text": "Trainers are fed."}
     told["shares"] = [share_of(told)]
