@@ -151,6 +151,24 @@ class Feed(Steering, Checkpoints):
         return {name: Field(s.dtype, (rows, *s.dims)) for name, s in states.items()}
 
     @property
+    def lanes(self) -> int:
+        """Number of lanes of this trainer: ``batch.lane`` has the numbers from 0 to below it.
+
+        It is ``batch_size``, and with ranks, which have lanes in every partition,
+        ``batch_size`` × partitions.  A model that keeps a memory by lane has one of this many rows.
+        AttributeError where the feed has no lanes.
+        """
+        _ = self.schema
+        layout = self._segments if self._saving is None else self._saving.layout
+        welcome = self._link.session.welcome
+        if layout is None or not layout.lanes or welcome is None:
+            raise AttributeError(
+                f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
+                "with its sequence: it is not declared with order='lanes'"
+            )
+        return layout.batch_size * (welcome.partitions if self._link.session.rank >= 0 else 1)
+
+    @property
     def local(self) -> bool:
         """Whether batches come through shared memory."""
         return self._link.local

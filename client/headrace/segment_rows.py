@@ -19,6 +19,7 @@ FLAGS = ("first", "last", "valid")
 SEGMENT_FACTS = (
     *("key", "sequence", "sequence_count", "length", "total_length", "insertion_index"),
     *("left_length", "right_length"),  # only where there is context
+    "lane",  # only with order="lanes"
     *(name for name in FACTS if name != "length"),  # only where a stage adds them
 )
 
@@ -99,7 +100,10 @@ class SegmentRows:
 
     @property
     def lane(self) -> Any:
-        """The place of each row: a sequence keeps it.  AttributeError in order of arrival."""
+        """The number of each row's lane, of ``feed.lanes``: a sequence keeps it to its end.
+
+        AttributeError in the order of arrival.
+        """
         if not self._layout.lanes:
             raise AttributeError(
                 "batch.lane: rows of this feed have no place, it is declared with order='arrival'"

@@ -215,6 +215,8 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         """Return the whole batch as numpy arrays, as an element of ``as_dataset``."""
         names = [RESERVED + name for name in SEGMENT_FACTS[1:]]
         facts = {name[1:]: self.array(name) for name in names if name in self._layout.schema}
+        if "lane" in facts and "rank" in self.meta:
+            facts["lane"] = self._lane_array()
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
         flags = {name: self._flag_array(name) for name in FLAGS}
@@ -232,6 +234,8 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
             offset, _, shape, wire, dtype = self._places[name]
             if dtype is None:
                 value = self._framework.strings(self.array(name))
+            elif name == "@lane" and "rank" in self.meta:
+                value = self._framework.numbers(self._lane_array(), wire)
             else:
                 array = np.ndarray(shape, dtype, self._block, offset)
                 value = self._framework.numbers(array, wire, True)
@@ -262,6 +266,11 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
             value = self._framework.numbers(self._flag_array(name), "bool")
             self._cache[name] = value
         return value
+
+    def _lane_array(self) -> np.ndarray:
+        """Return the lanes of the rows, numbered in all partitions: a rank has some in each."""
+        lanes: np.ndarray = self.array("@lane") + np.int32(self.partition * self._layout.batch_size)
+        return lanes
 
     def _flag_array(self, name: str) -> np.ndarray:
         sequence, count = self.array("@sequence"), self.array("@sequence_count")
