@@ -47,9 +47,10 @@ class AsTheyCome(Merge):
         self._turn = (owner + 1) % len(self._sessions)
 
 
-def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
+def merge_of(sessions: Sequence[Session], first: Session, before: Merge | None = None) -> Merge:
     """Return the order in which a feed's batches are taken; ``first`` was opened first.
 
+    ``before``: the order until now, where a server restarted with another number of owners.
     ValueError where a trainer that takes any order would lose its lanes, or mix epochs.
     """
     prefetch, welcome = first.prefetch, first.welcome
@@ -71,5 +72,5 @@ def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
         return ByNumber(sessions, prefetch)
     if lanes:
         by_lanes = ByLanes if across else ByLanesWithinEpochs
-        return by_lanes(sessions, prefetch, partitions, first.partitions.start)
-    return (InTurn if across else InTurnWithinEpochs)(sessions, prefetch, partitions)
+        return by_lanes(sessions, prefetch, partitions, before)
+    return (InTurn if across else InTurnWithinEpochs)(sessions, prefetch, before)

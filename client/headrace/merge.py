@@ -10,7 +10,8 @@ taken.
 
     Alone      of a feed with one owner: its session
     ByNumber   of a plain feed: the smallest (number, partition), once no owner can have a smaller
-    InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
+    InTurn     of segments in the order of arrival: the owner of the partition with the least turn,
+               of those that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
     …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
 
@@ -26,8 +27,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heapreplace
 from math import inf
+from typing import Any
 
+from headrace_proto.errors import ProtocolError
 from headrace_proto.placement import Placement
 
 from .leases import Received
@@ -36,6 +40,8 @@ from .session import Session
 _Claim = Callable[[Session], Received | None]
 #: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.
 _Place = tuple[float, int]
+#: Epoch, and number in the epoch, of a partition's next batch.
+_Turn = tuple[int, int]
 
 
 class Merge(ABC):
@@ -99,6 +105,10 @@ class Merge(ABC):
         """Return the sessions whose batches may be taken now."""
         return self._sessions
 
+    def _is_over(self, session: Session, partition: int) -> bool:
+        """Return whether a partition has no new batch for this trainer."""
+        return partition in session.passed
+
     def _share(self) -> None:
         """Divide the prefetch among the owners that can deliver."""
         able = [session for session in self._sessions if is_able(session)] or self._sessions
@@ -131,6 +141,15 @@ class Alone(Merge):
 def is_able(session: Session) -> bool:
     """Return whether a batch may come without an action of any trainer."""
     return not (session.finished or session.exhausted or session.idle)
+
+
+def epoch_of(session: Session) -> int:
+    """Return the least epoch of the batches to come, where batches end with theirs.
+
+    The first batch of an epoch may come before the notice that the epoch has begun: that waits
+    until the last commit of the epoch before is stored.
+    """
+    return max(session.epoch, session.ready[0].delivery.epoch if session.ready else 0)
 
 
 class ByNumber(Merge):
@@ -185,23 +204,47 @@ class ByNumber(Merge):
 class InTurn(Merge):
     """Batches of segments that are made when they are wanted: partitions are asked in turn."""
 
-    def __init__(self, sessions: Sequence[Session], prefetch: int, partitions: int) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], prefetch: int, before: Merge | None = None
+    ) -> None:
+        """``before``: the order until now, where a server restarted with other owners."""
         super().__init__(sessions, prefetch)
-        self._partitions = partitions
-        self._turn = 0  # the partition that is asked next
+        #: By partition: epoch, and number in the epoch, of its next batch.
+        self._turns: dict[int, _Turn] = (
+            before._turns if isinstance(before, InTurn) else turns_of(sessions)
+        )
+        self._line_up()
+
+    def _line_up(self) -> None:
+        #: By owner: heap of turns and partitions, the latter once each.
+        self._heaps = [
+            sorted((self._turns[p], p) for p in one.partitions) for one in self._sessions
+        ]
+        #: By owner: what was taken from its heap, since the partition is over.
+        self._ended: list[list[tuple[_Turn, int]]] = [[] for _ in self._sessions]
+
+    def _least(self, owner: int) -> tuple[_Turn, int] | None:
+        """Return the least turn of an owner, and its partition; None where all are over."""
+        session, heap, ended = self._sessions[owner], self._heaps[owner], self._ended[owner]
+        if ended and not self._is_over(session, ended[-1][1]):
+            heap += ended
+            heapify(heap)
+            ended.clear()
+        while heap:
+            turn, partition = heap[0]
+            if self._turns[partition] != turn:
+                heapreplace(heap, (self._turns[partition], partition))
+            elif self._is_over(session, partition):
+                ended.append(heappop(heap))
+            else:
+                return heap[0]
+        return None
 
     def _rotated(self) -> list[Session]:
-        """Return the owners from that of the next partition on; none whose partitions are over."""
-        owners: dict[int, None] = {}
-        left = sum(len(one.passed) < len(one.partitions) for one in self._sessions)
-        for ahead in range(self._partitions):
-            if len(owners) == left:
-                break
-            partition = (self._turn + ahead) % self._partitions
-            owner = self.placement.owner_of(partition)
-            if partition not in self._sessions[owner].passed:
-                owners[owner] = None
-        return [self._sessions[owner] for owner in owners]
+        """Return the owners by the least turn of theirs; none whose partitions are over."""
+        found = [(self._least(owner), session) for owner, session in enumerate(self._sessions)]
+        live = [(least, session) for least, session in found if least is not None]
+        return [session for _, session in sorted(live, key=lambda one: one[0])]
 
     def _next(self) -> Session | None:
         there = next((session for session in self._rotated() if session.ready), None)
@@ -214,17 +257,23 @@ class InTurn(Merge):
         return able[:1] or [session for session in self._present() if not session.finished]
 
     def _took(self, session: Session, received: Received) -> None:
-        self._turn = (received.delivery.partition + 1) % self._partitions
+        epoch, number = self._turns[received.delivery.partition]
+        self._turns[received.delivery.partition] = epoch, number + 1
 
 
 class ByLanes(Merge):
     """A trainer's lanes are all of one partition, and of another when that has no work left."""
 
     def __init__(
-        self, sessions: Sequence[Session], prefetch: int, partitions: int, first: int
+        self,
+        sessions: Sequence[Session],
+        prefetch: int,
+        partitions: int,
+        before: Merge | None = None,
     ) -> None:
         self._partitions = partitions
-        self._here = first  # the partition whose owner is asked
+        #: The partition whose owner is asked.
+        self._here: int = before._here if isinstance(before, ByLanes) else first_lanes(sessions)
         super().__init__(sessions, prefetch)
 
     def _owner(self) -> Session | None:
@@ -232,7 +281,7 @@ class ByLanes(Merge):
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
             session = self._sessions[self.placement.owner_of(partition)]
-            if partition not in session.passed and self._able(session):
+            if not self._is_over(session, partition) and self._able(session):
                 return session
         return None
 
@@ -265,11 +314,15 @@ class _WithinEpochs(Merge):
 
     @property
     def _epoch(self) -> int:
-        return min((one.epoch for one in self._sessions if not one.finished), default=0)
+        return min((epoch_of(one) for one in self._sessions if not one.finished), default=0)
 
     def _present(self) -> Sequence[Session]:
         epoch = self._epoch
-        return [session for session in self._sessions if session.epoch <= epoch]
+        return [session for session in self._sessions if epoch_of(session) <= epoch]
+
+    def _is_over(self, session: Session, partition: int) -> bool:
+        # An owner names these for the epoch that it has announced.
+        return super()._is_over(session, partition) and epoch_of(session) <= session.epoch
 
 
 class InTurnWithinEpochs(_WithinEpochs, InTurn):
@@ -279,9 +332,11 @@ class InTurnWithinEpochs(_WithinEpochs, InTurn):
 
     def _rotated(self) -> list[Session]:
         epoch = self._epoch
-        if epoch != self._of_turn:  # it begins with the first partition
-            self._of_turn, self._turn = epoch, 0
-        return [session for session in super()._rotated() if session.epoch <= epoch]
+        if epoch != self._of_turn:
+            self._of_turn = epoch
+            self._turns = {p: max(turn, (epoch, 0)) for p, turn in self._turns.items()}
+            self._line_up()
+        return [session for session in super()._rotated() if epoch_of(session) <= epoch]
 
     def _next(self) -> Session | None:
         for session in self._rotated():
@@ -310,7 +365,59 @@ class ByLanesWithinEpochs(_WithinEpochs, ByLanes):
         return owner if owner.ready else None
 
     def _able(self, session: Session) -> bool:
-        return is_able(session) and session.epoch <= self._epoch
+        return is_able(session) and epoch_of(session) <= self._epoch
+
+
+def turns_of(sessions: Sequence[Session]) -> dict[int, _Turn]:
+    """Return the turn of the next batch of each partition, as the owners announced them."""
+    turns: dict[int, _Turn] = {}
+    for session in sessions:
+        announced = _announced(session, "turns", [0, 0], _is_turn)
+        turns.update(zip(session.partitions, map(tuple, announced), strict=True))
+    return turns
+
+
+def first_lanes(sessions: Sequence[Session]) -> int:
+    """Return the partition in which a new trainer's lanes begin: one with the fewest trainers.
+
+    Trainers that join together begin in different ones, and a trainer alone in the first one.
+    """
+    partitions = sum(len(session.partitions) for session in sessions)
+    trainers = sessions[0].properties.get("trainers", 1)
+    if not _is_count(trainers):
+        raise ProtocolError(f"a feed of lanes has trainers={trainers!r:.40}")
+    load = []
+    for session in sessions:
+        stripes = _announced(session, "stripes", 0, _is_count)
+        load += [
+            (count, (partition + 1 - trainers) % partitions, partition)
+            for partition, count in zip(session.partitions, stripes, strict=True)
+        ]
+    return min(load)[2]
+
+
+def _announced(
+    session: Session, name: str, unknown: Any, is_one: Callable[[Any], bool]
+) -> list[Any]:
+    """Return what an owner has announced of each of its partitions."""
+    known = session.properties.get(name, [unknown] * len(session.partitions))
+    if not _is_list(known, len(session.partitions)) or not all(map(is_one, known)):
+        raise ProtocolError(
+            f"an owner of {len(session.partitions)} partitions has {name}={known!r:.80}"
+        )
+    return list(known)
+
+
+def _is_list(value: Any, length: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_turn(value: Any) -> bool:
+    return _is_list(value, 2) and all(map(_is_count, value))
 
 
 def _head(session: Session) -> _Place:

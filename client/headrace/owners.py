@@ -84,7 +84,7 @@ class Owners:
         with self.lock:
             self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
             self.session.prefetch = self._prefetch.batches
-            self._merge = merge_of(self.sessions, self.session)
+            self._merge = merge_of(self.sessions, self.session, self._merge)
             self._owner_of = self._merge.placement.owner_of
 
     def _regroup(self) -> list[Session]:

@@ -3,14 +3,16 @@
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, more) ─► worker ─► made()
 
-Any trainer gets any batch.  Partitions are asked in turn; one that has to wait for states (starved)
-keeps its requests, and another is asked too.
+Any trainer gets any batch.  The partition with the least turn is asked next: the one of which the
+fewest batches of this epoch were asked for, by earlier lives too.  One that has to wait for states
+(starved) keeps its requests, and another is asked too.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from typing import Any
 
 from .dispatch_effects import Batch, Effect, TurnQueue, Want
 from .segment_rounds import SegmentRounds
@@ -24,26 +26,14 @@ class ArrivalSupply(SegmentSupply):
     ranked = SegmentRounds
 
     def _set_up(self) -> None:
-        self._done: dict[int, int] = {}  # by partition: batches of earlier lives
-        self._turns: Iterator[int] | None = None  # partitions in the order of their turns
         self._ready = TurnQueue()
         self._again = TurnQueue()  # batches that came back
         # Partitions that have ended or finished their epoch, where trainers take turns.
         self._over: list[int] = []
 
-    def start(self, partition: int, number: int, turn: int = -1) -> None:
-        super().start(partition, number, turn)
-        self._done[partition] = number
-
-    def _turn(self) -> int:
-        """Return the partition that is asked next, first of all the one with the fewest batches."""
-        if self._turns is None:
-            batches = {n: self._done.get(n, 0) + one.made for n, one in self.partitions.items()}
-            self._turns = itertools.cycle(batches)
-            first = min(batches, key=batches.__getitem__)
-            for _ in range([*batches].index(first)):
-                next(self._turns)
-        return next(self._turns)
+    def announced(self) -> dict[str, Any]:
+        """Return the turn of the next batch of each partition."""
+        return {"turns": [here.turn for here in self.partitions.values()]}
 
     @property
     def open(self) -> bool:
@@ -78,7 +68,6 @@ class ArrivalSupply(SegmentSupply):
         if rests:
             self._pass_over(partition)
             return
-        self._turns = itertools.cycle(self.partitions)  # an epoch begins with the first one
         self._over = [number for number, one in self.partitions.items() if one.ended]
         for trainer in self._trainers.present.values():
             trainer.passed = 0
@@ -125,22 +114,22 @@ class ArrivalSupply(SegmentSupply):
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """Return the requests to partitions that satisfy the trainers' requests."""
-        able = False
         needed = -self._again.count - self._ready.count
         for _, credits in asking:
             needed += credits
-        for here in self.partitions.values():
+        able = []
+        for number, here in self.partitions.items():
             if not (here.ended or here.starved or here.held):
-                able = True
+                able.append((here.turn, number))
                 needed -= here.due
         if needed <= 0 or not able:
             return []
         more: dict[int, int] = {}
-        while needed:
-            number = self._turn()
+        heapify(able)
+        for _ in range(needed):
+            number = able[0][1]
             here = self.partitions[number]
-            if not (here.ended or here.starved or here.held):
-                here.due += 1
-                needed -= 1
-                more[number] = more.get(number, 0) + 1
+            here.due += 1
+            more[number] = more.get(number, 0) + 1
+            heapreplace(able, (here.turn, number))
         return [Want(number, more[number]) for number in sorted(more)]

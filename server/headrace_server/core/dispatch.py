@@ -585,6 +585,10 @@ class Dispatcher:
             return Batch(held.partition, held.number, held.rows)
         return self._leases.batch_of(token, session)
 
+    def announced(self) -> dict[str, Any]:
+        """Return the properties by which a trainer chooses an owner, see ``Supply.announced``."""
+        return self._supply.announced()
+
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds of a partition that this life has dealt, to be stored."""
         return self._supply.rounds_dealt(partition)

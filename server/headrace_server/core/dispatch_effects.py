@@ -223,13 +223,15 @@ class Leave(_Effect):
 class Deal(_Effect):
     """Have a partition of segments form rounds of ``world`` batches; 0: batches for any trainer.
 
-    All batches that are out become ready again.  Ranks have the stripes from ``stripe`` on.
+    All batches that are out become ready again.  Ranks have the stripes from ``stripe`` on, and
+    rounds the numbers from ``at`` on.
     """
 
     partition: int
     world: int
     run: int
     stripe: int
+    at: int = 0
 
 
 @record

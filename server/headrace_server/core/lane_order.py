@@ -19,19 +19,22 @@ any states it continues after its last done segment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from .round_forming import InStep, MemberRows, RoundMembers
-from .slots import LaneSlots, RoundMember, Segments
+from .slots import NO_NUMBERS, LaneSlots, RoundMember, Segments
 
 
 @dataclass(slots=True)
 class _Stripe:
     lanes: np.ndarray  # slots; -1 is empty
     started: np.ndarray  # lanes that got an example since the last draft
+    #: Insertion indices and lanes of the examples of an earlier life with which it was opened.
+    opened: tuple[np.ndarray, np.ndarray] = NO_NUMBERS, NO_NUMBERS
     out: list[Segments] = field(default_factory=list)
     wanted: int = 0  # number of batches that are wanted and not drafted
     over: bool = False  # it gets no further drafts
@@ -98,9 +101,25 @@ class LaneOrder(InStep):
             slots = self.find(indices)
             ready = np.isin(slots, self._back.first(self._back.count)[1])
             ready &= lanes < self.batch_size
+            stripe.opened = indices[ready], lanes[ready]
             self._put(stripe, lanes[ready], slots[ready])
             stripe.started[lanes[ready]] = True
         return stripe
+
+    def places_after(self, saved: Mapping[int, Segments]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ``places`` for a later life of the stripes of now.
+
+        ``saved``: by stripe the last batch that its trainer has saved.
+        """
+        places = []
+        for number in sorted(self._stripes) if self.members is None else self.members.stripes:
+            indices, lanes = self._stripes[number].opened
+            if number in saved:
+                going = ~saved[number].last
+                indices, lanes = saved[number].indices[going], saved[number].lanes[going]
+            if len(lanes) or self.members is not None:  # any trainer without a rank takes any
+                places.append((indices, lanes))
+        return [*places, *self.places]
 
     def leave(self, stripe: int, instead: int = -1) -> None:
         """Close a trainer's stripe; its examples continue from kept states."""

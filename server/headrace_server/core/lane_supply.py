@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace_proto import limits
 
@@ -95,6 +96,13 @@ class LaneSupply(SegmentSupply):
         if not spent:
             self._of[stripe.session].remove(stripe)
         self._left.setdefault(stripe.session, {})[stripe.partition] = 0
+
+    def announced(self) -> dict[str, Any]:
+        """Return the number of stripes in each partition, and of trainers with the new one."""
+        stripes = dict.fromkeys(self.partitions, 0)
+        for stripe in self._open.values():
+            stripes[stripe.partition] += 1
+        return {"stripes": [*stripes.values()], "trainers": len(self._trainers.present)}
 
     def _stripe_of(self, session: int) -> _Stripe | None:
         """Return a trainer's open stripe."""

@@ -315,6 +315,10 @@ class Partition:
         self._next_chunk = next_chunk
         self.state = ENDED if self._position is None else OPEN
 
+    def resume_epoch(self, done: int) -> None:
+        """Resume in an epoch of which so many batches were done; numbers begin anew."""
+        self._first_of_epoch = self.next_number - done
+
     def forget_reads(self) -> None:
         """Forget reads of chunks that are not needed any more."""
         needed = self.chunks()

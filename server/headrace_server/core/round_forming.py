@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import calcsize, unpack
 from typing import Any
@@ -67,17 +67,20 @@ def _place(batch: Segments) -> RoundRank:
 class RoundMembers:
     """The rounds of one partition, and the members that are to be planned or drafted again."""
 
-    def __init__(self, world: int, run: int, stripe: int, size: int, epoch: int = 0) -> None:
+    def __init__(
+        self, world: int, run: int, stripe: int, size: int, epoch: int = 0, at: int = 0
+    ) -> None:
         """``size``: rows of a member's block.  Ranks have the stripes from ``stripe`` on.
 
-        ``epoch``: that is read, where no batch crosses its border; else 0.
+        ``epoch``: that is read, where no batch crosses its border; else 0.  ``at``: the least
+        number of a round.
         """
         self.world = world
         self.run = run
         self.size = size
         self.stripes = list(range(stripe, stripe + world))
         self.epoch = epoch
-        self.next_round = epoch << TURN_BITS
+        self.next_round = max(epoch << TURN_BITS, at)
         self.wanted = 0  # number of rounds that are wanted and not drafted
         self.begun = False  # whether anything was ever wanted
         self.drafted: deque[Segments] = deque()  # not planned yet
@@ -135,8 +138,8 @@ class InStep(AdmittedExamples):
     #: Insertion indices and lanes of unfinished examples, for the stripes that open next.
     places: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 
-    def deal(self, world: int, run: int, stripe: int, epoch: int = 0) -> None:
-        """Draft rounds for ``world`` ranks from now on; 0: batches for any trainer.
+    def deal(self, world: int, run: int, stripe: int, epoch: int = 0, at: int = 0) -> None:
+        """Draft rounds, from number ``at`` on, for ``world`` ranks; 0: batches for any trainer.
 
         All batches that are out become ready again, with the states that are kept here.
         """
@@ -144,7 +147,7 @@ class InStep(AdmittedExamples):
         self._recall()
         self.first_stripe = stripe
         if world:
-            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch)
+            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch, at)
             self._open_stripes()
         self._adapt_to_rows()
 
@@ -185,6 +188,10 @@ class InStep(AdmittedExamples):
         if members is not None:  # an earlier process may have drafted rounds of this epoch
             members.epoch = epoch
             members.next_round = max(members.next_round, epoch << TURN_BITS)
+
+    def places_after(self, saved: Mapping[int, Segments]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ``places`` for a later life; none in the order of arrival."""
+        return []
 
     # Members
 

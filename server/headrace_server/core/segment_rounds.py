@@ -11,7 +11,7 @@ round_forming.py, and have stored a round before its batches go out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .admitted_examples import AT_SERVER
@@ -36,17 +36,24 @@ class SegmentRounds(SegmentSupply):
         self._due = dict.fromkeys(self.partitions, 0)
         self._resumed: set[int] = set()  # partitions that must make members again
 
-    def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
+    def begin(
+        self, stripe: int, first_rounds: Mapping[int, int], going: Mapping[int, DealtRounds]
+    ) -> None:
         """Give each rank a stripe, from this number on."""
         self._rounds = Rounds(self.world)
         self._stripes = list(range(stripe, stripe + self.world))
         for number, here in self.partitions.items():
-            self._rounds.begin_at(number, here.epoch << TURN_BITS)
+            self._rounds.begin_at(number, max(here.epoch << TURN_BITS, first_rounds[number]))
         for number, dealt in going.items():
             self._rounds.begin_at(number, dealt.next_round)
             for at, rank in dealt.members:
                 self._lack(at, number, rank)
                 self._resumed.add(number)
+
+    def _first_round(self, partition: int, drained: Iterable[Batch]) -> int:
+        waiting = [batch.round for batch in drained if batch.partition == partition]
+        lacking = [at for at, of, _ in self._rounds.lacking.values() if of == partition]
+        return min([*waiting, *lacking], default=self._rounds.next_name(partition)[0])
 
     # From partitions
 

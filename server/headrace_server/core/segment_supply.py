@@ -30,6 +30,7 @@ Asking = tuple[int, int]
 @dataclass(slots=True)
 class PartitionDemand:
     made: int = 0
+    before: int = 0  # batches of this epoch by earlier lives, less those made here before it
     due: int = 0  # batches that were asked for and have not come
     ended: bool = False
     starved: bool = False
@@ -37,6 +38,11 @@ class PartitionDemand:
     epoch: int = 0  # where batches end with their epoch
     # whether it waits for others in an earlier epoch, where batches end with theirs
     rests: bool = False
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Epoch, and number in the epoch, of the next batch that it may be asked for."""
+        return self.epoch, self.before + self.made + self.due
 
 
 class SegmentSupply(Supply):
@@ -69,21 +75,36 @@ class SegmentSupply(Supply):
     def start_run(self, run: int, world: int) -> SegmentSupply:
         """Return the supply for the trainers of a run, or, without ranks, for any trainers.
 
-        All batches that are out go out again, except rounds of an earlier life of this run.
+        All batches that are out go out again, except rounds of an earlier life of this run.  The
+        rounds of another run have the numbers from the first one on that was not done by all ranks,
+        so they come of the partition whose turn it was.
         """
         if (run, world) == (self.run, self.world) and not self.loaded:
             return self
-        for batch in self.drain():
+        drained = self.drain()
+        for batch in drained:
             self._lifecycle.void(batch)
+        first_rounds = {n: self._first_round(n, drained) for n in self.partitions}
         kind = self.ranked if world else self._unranked
         supply = kind([*self.partitions], self._lifecycle, self.states)
         supply._go_on_from(self, run, world)
         same = {n: d for n, d in self.loaded.items() if (d.run, d.world) == (run, world)}
         first = supply.take_stripes(max(1, world))
-        supply.begin(first, same)
-        dealt = [Deal(n, world, run, first) for n in self.partitions if n not in same]
-        self._lifecycle.effects += dealt
+        supply.begin(first, first_rounds, same)
+        self._lifecycle.effects += [
+            Deal(n, world, run, first, at if world else 0)
+            for n, at in first_rounds.items()
+            if n not in same
+        ]
         return supply
+
+    def _first_round(self, partition: int, drained: Iterable[Batch]) -> int:
+        """Return the first round of a partition that not all ranks have done.
+
+        ``drained``: all batches that waited.
+        """
+        dealt = self.loaded.get(partition)
+        return 0 if dealt is None else min([m[0] for m in dealt.members], default=dealt.next_round)
 
     def _go_on_from(self, before: SegmentSupply, run: int, world: int) -> None:
         """Take over the partitions of an earlier supply."""
@@ -93,8 +114,10 @@ class SegmentSupply(Supply):
         for here in self.partitions.values():
             here.due, here.starved, here.held = 0, here.rests, False
 
-    def begin(self, stripe: int, going: Mapping[int, DealtRounds]) -> None:
-        """Begin with stripes from this number on, and with the ``going`` rounds of partitions."""
+    def begin(
+        self, stripe: int, first_rounds: Mapping[int, int], going: Mapping[int, DealtRounds]
+    ) -> None:
+        """Begin with stripes and rounds from these numbers on, and with ``going`` rounds."""
 
     def take_stripes(self, n: int) -> int:
         """Reserve ``n`` numbers of stripes; return the first."""
@@ -102,10 +125,12 @@ class SegmentSupply(Supply):
         return self.next_stripe - n
 
     def start(self, partition: int, number: int, turn: int = -1) -> None:
-        self.begin_epoch(partition, turn)
+        self.begin_epoch(partition, number if turn < 0 else turn)
 
     def begin_epoch(self, partition: int, turn: int) -> None:
-        self.partitions[partition].epoch = max(0, turn >> TURN_BITS)
+        here = self.partitions[partition]
+        here.epoch, number = divmod(turn, 1 << TURN_BITS)
+        here.before = number - here.made
 
     @property
     @abstractmethod

@@ -97,6 +97,10 @@ class Supply(ABC):
         """Note that a partition counts a batch as out whose claim is void."""
         return
 
+    def announced(self) -> dict[str, Any]:
+        """Return the properties by which a trainer that joins chooses the owner to ask first."""
+        return {}
+
     # Rounds of ranks
 
     @abstractmethod

@@ -98,8 +98,11 @@ class PartitionCommits(ABC):
         """
         return
 
-    def deal(self, world: int, run: int, stripe: int) -> None:
-        """Make rounds for ``world`` ranks, with stripes from ``stripe`` on; 0: for any trainer."""
+    def deal(self, world: int, run: int, stripe: int, at: int = 0) -> None:
+        """Make rounds for ``world`` ranks, with numbers from ``at`` on; 0: for any trainer.
+
+        Ranks have the stripes from ``stripe`` on.
+        """
         return
 
     @abstractmethod

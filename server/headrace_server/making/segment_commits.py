@@ -59,6 +59,8 @@ class SegmentCommits(PartitionCommits):
         self._moved = False  # whether rows got other places in these since that was stored
         self._early: set[int] = set()  # numbers of _out that are done before earlier ones
         self._saved: list[Commit] = []  # since the last change
+        self._commits = 0  # number of commits ever, by earlier processes too
+        self._epoch = 0  # that is read, where no batch crosses its border
         self._changes: list[Change] = []
         self._rounds = StoredRounds(self._machine)
 
@@ -81,6 +83,9 @@ class SegmentCommits(PartitionCommits):
             "dropped": dict(self._intake.dropped),
         }
         self._settle()
+        if read.epoch > self._epoch and not self._partition.across_batches:
+            self._epoch = read.epoch
+            self._changes.append(Change(meta={"epoch": pack([read.epoch, self._commits])}))
         facts["line"], facts["known"] = self._stored.read(read, len(chunk), before, cursor)
 
     def tidy(self) -> None:
@@ -132,6 +137,7 @@ class SegmentCommits(PartitionCommits):
                 arrays = [array[batch.lanes] for array in arrays]
             self._maker.states.put(batch.slots, arrays)
         self._saved.append((batch.numbers, batch.slots, keys))
+        self._commits += 1
         return "", ""
 
     def _done(self, number: int, batch: Segments) -> tuple[str, str]:
@@ -140,6 +146,7 @@ class SegmentCommits(PartitionCommits):
         It counts once all earlier ones of its lanes are done: an example continues in other lanes
         after the last segment before which all are done.
         """
+        self._commits += 1
         self._early.add(number)
         for first, out in [(n, b) for n, b in self._out.items() if b.stripe == batch.stripe]:
             if first not in self._early:
@@ -167,13 +174,8 @@ class SegmentCommits(PartitionCommits):
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         self._moved = False
-        after = sorted(
-            (batch for _, batch in self._after.values()),
-            key=lambda b: b.stripe if b.member is None else b.member.rank,
-        )
-        places = [(b.indices[~b.last], b.lanes[~b.last]) for b in after]
-        places += self._machine.places
-        if places:
+        after = {stripe: batch for stripe, (_, batch) in self._after.items()}
+        if places := self._machine.places_after(after):
             plain = [[a.astype("<i8").tobytes() for a in one] for one in places]
             self._changes.append(Change(meta={"places": pack(plain)}))
 
@@ -201,8 +203,8 @@ class SegmentCommits(PartitionCommits):
         """The epoch that is read, where no batch crosses its border; else 0."""
         return 0 if self._partition.across_batches else self._partition.epoch
 
-    def deal(self, world: int, run: int, stripe: int) -> None:
-        self._machine.deal(world, run, stripe, self._epoch_of_rounds)
+    def deal(self, world: int, run: int, stripe: int, at: int = 0) -> None:
+        self._machine.deal(world, run, stripe, self._epoch_of_rounds, at)
         self._out.clear()
         self._after.clear()
         self._rounds.dealt(run)
@@ -320,6 +322,15 @@ class SegmentCommits(PartitionCommits):
         machine = self._machine
         if declared == self._cutting.batch_size and isinstance(machine, ArrivalOrder):
             self._resize(machine, rows)  # else it was declared anew since
+        if "used" in saved.meta:
+            self._commits = int(msgpack.unpackb(saved.meta["used"])[0])
+        if not self._partition.across_batches:
+            epoch, before = 0, 0
+            if "epoch" in saved.meta:
+                epoch, before = msgpack.unpackb(saved.meta["epoch"])
+            self._epoch = epoch
+            if epoch == self._partition.epoch:
+                self._partition.resume_epoch(self._commits - before)
         self._rounds.resume(saved.meta, self._epoch_of_rounds)
         if "places" in saved.meta:
             self._machine.places = [

@@ -152,6 +152,8 @@ class Desk:
     def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
         properties = {**self.properties, "length": self._length(world_size)}
+        if self.shared:
+            properties.update(self.dispatcher.announced())
         epoch = self.dispatcher.first_epoch(bool(self.usage().batches))
         return properties if epoch is None else {**properties, "at_epoch": epoch}
 

@@ -263,7 +263,7 @@ class Partitions:
         """Make batches for the ranks of a run, or for any trainer."""
         name = feed, effect.partition
         if run := self._called(name):
-            run.commits.deal(effect.world, effect.run, effect.stripe)
+            run.commits.deal(effect.world, effect.run, effect.stripe, effect.at)
             self.stores.submit(name, run)
 
     def store_rounds(self, name: PartitionName) -> None:

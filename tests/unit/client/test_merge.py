@@ -26,7 +26,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
-from headrace_proto.placement import WHOLE, Placement, Share, partitions_of
+from headrace_proto.placement import WHOLE, Share, partitions_of
 from headrace_server.core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from tests.examples import some
 
@@ -239,11 +239,13 @@ def test_a_look_at_partitions_in_turn_ends_when_each_owner_was_seen(
     """It would go through all 4,096 for each batch."""
     trainer = Trainer([2, 2], 4096, 0, ARRIVAL)
     looked: list[int] = []
-    owner_of = Placement.owner_of
+    is_over = Merge._is_over
     monkeypatch.setattr(
-        Placement,
-        "owner_of",
-        lambda placement, partition: looked.append(partition) or owner_of(placement, partition),
+        Merge,
+        "_is_over",
+        lambda merge, session, partition: (
+            looked.append(partition) or is_over(merge, session, partition)
+        ),
     )
     trainer.step()
     assert 0 < len(looked) <= 4 * 4 and max(looked) < 4

@@ -64,7 +64,7 @@ class Partition:
             machine.want(order.more, order.stripe)
             self.starved = False
         elif isinstance(order, Deal):
-            machine.deal(order.world, order.run, order.stripe)
+            machine.deal(order.world, order.run, order.stripe, at=order.at)
             self.out.clear()
         elif isinstance(order, Leave):
             machine.leave(order.stripe, order.instead)

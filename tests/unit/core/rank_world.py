@@ -88,9 +88,9 @@ class Partition:
             self.machine.want(order.more, order.stripe)
             self.starved = False
         elif isinstance(order, Deal):
-            self.machine.deal(order.world, order.run, order.stripe)
+            self.machine.deal(order.world, order.run, order.stripe, at=order.at)
             self.out.clear()
-            self.dealt, self.rows = (order.world, order.run, 0, []), []
+            self.dealt, self.rows = (order.world, order.run, order.at, []), []
         elif isinstance(order, Claim):
             self.words.append(("claimed", order.place.token, *self.claim(order.place)))
         elif isinstance(order, Release):
