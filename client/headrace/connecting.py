@@ -152,6 +152,7 @@ def connect(
             most - 1,
         )
     _tell_of_use(link)
+    _tell_of_empty_lanes(link)
     return Feed(link, loaded)
 
 
@@ -191,6 +192,36 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     if restart and token is not None:
         raise ValueError("resume= and restart=True: give one of them, they begin at other places")
     return token
+
+
+def _tell_of_empty_lanes(link: Link) -> None:
+    """Log that a feed has fewer sequences than its trainers have lanes in all partitions."""
+    announced, welcome = link.announced, link.session.welcome
+    counts = [known.get("sequences") for known in announced]
+    known = [count for count in counts if isinstance(count, int)]
+    batch_size = announced[0].get("batch_size")
+    if len(known) < len(counts) or welcome is None or not isinstance(batch_size, int):
+        return
+    sequences, world, partitions = sum(known), link.session.world_size, welcome.partitions
+    lanes = max(1, world) * batch_size * partitions
+    if sequences >= lanes:
+        return
+    product, factors = "batch_size × partitions", f"{batch_size} × {partitions}"
+    rows = "rows are left out of the batches"
+    if world:
+        product, factors = f"world_size × {product}", f"{world} × {factors}"
+        rows = "rows of each round are empty (batch.valid is False)"
+    logger.warning(
+        "feed %r has %d sequences for %d lanes (%s = %s): %d or more %s.  Cut the data into more "
+        "sequences (read_tokens(lanes=)), or declare fewer partitions or a smaller batch_size",
+        welcome.feed,
+        sequences,
+        lanes,
+        product,
+        factors,
+        lanes - sequences,
+        rows,
+    )
 
 
 def _used(welcome: Welcome | None) -> list[Any] | None:

@@ -269,3 +269,28 @@ def test_lanes_keep_their_examples_and_a_resumed_feed_goes_on_as_the_original(
             if last != left and drawn[case].options["allow_small_batch"]:
                 faults.append(f"{case} with world_size={others[case]}: lost or twice")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(("world", "lanes", "warned"), [(2, 8, True), (2, 16, False), (0, 6, True)])
+def test_a_trainer_is_warned_of_lanes_that_the_data_can_not_fill(
+    world: int, lanes: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.arange(lanes * 6 + 1, dtype=np.uint16).tofile(tmp_path / "tokens")
+    text = hs.read_tokens(tmp_path / "tokens", "uint16", lanes=lanes).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["tokens"],
+        input_context=[],
+        initial_states={},
+        num_unroll=2,
+        batch_size=4,
+        order="lanes",
+    )
+    ranks = {"rank": 0, "world_size": world} if world else {}
+    with (
+        hs.run(text, partitions=2) as server,
+        headrace.connect(server.address, timeout=PATIENCE_S, **ranks) as feed,
+    ):
+        assert next(feed).valid.sum() == min(4, lanes // (2 * max(1, world)))
+    said = [one.getMessage() for one in caplog.records if "sequences for" in one.getMessage()]
+    assert len(said) == warned
+    assert not warned or f"{lanes} sequences for {max(1, world) * 8} lanes" in said[0]

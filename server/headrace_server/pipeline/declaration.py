@@ -201,12 +201,16 @@ class Declaration:
         be sent."""
         return Declaration.from_plain(packed(self.to_plain()))
 
+    @property
+    def recounting_stage(self) -> str:
+        """The first stage that may change how many examples there are; "" where there is none."""
+        return next((s.kind for s in self.stages if s.kind not in _KEEPING), "")
+
     def uncounted(self) -> str:
         """Return why the number of examples does not show that of batches; "" where it does."""
         if self.shape.kind != "batch":
             return "how many rows make a batch depends on the data"
-        other = next((s.kind for s in self.stages if s.kind not in _KEEPING), "")
-        if other:
+        if other := self.recounting_stage:
             return f"{other} may change how many examples there are"
         if self.policy.on_bad_example == "skip":
             return "bad examples are skipped"

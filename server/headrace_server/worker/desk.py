@@ -154,6 +154,8 @@ class Desk:
         properties = {**self.properties, "length": self._length(world_size)}
         if self.shared:
             properties.update(self.dispatcher.announced())
+        if self._config.order == "lanes" and (sequences := self._sequences()) is not None:
+            properties["sequences"] = sequences
         epoch = self.dispatcher.first_epoch(bool(self.usage().batches))
         return properties if epoch is None else {**properties, "at_epoch": epoch}
 
@@ -169,6 +171,15 @@ class Desk:
             return "only reading shows how many examples it has"
         counts = (declaration.batches_of(share or 0) for share in shares)
         return sum(count // max(1, world_size) for count in counts)
+
+    def _sequences(self) -> int | None:
+        """Return how many sequences the lanes here can hold at once; None where nobody knows."""
+        declaration, order = self._config.declaration, self._config.declaration.order
+        epochs = order.epochs if order.across_batches else 1
+        shares = [one.share for one in self.partitions.values() if one.share is not None]
+        if declaration.recounting_stage or epochs is None or len(shares) < len(self.partitions):
+            return None
+        return sum(shares) * epochs
 
     def _load_rounds(self, message: Opened) -> None:
         """Load the unfinished rounds that an earlier owner has dealt to ranks."""
