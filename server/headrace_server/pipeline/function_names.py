@@ -30,7 +30,7 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import brief, kind_of, near
+from headrace_proto.errors import kind_of, near
 
 _PREFIX = "headrace_file_"
 #: The type of a msgpack extension that holds a function which is sent by value.
@@ -80,8 +80,13 @@ class Sent:
         """Return the function as it is now, as bytes.  TypeError names what can not be pickled."""
         if self._data:
             return self
-        import cloudpickle
-
+        try:
+            import cloudpickle
+        except ImportError:
+            raise ImportError(
+                f"{self.name} is in no module that workers can import, and to send it needs "
+                "cloudpickle: pip install cloudpickle"
+            ) from None
         if (main := sys.modules.get("__mp_main__")) is not None:  # of a spawned process
             cloudpickle.register_pickle_by_value(main)
         try:
@@ -89,7 +94,7 @@ class Sent:
         except Exception as error:
             raise TypeError(
                 f"{self.name} can not be sent to the processes of the server, since it holds what "
-                f"can not be pickled: {brief(str(error), 300)}.  Make that inside of the function, "
+                f"can not be pickled: {error!s:.300}.  Make that inside of the function, "
                 "or give a function of a module, which workers import"
             ) from error
         files = tuple(path for name, path in _paths.items() if name.encode() in data)
