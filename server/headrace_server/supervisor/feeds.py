@@ -46,7 +46,8 @@ class _Feed:
 
     end: tuple[str, str] | None = None  # code (empty: well) and text
     failed: tuple[str, str] | None = None  # lives of owners begin with it as failed
-    well: set[int] = field(default_factory=set)  # owners at which it has ended well
+    # numbers of batches, by the owners at which it has ended well
+    well: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, dict[str, int]] = field(default_factory=dict)
     bad: dict[int, dict[str, int]] = field(default_factory=dict)  # number of bad examples, by fault
     counts: dict[int, dict[str, Any]] = field(default_factory=dict)  # _LASTING, as last reported
@@ -139,7 +140,15 @@ class Feeds:
         if self.open and self._several:
             self.order(order="all_opened", **self._marked)
 
-    def over(self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]) -> None:
+    def over(
+        self,
+        owner: int,
+        feed: str,
+        code: str,
+        text: str,
+        batches: int,
+        dropped: Mapping[str, int],
+    ) -> None:
         """Note that a feed has ended at one owner, or has failed there."""
         one = self._feeds[feed]
         before = one.end
@@ -147,12 +156,15 @@ class Feeds:
         if code:
             one.fail(code, text)
             if before is None:
+                logger.error("feed %r failed: %s", feed, text)
                 self.note("feed failed", f"{feed}: {text}")
                 if self._several:
                     self.fail(feed, code, text)
             return
-        one.well.add(owner)
+        one.well[owner] = batches
         if len(one.well) == self.starts.config.workers:
+            if one.end is None:
+                logger.info("feed %r has ended after %d batches", feed, sum(one.well.values()))
             one.end = one.end or ("", "")
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
@@ -164,6 +176,7 @@ class Feeds:
             if text := policy.too_bad(added(one.bad.values())):
                 one.failed = "data", text
                 one.fail("data", text)
+                logger.error("feed %r failed: %s", feed, text)
                 if self._several:
                     self.fail(feed, "data", text)
 

@@ -164,7 +164,9 @@ class Admission:
         if run:
             session.run = run
             desk.runs.joined(hello, run)
-        logger.info("%s joined feed %r", session.described, desk.name)
+        # A trainer has a session with each owner: the log names it once.
+        level = logging.DEBUG if desk.owner else logging.INFO
+        logger.log(level, "%s joined feed %r", session.described, desk.name)
         # The trainer sends unanswered commits again: their batches must not go to others before.
         tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
         desk.dispatcher.adopt(session.number, tuple(tokens), now)

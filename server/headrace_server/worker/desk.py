@@ -328,7 +328,6 @@ class Desk:
         """Stop the feed; the first reason stands."""
         if self.failure is None:
             self.failure = (code, text[:_LONGEST_TEXT])
-            logger.error("feed %r failed: %s", self.name, text)
 
     def close(self, cancel: bool) -> bool:
         """Close the input; return False where it is closed, unless ``cancel`` is new."""

@@ -193,7 +193,8 @@ class Reception:
         self._give_buffers(session, desk)
 
     def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
-        logger.info("%s left feed %r", session.who, desk.name)
+        level = logging.DEBUG if desk.owner else logging.INFO
+        logger.log(level, "%s left feed %r", session.who, desk.name)
         self._leave(session)
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:

@@ -259,12 +259,15 @@ class Switchboard:
             self.do(self.partitions.abandon, desk.name)
         elif not self.reception.all_heard(desk, self.clock()):
             return
-        else:
-            logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
         self._reported_over.add(desk.name)
         code, text = desk.failure or ("", "")
         self.pipe.report(
-            "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
+            "over",
+            feed=desk.name,
+            code=code,
+            text=text,
+            batches=desk.usage().batches,
+            dropped=desk.counters.dropped(),
         )
 
     def _report(self) -> None:

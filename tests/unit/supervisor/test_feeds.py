@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ class Server:
 def test_a_feed_that_fails_at_one_owner_fails_at_all_and_once():
     server = Server("a")
     for owner in range(2):
-        server.feeds.over(owner, feed="a", code="data", text="it broke", dropped={})
+        server.feeds.over(owner, feed="a", code="data", text="it broke", batches=0, dropped={})
     failed = {"order": "fail", "feed": "a", "code": "data", "text": "it broke"}
     assert server.orders == [(None, failed)] and server.feeds.begun(0)["failed"]
     assert [event["kind"] for event in server.feeds.events] == ["feed failed"]
@@ -102,7 +103,7 @@ def feeds(*names: str, owners: int = 1) -> Feeds:
 
 
 def over(of: Feeds, owner: int, feed: str, code: str = "", text: str = "") -> None:
-    of.over(owner, feed=feed, code=code, text=text, dropped={"bad": 2})
+    of.over(owner, feed=feed, code=code, text=text, batches=3, dropped={"bad": 2})
 
 
 def test_at_first_nothing_is_known():
@@ -165,7 +166,8 @@ def test_feeds_that_have_failed_are_tried_again_when_another_is_taken_back():
     assert of.outcome() == {"well": ("", "", {"bad": 2})} and of.begun(0)["failed"] == {}
 
 
-def test_a_feed_has_ended_when_it_has_at_the_last_owner():
+def test_a_feed_has_ended_when_it_has_at_the_last_owner(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "headrace.server")
     of = feeds("f", owners=2)
     for owner in range(2):
         assert not (of.open or of.all_over)
@@ -174,6 +176,7 @@ def test_a_feed_has_ended_when_it_has_at_the_last_owner():
         over(of, owner, "f")  # its next life reports it again
     assert of.open and of.all_over
     assert of.outcome() == {"f": ("", "", {"bad": 4})}
+    assert caplog.messages == ["feed 'f' has ended after 6 batches"]
     of.begin_anew("f")
     assert of.outcome() == {} and of.open
 
