@@ -75,7 +75,11 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace, dict[str, str]
             add_options(part, asked.options, asked.configured)
     if remedy := GONE.get(f"headrace {first}"):
         parser.error(f"headrace {first} is gone: {remedy}")
-    given = parser.parse_args(words)
+    place = words.index(first) if asked is not None and first is not None else len(words)
+    if asked is None or place:  # an option of headrace itself, or an error
+        parser.parse_args(words)
+    # Positional words may stand before, between and after options.
+    given = commands.choices[str(first)].parse_intermixed_args(words[place + 1 :])
     assert asked is not None
     known = [variable(one) for one in asked.options if variable(one) in one.absent]
     environment = {name: os.environ.get(name, "") for name in known}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import __version__
 from headrace_proto.address import ranged
 from headrace_proto.errors import ServerError
+from headrace_proto.keys import fault_of_mode
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import usable
@@ -312,9 +313,13 @@ def _address(argument: str, value: Any) -> tuple[str, int]:
 
 
 def read_token(path: Any) -> str:
-    """Return the token in a file; ValueError where it holds none."""
+    """Return the token in a file; ValueError where it holds none, or everybody can read it."""
     with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:
+        fault = fault_of_mode(os.fstat(stream.fileno()).st_mode, secret=True)
         token = stream.read(4096).strip()
+    if fault:
+        name = os.fsdecode(path)
+        raise ValueError(f"http_token_file={name!r} {fault} {name}")
     if len(token) < _SHORTEST_TOKEN or any(not "!" <= c <= "~" for c in token):
         raise ValueError(
             f"http_token_file={os.fsdecode(path)!r} holds no token: one line of {_SHORTEST_TOKEN} "

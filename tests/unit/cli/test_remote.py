@@ -68,6 +68,10 @@ def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
         with pytest.raises(ServerError, match=r"token is needed: give .* --http-token-file"):
             asker(service.address).post("/drain")
         (tmp_path / "token").write_text(f"{TOKEN}\n")
+        (tmp_path / "token").chmod(0o644)
+        with pytest.raises(ValueError, match=r"can be read by everybody \(mode 0644\): chmod 600"):
+            asker(service.address, tmp_path / "token")
+        (tmp_path / "token").chmod(0o640)
         assert asker(service.address, tmp_path / "token").post("/drain") == {"draining": True}
         assert server.draining
     finally:
