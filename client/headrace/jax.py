@@ -20,7 +20,7 @@ try:
     import jax
     import jax.numpy as jnp
 except ImportError as error:
-    raise ImportError('framework="jax" needs JAX: pip install "headrace[jax]"') from error
+    raise ImportError('framework="jax" needs JAX: pip install jax') from error
 
 from .batch import Batch
 from .framework import Framework, RaggedRows

@@ -40,7 +40,7 @@ try:
     import keras
     import tensorflow as tf
 except ImportError as error:
-    raise ImportError('headrace.keras needs TensorFlow: pip install "headrace[tf]"') from error
+    raise ImportError("headrace.keras needs TensorFlow: pip install tensorflow") from error
 
 from .keras_callbacks import Checkpoint, CommitTrained
 from .keras_workers import build_by_spec, weights_of_round, workers

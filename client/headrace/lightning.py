@@ -21,9 +21,7 @@ from typing import Any
 try:
     from lightning.pytorch import Callback, LightningDataModule
 except ImportError as error:
-    raise ImportError(
-        'headrace.lightning needs Lightning: pip install "headrace[lightning]"'
-    ) from error
+    raise ImportError("headrace.lightning needs Lightning: pip install lightning") from error
 
 from .torch import FeedDataset
 

@@ -24,7 +24,7 @@ from .credentials import Keys
 try:
     import ray
 except ImportError as error:
-    raise ImportError('an address ray://FEED needs Ray: pip install "headrace[ray]"') from error
+    raise ImportError("an address ray://FEED needs Ray: pip install ray") from error
 
 #: Maximum time of one question to the directory, which answers from memory.
 _ANSWER_S = 2.0

@@ -16,7 +16,7 @@ from .framework import Framework
 try:
     import tensorflow as tf
 except ImportError as error:
-    raise ImportError('framework="tf" needs TensorFlow: pip install "headrace[tf]"') from error
+    raise ImportError('framework="tf" needs TensorFlow: pip install tensorflow') from error
 
 if TYPE_CHECKING:
     from .feed import Feed

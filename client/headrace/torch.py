@@ -28,7 +28,7 @@ try:
     import torch.distributed as distributed
     from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
-    raise ImportError('framework="torch" needs PyTorch: pip install "headrace[torch]"') from error
+    raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
 from .committing import tokens_of
 from .framework import Framework

@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "headrace.transformers needs transformers and accelerate: "
-        'pip install "headrace[transformers]"'
+        "pip install transformers accelerate"
     ) from error
 
 from .segments import SegmentBatch

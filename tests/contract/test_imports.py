@@ -71,9 +71,9 @@ print(time.process_time() - began)
 @pytest.mark.parametrize(
     ("framework", "package", "line"),
     [
-        ("tf", "tensorflow", 'framework="tf" needs TensorFlow: pip install "headrace[tf]"'),
-        ("torch", "torch", 'framework="torch" needs PyTorch: pip install "headrace[torch]"'),
-        ("jax", "jax", 'framework="jax" needs JAX: pip install "headrace[jax]"'),
+        ("tf", "tensorflow", 'framework="tf" needs TensorFlow: pip install tensorflow'),
+        ("torch", "torch", 'framework="torch" needs PyTorch: pip install torch'),
+        ("jax", "jax", 'framework="jax" needs JAX: pip install jax'),
     ],
 )
 def test_a_framework_that_is_missing_gives_the_pip_line_before_anything_is_connected(
@@ -99,7 +99,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert f'pip install "headrace[{package}]"' in run(script, without=(package,))
+    assert f"pip install {package}" in run(script, without=(package,))
 
 
 def test_a_server_where_only_the_client_was_installed_gives_the_pip_line():
@@ -111,7 +111,7 @@ except ImportError as error:
     print(error)
 """
     assert "a server needs google_crc32c" in (said := run(script, without=("google_crc32c",)))
-    assert "pip install 'headrace[server]'" in said
+    assert "pip install '.[server]' in a checkout" in said
 
 
 def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():
@@ -126,7 +126,8 @@ except ImportError as error:
 """
     said = run(script, without=("pyarrow",)).strip()
     assert said == (
-        "read_parquet needs pyarrow (No module named 'pyarrow'): pip install 'headrace[server]'"
+        "read_parquet needs pyarrow (No module named 'pyarrow'): "
+        "pip install '.[server]' in a checkout of headrace"
     )
 
 

@@ -156,12 +156,8 @@ def test_a_framework_that_is_not_there_names_the_line_that_installs_it(
 ) -> None:
     import sys
 
-    for name, module, extra in (
-        ("tf", "tensorflow", "tf"),
-        ("torch", "torch", "torch"),
-        ("jax", "jax", "jax"),
-    ):
+    for name, module in (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax")):
         monkeypatch.setitem(sys.modules, module, None)
         monkeypatch.delitem(sys.modules, f"headrace.{name}", raising=False)
-        with pytest.raises(ImportError, match=rf"pip install .headrace\[{extra}\]"):
+        with pytest.raises(ImportError, match=f"pip install {module}"):
             headrace.connect("tcp://127.0.0.1:1", framework=name, timeout=1)

@@ -21,7 +21,7 @@ def require(module: str, extra: str, wanted_for: str) -> ModuleType:
     except ImportError as error:
         raise PackageMissing(
             f"{wanted_for} needs {module.partition('.')[0]} ({error}): "
-            f"pip install 'headrace[{extra}]'"
+            f"pip install '.[{extra}]' in a checkout of headrace"
         ) from None
 
 

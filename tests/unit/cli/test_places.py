@@ -193,4 +193,4 @@ print(said.getvalue())
 """
     code, said = run(script, without=("yaml",)).strip().split("\n", 1)
     assert code == "1"
-    assert f"--config {file} needs yaml" in said and "pip install 'headrace[yaml]'" in said
+    assert f"--config {file} needs yaml" in said and "pip install '.[yaml]'" in said

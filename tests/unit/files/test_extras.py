@@ -10,7 +10,7 @@ from headrace_server.files.extras import PackageMissing, require
 
 def test_a_missing_package_gives_the_pip_line() -> None:
     with pytest.raises(
-        PackageMissing, match=r"read_x needs nosuchpkg .*pip install 'headrace\[x\]'"
+        PackageMissing, match=r"read_x needs nosuchpkg .*pip install '\.\[x\]' in a checkout"
     ):
         require("nosuchpkg.part", "x", "read_x")
     assert issubclass(PackageMissing, HeadraceError)

@@ -114,7 +114,7 @@ def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(PackageMissing, match=r"pip install 'headrace\[server\]'"):
+    with pytest.raises(PackageMissing, match=r"pip install '\.\[server\]' in a checkout"):
         opened(kind)
 
 
