@@ -90,7 +90,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Page]]:
 def metric(server: hs.Server, name: str, **labels: str) -> float:
     with urllib.request.urlopen(f"{server.http_address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    given = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    given = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
     found = re.search(rf"^{name}{{{re.escape(given)}}} (\S+)$", text, re.MULTILINE)
     assert found, (name, given)
     return float(found[1])

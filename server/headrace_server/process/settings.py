@@ -16,15 +16,17 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headrace_proto.errors import near, rewording
 from headrace_proto.gone import GONE
 from headrace_proto.placement import WHOLE
 
-from ..pipeline.builder import Pipeline
-from ..pipeline.declaration import Declaration
 from .option import Kind, Option, described
+
+if TYPE_CHECKING:
+    from ..pipeline.builder import Pipeline
+    from ..pipeline.declaration import Declaration
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -20,7 +20,7 @@ KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": boo
 
 
 def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind():
-    hints = typing.get_type_hints(RunSettings)
+    hints = typing.get_type_hints(RunSettings, localns={"Pipeline": Any, "Declaration": Any})
     options = {option.argument: option for option in options_of(RunSettings)}
     fields = {one.name: one for one in dataclasses.fields(RunSettings)}
     assert set(fields) - set(options) == {"pipelines"}
