@@ -113,7 +113,7 @@ CONFIG = RunConfig((FEED,), "d", (), workers=2, slab_bytes=1000)
 
 
 def seen_of(posts: list[Post], *owners: dict[str, Any]) -> Any:
-    return overview(CONFIG, [{"access": {"keys": True}}, *owners], posts, {"a": 1})
+    return overview(CONFIG, [{"access": {"keys": True}}, *owners], posts)
 
 
 @pytest.fixture

@@ -135,16 +135,6 @@ def test_a_partition_goes_on_from_its_store(house: Open):
     assert two.open().machine.first_number == 1 and two.stores.knows(("f", 0), 70)
 
 
-def test_a_partition_that_was_closed_stays_closed(house: Open):
-    one = house(durable=True)
-    one.open()
-    one.stores.note(("f", 0), "closing", b"cancel")
-    one.stores.answer(("f", 0), "noted")
-    one.until_sent(1)
-    one.stores.close()
-    assert step(house(durable=True).open()) is Done
-
-
 def test_segments_are_opened_as_segments(house: Open):
     rows = [{"k": b"k%d" % i, "x": [1, 2]} for i in range(4)]
     schema = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
