@@ -14,7 +14,6 @@ Lightning fetches one batch ahead where it knows no length, to see which batch i
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -205,12 +204,7 @@ class _Steps(Callback):  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not self.loaders["train"].count:
-            trainer.should_stop = True
-            warnings.warn(
-                f"epoch {trainer.current_epoch} has no batch: the feed has ended.  Declare it with "
-                ".repeat(n, across_batches=False) for n epochs",
-                stacklevel=2,
-            )
+            trainer.should_stop = True  # the dataset has warned
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         self.loaders["val"].rehearse(True)

@@ -14,6 +14,7 @@ A kept state is the tensor that was saved, detached: later writes to that tensor
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         self._address = address
         self._options = options
         self._feed: Feed | None = None
+        self._warned = False  # of a pass without batches
 
     def __repr__(self) -> str:
         return f"<FeedDataset of {self._feed or self._address!r}>"
@@ -154,7 +156,22 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
                 f"num_workers={worker.num_workers}: the workers of the server read this data, and "
                 "the process that trains commits its batches; use num_workers=0"
             )
-        return (batch for batch in self.feed)  # the feed itself has a state, too
+        return self._pass(self.feed.name, iter(self.feed))
+
+    def _pass(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of a pass, and warn of the first that has none."""
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a pass over feed {name!r} has no batch: the feed has ended.  Declare it with "
+                ".repeat(n, across_batches=False), and each of n passes is an epoch; without n "
+                "there is no end",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch.  TypeError where it is not known."""

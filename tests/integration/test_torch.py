@@ -240,7 +240,9 @@ def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Se
         with pytest.raises(ValueError, match="of feed 'a', and feed='b'"):
             iter(other)
         dataset.close()
-        assert rows_of(dataset) == []  # it has connected again, to a feed that has ended
+        with pytest.warns(UserWarning, match=r"feed 'a' has no batch: .* \.repeat\(n, across_bat"):
+            assert rows_of(dataset) == []  # it has connected again, to a feed that has ended
+        assert rows_of(dataset) == []  # it warns once
         assert "'a'" in repr(dataset)
 
 
