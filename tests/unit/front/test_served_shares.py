@@ -27,7 +27,7 @@ def served(*feeds: FeedConfig) -> ServedShares:
 
 
 def hello(share: int = 0, shares: int = 1, feed: str = "f") -> Hello:
-    return Hello(3, 3, "t", feed, b"nonce", share=share, shares=shares)
+    return Hello(3, "t", feed, b"nonce", share=share, shares=shares)
 
 
 @pytest.mark.parametrize(
