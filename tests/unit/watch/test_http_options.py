@@ -69,6 +69,7 @@ def test_what_is_no_text_is_refused(http: Any):
 def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
+    file.chmod(0o600)
     assert HttpOptions.of("h:1", file) == HttpOptions("h", 1, "0123456789abcdef")
     for wrong in ("", "short", "0123456789 abcdef", "0123456789abcdeé", "\0" * 16):
         file.write_text(wrong)
