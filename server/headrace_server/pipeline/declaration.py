@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field
 
+from .examples import SharedBytes
 from .function_names import Sent, packed
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
@@ -249,8 +250,8 @@ def digest(plain: Plain) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a stand-in for a byte string or a function, in JSON that is only compared."""
-    if isinstance(value, Sent):
+    """Return a stand-in for bytes or a function, in JSON that is only compared."""
+    if isinstance(value, Sent | SharedBytes):
         return value.name
     if isinstance(value, bytes):
         return {"bytes": hashlib.blake2b(value, digest_size=16).hexdigest()}

@@ -32,9 +32,11 @@ import msgpack
 
 from headrace_proto.errors import kind_of, near
 
+from .examples import SharedBytes
+
 _PREFIX = "headrace_file_"
-#: The type of a msgpack extension that holds a function which is sent by value.
-_EXTENSION = 1
+#: The types of msgpack extensions: a function that is sent by value, and the place of examples.
+_FUNCTION, _EXAMPLES = 1, 2
 #: The directories of this package and of Python's modules, and the names of those of packages.
 _HEADRACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
@@ -115,19 +117,24 @@ class Sent:
 
 
 def from_extension(kind: int, data: bytes) -> Any:
-    """Return the function of a msgpack extension, for the private pipe of a worker."""
-    if kind != _EXTENSION:
+    """Return what a msgpack extension in the private pipe of a worker stands for."""
+    plain = msgpack.unpackb(data)
+    if kind == _EXAMPLES:
+        return SharedBytes(*plain)
+    if kind != _FUNCTION:
         raise ValueError(f"there is no extension {kind}")
-    name, pickled, files = msgpack.unpackb(data)
+    name, pickled, files = plain
     return Sent(name, None, pickled, tuple(files))
 
 
 def to_extension(value: Any) -> msgpack.ExtType:
-    """Return the msgpack extension of a function, for the private pipe of a worker."""
+    """Return the msgpack extension of a function or of examples, for the pipe of a worker."""
+    if isinstance(value, SharedBytes):
+        return msgpack.ExtType(_EXAMPLES, msgpack.packb(value.place))
     if not isinstance(value, Sent):
         raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
     _, (name, _, data, files) = value.__reduce__()
-    return msgpack.ExtType(_EXTENSION, msgpack.packb([name, data, files]))
+    return msgpack.ExtType(_FUNCTION, msgpack.packb([name, data, files]))
 
 
 def packed(plain: Any) -> Any:

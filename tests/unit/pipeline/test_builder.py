@@ -7,6 +7,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Declaration, Policy, ReadingOrder
+from headrace_server.pipeline.function_names import from_extension, to_extension
 
 FEATURES = {"x": hs.scalar("int64"), "audio": hs.sequence("float32", (64,))}
 
@@ -53,8 +54,8 @@ def test_a_whole_declaration_survives_the_wire():
         .options(on_bad_example="skip", max_bad_examples=5)
     )
     declared = pipeline.declaration()
-    wire = msgpack.packb(declared.to_plain())
-    again = Declaration.from_plain(msgpack.unpackb(wire))
+    wire = msgpack.packb(declared.to_plain(), default=to_extension)
+    again = Declaration.from_plain(msgpack.unpackb(wire, ext_hook=from_extension))
     assert again == declared
     assert again.fingerprint() == declared.fingerprint()
 

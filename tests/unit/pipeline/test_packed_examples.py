@@ -1,6 +1,7 @@
 """Examples in memory travel as plain data, and lose nothing on the way."""
 
 import math
+import pickle
 
 import msgpack
 import numpy as np
@@ -12,11 +13,18 @@ import headrace_server as hs
 from headrace_proto.dtypes import numpy_dtype
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import cast, pack_examples, packed_fields
+from headrace_server.pipeline.function_names import from_extension, to_extension
 
 
 def unpacked(packed, name):
     """The values of a packed column, one by one: the format read back by its description."""
-    column, n = packed["columns"][name], packed["n"]
+    n = packed["n"]
+    column = {
+        key: packed["memory"].array[slice(*span)].tobytes()
+        if key in ("data", "extents", "lengths") and span is not None
+        else span
+        for key, span in packed["columns"][name].items()
+    }
     field = packed_fields(packed)[name]
     extents = np.zeros((n, 0), np.int64)
     if column["extents"] is not None:
@@ -77,7 +85,9 @@ def test_packed_examples_are_unpacked_unchanged(rows):
     examples = [
         {"i": i, "m": np.array(m, np.float32).reshape(-1, 2), "b": b, "t": t} for i, m, b, t in rows
     ]
-    packed = msgpack.unpackb(msgpack.packb(pack_examples(examples)))
+    made = pack_examples(examples)
+    packed = msgpack.unpackb(msgpack.packb(made, default=to_extension), ext_hook=from_extension)
+    assert pickle.loads(pickle.dumps(made["memory"])) == packed["memory"]  # noqa: S301
     assert [v.item() for v in unpacked(packed, "i")] == [row[0] for row in rows]
     assert [v.item() for v in unpacked(packed, "b")] == [row[2] for row in rows]
     assert [v.tolist() for v in unpacked(packed, "t")] == [row[3] for row in rows]

@@ -1,4 +1,4 @@
-"""Examples that travel with the declaration, packed by ``pipeline.examples``."""
+"""Examples in memory, packed by ``pipeline.examples``: columns are views of the shared bytes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from .parts_reader import PartsReader
 
 def open_reader(opening: Opening) -> IndexedReader:
     """Return the reader of the packed examples, to which features were applied already."""
-    source, bad = opening.source, opening.bad
-    n, packed = source.options["n"], source.options["columns"]
-    fields = packed_fields(source.options)
-    columns = {name: _unpacked(packed[name], fields[name], n) for name in fields}
+    options, bad = opening.source.options, opening.bad
+    fields, memory = packed_fields(options), options["memory"].array
+    columns = {
+        name: _unpacked(options["columns"][name], memory, field, options["n"])
+        for name, field in fields.items()
+    }
     return PartsReader(fields, [whole_part("examples", columns, fields, Schema(fields), bad)])
 
 
-def _unpacked(packed: Mapping[str, Any], field: Field, n: int) -> Column:
-    data = np.frombuffer(packed["data"], np.uint8)
+def _unpacked(packed: Mapping[str, Any], memory: np.ndarray, field: Field, n: int) -> Column:
+    data = memory[slice(*packed["data"])]
     extents = np.empty((n, 0), np.int64)
     if field.ragged_dims:
-        extents = np.frombuffer(packed["extents"], np.int64).reshape(n, field.ragged_dims)
+        extents = memory[slice(*packed["extents"])].view(np.int64).reshape(n, field.ragged_dims)
     if field.dtype != dtypes.BYTES:
         return column_of(data.view(dtypes.numpy_dtype(field.dtype)), field, extents)
-    lengths = np.frombuffer(packed["lengths"], np.int64)
+    lengths = memory[slice(*packed["lengths"])].view(np.int64)
     return column_of(Strings(data, np.cumsum(lengths) - lengths, lengths), field, extents)
