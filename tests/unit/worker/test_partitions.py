@@ -34,8 +34,7 @@ def opened(
         worker=0,
         number=life,
         diary=Diary(DiaryFile(directory / "diary").path),
-        marks={},
-        passed=lambda feed, rows: None,
+        marks={"f": {"left_out": [], "suspects": []}},
     )
     partitions = Partitions(begun, sent.append)
     partitions.open("f", 0)
