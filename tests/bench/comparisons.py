@@ -51,9 +51,9 @@ def _to_ready(order: str, p99_us: float | None = None, long: bool = False) -> Co
 
 
 def _since(
-    make: Callable[[str, str, float], Comparison], ours: str, aim: float = 1.0
+    make: Callable[[str, str, float], Comparison], ours: str, aim: float = 0.98
 ) -> Comparison:
-    """Over TCP, beside an earlier headrace."""
+    """Beside an earlier headrace."""
     return make(ours, f"{EARLIER} {ours}", aim)
 
 
@@ -81,6 +81,8 @@ ALL = [
     _w1("headrace from Parquet", _SERVICE, 3.0),
     _w1("headrace shm numpy", _SERVICE, long=True),
     _w1("headrace tcp tf", _SERVICE, long=True),
+    _since(_w1, "headrace shm tf"),
+    _since(_w1, "headrace from Arrow"),
     _since(_w1, "headrace tcp tf"),
     _w1("headrace shm tf", "tf.data in process", long=True),
     _w1("headrace shm tf", "tf.data service by record", 15.0),
@@ -97,6 +99,8 @@ ALL = [
     _w2("headrace sequences", f"{_SERVICE} sequences", 6.0, cpu=0.3),
     _w2("headrace sequences from Arrow", f"{_SERVICE} sequences", 9.0),
     _w2("headrace sequences tcp", f"{_SERVICE} sequences", long=True),
+    _since(_w2, "headrace sequences"),
+    _since(_w2, "headrace sequences from Arrow"),
     _since(_w2, "headrace sequences tcp"),
     _w2("headrace sequences", f"{_SERVICE} sequences by record", long=True),
     _w2("headrace sequences", "tf.data in process sequences", long=True),
@@ -126,6 +130,7 @@ ALL = [
     _w3("headrace images shm", "shared-memory ring", 0.9),
     _w3("headrace images tcp", f"{_SERVICE} images", long=True),
     _w3("headrace images tcp", "raw TCP", 0.75),
+    _since(_w3, "headrace images shm"),
     _since(_w3, "headrace images tcp"),
     _w4("headrace arrival", _BARRIER, 2.5),
     _w4(_TWO, _BARRIER, 4.0),
@@ -145,9 +150,13 @@ ALL = [
     _w4("headrace arrival tcp", _BARRIER, long=True),
     _w4("headrace arrival tcp, two in flight", _BARRIER, long=True),
     _w4("headrace lanes tcp", _BARRIER, long=True),
-    _since(_w4, "headrace arrival tcp", 1.3),
-    _since(_w4, "headrace arrival tcp, two in flight", 1.3),
-    _since(_w4, "headrace lanes tcp", 1.3),
+    _since(_w4, "headrace arrival"),
+    _since(_w4, _TWO),
+    _since(_w4, "headrace lanes"),
+    _since(_w4, "headrace lanes, prefetch 8"),
+    _since(_w4, "headrace arrival tcp"),
+    _since(_w4, "headrace arrival tcp, two in flight"),
+    _since(_w4, "headrace lanes tcp"),
     _to_ready("arrival", 800.0),
     _to_ready("lanes", long=True),
     Comparison("latency", "headrace one at a time", _ECHO, latency=True, long=True),

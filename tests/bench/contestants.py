@@ -351,5 +351,5 @@ CONTESTANTS: dict[str, Contestant] = {
 CONTESTANTS |= {
     f"{EARLIER} {name}": _of_then(contestant)
     for name, contestant in CONTESTANTS.items()
-    if name.startswith("headrace") and "tcp" in name
+    if name.startswith("headrace")
 }

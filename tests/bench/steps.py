@@ -24,10 +24,7 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    try:
-        memory = import_module("headrace.batch_memory")
-    except ModuleNotFoundError:  # earlier headrace
-        memory = import_module("headrace.holding")
+    memory = import_module("headrace.batch_memory")
 
     def unseen(attachment: object, directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
