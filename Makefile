@@ -23,7 +23,7 @@ help:
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make combinations  declarations drawn at random for SECONDS=300, compared with a reference"
-	@echo "make fuzz    broken messages, hostile connections and trainers, trainers that do not read (minutes)"
+	@echo "make fuzz    hostile connections and trainers, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (three hours; some need root)"
 	@echo "make scale   how cost grows with everything that can grow (half an hour; 25 GB of disk)"
@@ -120,9 +120,9 @@ container-test: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[containers]'
 	$(BIN)/python -m tests.containers $(if $(INSTALL),--install)
 
-# A tenth of the messages and connections of a trial's full size.
+# A tenth of the connections of a trial's full size.
 fuzz: $(READY)
-	$(BIN)/python -m tests.trials messages connections flood hostile --scale 0.1 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials connections flood hostile --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
 # The printed seed draws the same declarations again.

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos [--seconds 60] [--seed N] [--modes …] [--bug NAME] [--results FILE]``"""
+"""``python -m tests.chaos [--seconds 60] [--seed N] [--modes …] [--results FILE]``"""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .bugs import BUGS
 from .driver import Outcome, Setup, run
 from .faults import FAULTS, LASTING
 from .feeds import MODES, MORE_MODES, PARTITIONS, mode_of
@@ -36,7 +35,6 @@ def main() -> None:
         default="power",
         help="off: without a state directory, and nothing is done that ends the server",
     )
-    parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
     parser.add_argument(
         "--restless",
         action="store_true",
@@ -45,8 +43,6 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    if options.bug:
-        options.modes, options.kinds = [BUGS[options.bug].mode], list(BUGS[options.bug].kinds)
     if options.durability == "off":
         options.kinds = [kind for kind in options.kinds if kind in LASTING]
     seed = options.seed or secrets.token_hex(4)
@@ -70,7 +66,6 @@ def main() -> None:
                 workers=options.workers,
                 partitions=options.partitions,
                 durability=options.durability,
-                bug=options.bug,
                 trainers=mode_of(mode).trainers,
                 restless=options.restless,
             )

@@ -69,7 +69,6 @@ class Setup:
     step_s: float = STEP_S  # the longest of a trainer
     lease_s: float = 1.5
     patience_s: float = PATIENCE_S
-    bug: str = ""  # that is planted in the server
     servers: int = 1  # each has a share
     hosts: bool = False  # each server and each trainer is on a host of its own, none is proxied
     most: int = 1_000_000  # faults
@@ -151,7 +150,7 @@ class _Run:
         log = self._directory / f"trainer-{slot}.log"
         inside = self._homes[slot] if self._homes else []
         far = {FAR: "1"} if slot < self.setup.far and not inside else {}
-        self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, "", inside, **far)
+        self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, inside, **far)
 
     @property
     def over(self) -> bool:

@@ -25,15 +25,11 @@ class Process:
         module: str,
         arguments: list[str],
         log: Path,
-        bug: str = "",
         inside: Sequence[str] = (),
         **environment: str,
     ) -> None:
         path = [str(_ROOT), *(p for p in sys.path if p)]
-        if bug:
-            path.insert(0, str(Path(__file__).parent / "planted"))
         environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)}
-        environment["HEADRACE_TEST_BUG"] = bug
         with open(log, "ab") as out:
             self._process = subprocess.Popen(
                 [*inside, sys.executable, "-m", module, *arguments],

@@ -24,7 +24,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 def report(outcome: Outcome) -> str:
     """Describe one run in some lines."""
     setup = outcome.setup
-    name = f"{setup.mode:9}{setup.bug and f' with {setup.bug}'}{setup.workers} workers,"
+    name = f"{setup.mode:9}{setup.workers} workers,"
     counts = ", ".join(f"{name} {n}" for name, n in outcome.verdict.counts.items())
     faults = ", ".join(f"{kind} {n}" for kind, n in sorted(outcome.faults.items()))
     lines = [f"{name} {outcome.seconds:.0f} s, {outcome.faults.total()} faults: {faults}"]

@@ -100,7 +100,7 @@ class Server:
         }
         inside = [] if self.host is None else self.host.inside
         arguments = [json.dumps(options)]
-        self.process = Process("tests.chaos.server", arguments, self._log, setup.bug, inside)
+        self.process = Process("tests.chaos.server", arguments, self._log, inside)
         self._sessions.add(self.process.pid)
 
     def children(self, role: str) -> list[int]:

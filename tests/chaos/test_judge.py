@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .judge import Case, Harm, judge
+from .judge import Case, judge
 from .ledger import Line, chained
 
 _KEYS = ("a", "b")
@@ -157,65 +157,3 @@ def test_a_run_without_fault_breaks_no_law(case: Case) -> None:
 def test_a_law_is_broken_by(what: str) -> None:
     law, make = BROKEN[what]
     assert law in broken(make())
-
-
-def test_what_was_committed_and_not_heard_of_is_no_fault_where_the_trainer_was_killed() -> None:
-    case = replace(without(rows(), "ok", 2), lines=[*without(rows(), "ok", 2).lines])
-    verdict = judge(case)
-    assert not verdict.findings and verdict.counts["unheard"] == 1
-
-
-def test_where_states_stay_with_trainers_what_was_not_flushed_may_be_trained_again() -> None:
-    assert not broken(again(segments("kept")))
-
-
-@pytest.mark.parametrize("to", ["", "t0"])
-def test_a_lease_may_be_lost_by_who_was_harmed(to: str) -> None:
-    case = more(without(rows(), "ok", 3), Line(104.0, "t0.0", "stale", 3, ()))
-    case = replace(case, committed=[1, 2], wanted={(i,) for i in range(2, 6)})
-    assert broken(case) == {"a lease is kept"}
-    assert not broken(replace(case, harms=[Harm(103.0, 103.5, to)]))
-    assert broken(replace(case, harms=[Harm(103.0, 103.5, "t1")]))
-    assert broken(replace(case, harms=[Harm(50.0, 60.0, to)]))
-
-
-def test_ranks_of_the_last_run_have_equal_numbers_of_batches() -> None:
-    """Batch 3 is of another trainer of the same rank, and batch 1 of an earlier run."""
-    case = rows()
-    joins = [("t0.0", 1, 0), ("t0.1", 2, 0), ("t1.0", 2, 1)]
-    of = {1: "t0.0", 2: "t1.0", 3: "t0.1"}
-    lines = [replace(line, who=of[line.token]) for line in case.lines]
-    case = more(
-        replace(case, lines=lines),
-        *(Line(99.0, who, "join", 0, (True, run, rank)) for who, run, rank in joins),
-    )
-    assert broken(case) == set()
-    assert broken(replace(case, committed=[1, 2])) == {
-        "nothing is lost",
-        "what is acknowledged is committed",
-        "ranks have equal numbers of batches",
-    }
-
-
-def test_as_many_cells_may_be_missing_as_incomplete_rounds_have() -> None:
-    case = replace(rows(), wanted={(i,) for i in range(2, 10)})
-    assert broken(replace(case, spare=2)) == set()
-    assert broken(replace(case, spare=1)) == {"nothing is lost"}
-
-
-def test_an_interrupted_commit_needs_no_answer() -> None:
-    case = without(segments(), "ok", FIRST)
-    assert broken(case) == {"who leaves has been answered"}
-    assert broken(replace(case, restless=True)) == set()
-
-
-@pytest.mark.parametrize(("since", "until"), [(90.0, 119.5), (119.5, 119.7), (119.5, 130.0)])
-def test_a_snapshot_may_be_refused_where_a_disk_was_full_since_it_was_asked_for(
-    since: float, until: float
-) -> None:
-    case = more(rows(), Line(120.0, "t0.0", "unmade", 0, (119.0, "no")))
-    assert not broken(replace(case, full=[Harm(since, until, "s1")]))
-    before, after = Harm(90.0, 118.9, "s0"), Harm(120.1, 130.0, "s0")
-    assert broken(replace(case, full=[before, after])) == {
-        "a snapshot is made where disks have room"
-    }

@@ -55,11 +55,6 @@ def crash_at_k012(example: Example) -> Example:
     return example
 
 
-def crash_at_all(example: Example) -> Example:
-    ctypes.string_at(0)
-    return example
-
-
 def numbers(n: int) -> Any:
     """A generator that can not get past one number."""
     for i in range(n):

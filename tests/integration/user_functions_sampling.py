@@ -33,9 +33,5 @@ def negated(columns: dict[str, Any]) -> dict[str, Any]:
     return {**columns, "minus": -columns["i"]}
 
 
-def class_0_for_ever(columns: dict[str, Any]) -> Any:
-    return np.zeros(len(columns["i"]), np.int64)
-
-
 def all_in_bucket_0(example):
     return {**example, "b": 0}

@@ -9,15 +9,12 @@ from . import (
     connections,
     disk,
     endless,
-    events,
     flips,
     flood,
     held,
     hostile,
-    interleavings,
     kills,
     load,
-    messages,
     power,
     recovery,
     shares,
@@ -40,12 +37,7 @@ class Trial:
 
 
 EVERY = {
-    "events": Trial("10,000,000 random events on the pure machines", events.run, "7 min"),
-    "interleavings": Trial(
-        "all interleavings of 2 trainers, 1 key and 3 segments", interleavings.run, "20 min"
-    ),
     "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "8 min"),
-    "messages": Trial("10,000,000 broken messages: none does harm", messages.run, "20 min"),
     "connections": Trial(
         "1,000,000 hostile connections: nothing is kept of them", connections.run, "5 min"
     ),

@@ -132,7 +132,7 @@ def _served(hosts: Sequence[Host], log: Path, **options: Any) -> Iterator[str]:
             if "state_dir" in options:
                 mine["state_dir"] = f"{options['state_dir']}/{index}-of-{len(hosts)}"
             arguments = [json.dumps(mine)]
-            processes.append(Process("tests.chaos.server", arguments, log, "", host.inside))
+            processes.append(Process("tests.chaos.server", arguments, log, host.inside))
         yield ",".join(f"tcp://{host.ip}:5557" for host in hosts)
     finally:
         for process in processes:
