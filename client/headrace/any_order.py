@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .leases import Received
 from .merge import (
     Alone,
     ByLanes,
@@ -19,7 +18,7 @@ from .merge import (
     Merge,
     is_able,
 )
-from .session import Session
+from .session import Received, Session
 
 
 class AsTheyCome(Merge):

@@ -17,7 +17,7 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import copy_bytes
 
 from .batch_memory import BufferPool
-from .leases import Received
+from .session import Received
 
 
 class BatchGone(Exception):

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .feed_progress import batches_of_loop
-from .leases import Received
 from .link import Link
-from .session import Session
+from .session import Received, Session
 
 #: Takes the next batch from a session, or leaves it there; see ``Link.take``.
 Claim = Callable[[Session], Received | None]

@@ -21,12 +21,11 @@ from .checkpoints import Checkpoints
 from .committing import TakenBatches, tokens_of
 from .epochs import Claim, Epochs, NoneYet
 from .framework import Framework
-from .leases import Received
 from .link import Link
 from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
-from .session import Session
+from .session import Received, Session
 from .steering import Steering
 
 #: Maximum wait of a trainer that leaves because of an exception.

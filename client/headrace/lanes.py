@@ -25,9 +25,8 @@ from headrace_proto.segment_layout import State
 
 from .blocks import BatchGone
 from .framework import NUMPY, Framework
-from .leases import Received
 from .requests import StatesPart
-from .session import Session
+from .session import Received, Session
 from .state_block import BlockMaker
 from .state_values import host, strings_in
 

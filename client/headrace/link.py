@@ -32,11 +32,10 @@ from headrace_proto.messages import Answered, Delivery, Welcome
 from headrace_proto.token import new_snapshot
 
 from .discovery import Discovery
-from .leases import Received
 from .owners import Owners
 from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
-from .session import Session
+from .session import Received, Session
 from .wait_errors import too_late
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from typing import Any
 from headrace_proto.errors import ProtocolError
 from headrace_proto.placement import Placement
 
-from .leases import Received
-from .session import Session
+from .session import Received, Session
 
 _Claim = Callable[[Session], Received | None]
 #: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.

@@ -36,11 +36,10 @@ from headrace_proto.segment_layout import SegmentLayout, State
 from .committing import of_replicas
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
-from .leases import NAMED_KEYS, Received, named
 from .link import Link
 from .requests import FlushStates
 from .segments import SegmentBatch
-from .session import Session
+from .session import NAMED_KEYS, Received, Session, named
 from .state_block import BlockMaker, Upload
 from .state_values import host, presented, strings_in, unknown_state
 from .traceable import is_tracing

@@ -23,10 +23,9 @@ import numpy as np
 from .batch_memory import only_read
 from .blocks import taken_again
 from .committing import DatasetRun, TakenBatches
-from .leases import Received
 from .link import Link
 from .segments import SegmentBatch
-from .session import Session
+from .session import Received, Session
 
 if TYPE_CHECKING:
     from .feed import Feed

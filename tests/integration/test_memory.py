@@ -37,7 +37,7 @@ for batch in feed:
 _KEEPER = """
 import json, sys, time
 import headrace
-from headrace.mapped_batches import MappedBatches
+from headrace.session import MappedBatches
 MappedBatches.release = lambda self, token: None
 feed = headrace.connect(sys.argv[1], prefetch=2, timeout=60)
 for n, batch in enumerate(feed, 1):

@@ -17,7 +17,7 @@ import pytest
 import headrace
 import headrace.free_buffers
 import headrace_server as hs
-from headrace.uploads import Uploads
+from headrace.session import Session
 from headrace_proto.layout import arrange
 from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
@@ -33,14 +33,14 @@ from .test_segment_faults import Raw, list_of, raw, trainer
 def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The frame or buffer that each save of this process names, as it is said."""
     numbers: list[int] = []
-    said = Uploads.saves_to_say
+    said = Session._saves_to_say
 
-    def recorded(self: Uploads, buffers: Any = None) -> list[tuple[Save, ...]]:
-        messages = said(self, buffers)
+    def recorded(self: Session) -> list[tuple[Save, ...]]:
+        messages = said(self)
         numbers.extend(save.frame for saves in messages for save in saves)
         return messages
 
-    monkeypatch.setattr(Uploads, "saves_to_say", recorded)
+    monkeypatch.setattr(Session, "_saves_to_say", recorded)
     return numbers
 
 

@@ -12,8 +12,7 @@ import zmq
 
 import headrace
 from headrace.framework import NumpyFramework
-from headrace.leases import Received
-from headrace.session import Session
+from headrace.session import Received, Session
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
 from headrace_proto.messages import (

@@ -9,8 +9,7 @@ import zmq
 
 from headrace.batch_memory import Attachment
 from headrace.blocks import BatchGone, Blocks
-from headrace.leases import Received
-from headrace.session import Session
+from headrace.session import Received, Session
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery
 

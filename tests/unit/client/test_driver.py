@@ -407,11 +407,12 @@ def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
 
     with alone.changed:
         for token in (2, 1):
-            session.uploads.save(token, [], b"states")
+            session._unsaid.append(token)
+            session._saves[token] = [], b"states"
     monkeypatch.setattr(Session, "frames_of", cut)
     alone.exchange()
     assert session.failure is None
-    assert len(sent) == 1 and len(session.uploads) == 1
+    assert len(sent) == 1 and session.unanswered == 1
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, peer: Peer):

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from headrace.driver import Driver
-from headrace.leases import Received
 from headrace.link import Link
 from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
-from headrace.session import Session
+from headrace.session import Received, Session
 from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
 from headrace_proto.messages import (
     Answered,

@@ -4,7 +4,6 @@ First the machine alone, message by message; then back to back with the server's
 network that is cut at any moment.  Every message goes through the codec.
 """
 
-import dataclasses
 import itertools
 import random
 import re
@@ -16,14 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.leases import Received
-from headrace.requests import DrainInput, FlushStates, StatesPart
-from headrace.session import Session
-from headrace.shares import agree_on_run
+from headrace.free_buffers import FreeBuffers
+from headrace.requests import DrainInput
+from headrace.session import Meter, Received, Session
 from headrace_proto.errors import (
-    Cancelled,
-    ConnectionLost,
-    DataError,
     ProtocolError,
     ServerError,
     StaleLease,
@@ -34,15 +29,12 @@ from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
     Answered,
-    Bye,
     Deliver,
     Delivery,
-    Drain,
     Ended,
     Handed,
     Hello,
     Outcome,
-    Passed,
     Pulse,
     Refused,
     Renew,
@@ -52,6 +44,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
+from headrace_proto.state_buffers import FIRST_BUFFER, file_bytes
 from headrace_server.core.dispatch_effects import Answer, Batch, Finish, Freed, Send
 from tests.examples import some
 from tests.footprint import entries
@@ -110,29 +103,6 @@ def opened(prefetch=2, **options):
     return talk
 
 
-# A server that stops
-
-
-def stopping(session=1):
-    return Ended(session, "lost", "the server was stopped", returns=True)
-
-
-def test_returned_batches_are_returned_again_in_the_same_session_after_a_reconnection():
-    """A take would else find these rows only after the next heartbeat."""
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.session.give_back(talk.take())
-    assert talk.said()[-1].returned == (11,)
-    talk.hear(Unknown(1))
-    talk.said()
-    talk.hear(welcome(1, resumed=True))
-    assert talk.said()[-1].returned == (11,)
-    talk.hear(Unknown(1))
-    talk.said()
-    talk.hear(welcome(2))
-    assert not any(one.returned for one in talk.said() if isinstance(one, Step))
-
-
 def test_a_batch_that_a_greeting_listed_is_returned_to_the_session_that_the_greeting_opens():
     """1. The greeting names a batch that is not taken.  2. The answer to an earlier greeting comes,
     of a session that is over by now, and the batch goes back there.  3. The greeting is answered.
@@ -159,88 +129,7 @@ def trainer(run=5):
     return sessions
 
 
-def test_all_owners_are_greeted_in_the_run_that_the_first_one_has_given_last():
-    """1. The first owner dies, and its answer to the first greeting comes late: after the greeting
-    was repeated, which the next life answers, too.  2. All others of the next run would wait for
-    this trainer at the first owner, and it for them at the second.
-    """
-    sessions = trainer()
-    agree_on_run(sessions)
-    assert all(session.connected for session in sessions)
-    sessions[0].receive(replace(welcome(3), run=6, owners=2), [], 0.0)
-    agree_on_run(sessions)
-    assert [session.connected for session in sessions] == [True, False]
-    (greeting,) = sessions[1].outgoing(0.0)
-    assert isinstance(greeting, Hello) and greeting.run == 6 and greeting.owner == 1
-
-
-def test_a_passed_partition_that_comes_behind_a_lost_delivery_counts_no_delivery_as_received():
-    session = Session("feed", b"nonce", 2)
-    session.receive(welcome(), [], 0)
-    session.greet()
-    session.receive(Passed(1, 2, 0), [], 0)
-    assert session.last_seq == 0 and not session.passed
-    session.receive(welcome(resumed=True), [], 0)
-    session.receive(Passed(1, 2, 0), [], 0)
-    assert session.last_seq == 2 and session.passed == {0}
-
-
-def test_a_server_that_announced_its_return_is_greeted_until_it_is_back_and_gets_pending_commits():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.take(), talk.session.place(11), talk.session.commit(11)
-    talk.said()
-    talk.hear(stopping())
-    assert talk.session.stopped and talk.session.failure is None and not talk.session.connected
-    assert talk.take() is None and talk.session.unanswered == 1
-    (hello,) = talk.said(after_s=1.0)
-    assert isinstance(hello, Hello) and hello.batches == (Handed(11, 0, 11, 1),)
-    talk.hear(welcome(1, life="next"))
-    assert not talk.session.stopped and talk.session.connected
-    (step, *_) = talk.said()
-    assert step.commits == (11,) and step.returned == (12,)
-
-
-def test_a_server_that_stops_for_good_and_one_after_the_end_are_as_they_were():
-    talk = opened()
-    talk.hear(Ended(1, "lost", "the server was stopped"))
-    assert isinstance(talk.session.failed(), ConnectionLost)
-    talk = opened()
-    talk.hear(Ended(1), stopping())
-    assert talk.session.ended and not talk.session.stopped and talk.session.connected
-
-
-def test_the_end_and_a_failure_are_acknowledged_at_once():
-    for end in (Ended(1), Ended(1, "data", "file f: record 3")):
-        talk = opened()
-        assert not any(m.ended for m in talk.said(after_s=HEARTBEAT) if isinstance(m, Renew))
-        talk.hear(end)
-        (renew,) = talk.said()
-        assert renew.ended
-
-
 # Saved states
-
-
-def test_a_save_goes_with_its_block_once_and_again_after_a_reconnection_until_it_is_answered():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.said()
-    talk.take(), talk.take()
-    assert talk.session.save(11, [[0, 4, [1]]], b"states") and talk.session.save(12, [], None)
-    assert not talk.session.save(11, [], None) and not talk.session.save(99, [], None)
-    first = Save(11, 1, [[0, 4, [1]]])
-    first_step, second_step = talk.said()
-    assert first_step.saves == (first,) and second_step.saves == (Save(12, 0, []),)
-    assert talk.session.frames_of(first_step) == [b"states"]
-    assert not talk.session.settled and talk.session.held() == 0
-    talk.hear(Outcome(1, (12,)), Unknown(1))
-    talk.said()
-    talk.hear(welcome(resumed=True))
-    (step,) = [m for m in talk.said() if isinstance(m, Step)]
-    assert step.saves == (first,)
-    talk.hear(Outcome(1, (), (11,)))
-    assert talk.session.settled and len(talk.session.refused) == 1
 
 
 def test_a_refused_save_names_the_batch_and_the_first_of_its_keys_also_in_another_session():
@@ -300,56 +189,7 @@ def test_nothing_of_a_batch_is_kept_longer_than_the_batch(again):
     assert max(kept[100:]) <= max(kept[:100])
 
 
-def test_a_refused_save_is_raised_with_its_reason_and_a_refusal_of_an_unknown_one_is_ignored():
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.take()
-    talk.session.save(11, [], None)
-    talk.hear(Outcome(1, (), (), [[11, "cancelled", "drained"], [12, "state", "not ours"]]))
-    (error,) = talk.session.refused
-    assert isinstance(error, Cancelled) and talk.session.settled
-    assert str(error) == "batch 0/11 (token 11, 1 row): drained"
-
-
-def test_batches_carry_the_session_that_brought_them():
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    assert talk.session.take().opening == 1
-    talk.hear(welcome(resumed=True))
-    talk.deliver(delivery(2, 12))
-    assert talk.session.take().opening == 1
-    talk.hear(welcome(session=2))
-    talk.deliver(delivery(1, 13), session=2)
-    assert talk.session.take().opening == 2
-
-
-def test_the_frames_of_a_request_go_with_the_message_they_belong_to():
-    talk = opened()
-    talk.said()
-    flush = FlushStates(11, [StatesPart((0,), [], b"a"), StatesPart((1,), [], b"b")])
-    talk.session.requests.ask(flush)
-    first, second = talk.said()
-    assert talk.session.frames_of(first) == [b"a"] and talk.session.frames_of(second) == [b"b"]
-    assert talk.session.frames_of(Drain(1, 1)) == [] and talk.session.frames_of(Step(1, 2)) == []
-    talk.hear(Answered(1, first.request, None, "stale", "moved"))
-    assert talk.session.requests.answer_to(flush).code == "stale" and talk.said() == []
-
-
 # Opening
-
-
-def test_hello_is_sent_at_once_and_resent_every_second_until_it_is_answered():
-    talk = Talk(rank=1, world_size=4)
-    (hello,) = talk.said()
-    assert isinstance(hello, Hello)
-    assert (hello.feed, hello.nonce, hello.rank, hello.world_size) == ("feed", b"nonce", 1, 4)
-    assert (hello.last_seq, hello.held) == (0, ())
-    assert talk.said(0.4) == [] and talk.session.due_in(talk.now) == pytest.approx(0.6)
-    assert talk.said(0.6) == [hello]
-    assert not talk.session.connected and talk.session.goodbye() is None
-    talk.hear(welcome())
-    assert talk.session.connected and talk.session.goodbye() == Bye(1)
-    assert talk.said() == [Step(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -360,14 +200,6 @@ def test_a_refusal_is_the_error_that_it_stands_for_and_the_first_one_stays(code,
     talk = Talk()
     talk.hear(Refused(code, "why"), Refused("data", "another"))
     assert type(talk.session.failure) is kind and str(talk.session.failure) == "why"
-
-
-def test_the_servers_reason_for_a_wait_is_known_before_and_after_the_opening():
-    talk = Talk()
-    talk.hear(Pulse(0, "the workers open the source"))
-    assert talk.session.waiting == "the workers open the source"
-    talk.hear(welcome(), Pulse(1, "batch 3 is being made"))
-    assert talk.session.waiting == "batch 3 is being made"
 
 
 def test_messages_of_another_session_are_ignored():
@@ -385,23 +217,6 @@ def test_messages_of_another_session_are_ignored():
     assert not session.retired and not session.refused
 
 
-# Windows
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_the_window_lets_prefetch_batches_come_beyond_the_one_in_hand(prefetch):
-    talk = opened(prefetch)
-    assert talk.said() == ([Step(1, prefetch)] if prefetch else [])
-    for n in range(1, 6):
-        talk.session.want()
-        assert talk.said() == [Step(1, n + prefetch)]  # it needs no message of its own to take it
-        for seq in range(talk.session.last_seq + 1, n + prefetch + 1):
-            talk.deliver(delivery(seq, seq))
-        assert len(talk.session.ready) == prefetch + 1
-        assert talk.take() == n
-        assert talk.said() == []
-
-
 @pytest.mark.parametrize(("prefetch", "takes"), [(0, 1), (2, 1), (7, 1), (8, 2), (16, 4)])
 def test_it_is_time_to_speak_when_a_fourth_of_what_may_come_ahead_could_come(prefetch, takes):
     talk = opened(prefetch)
@@ -416,97 +231,7 @@ def test_it_is_time_to_speak_when_a_fourth_of_what_may_come_ahead_could_come(pre
     assert not talk.session.much_to_say
 
 
-def test_a_save_that_was_answered_late_is_not_resent():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    for token in (11, 12):
-        talk.take()
-        talk.session.save(token, [[0, 8, [1]]], b"8 bytes.")
-    talk.said()
-    talk.hear(Unknown(1))
-    talk.said()
-    talk.hear(welcome(1, resumed=True), Outcome(1, (11,)))
-    said = [save.token for step in talk.said() for save in step.saves]
-    assert said == [12]
-
-
-def test_nothing_is_taken_while_the_server_is_greeted():
-    talk = opened()
-    talk.hear(Deliver(1, (delivery(1, 11, "slab-0-0-0"),)))
-    talk.session.lose()
-    assert talk.session.take() is None
-    talk.hear(welcome(resumed=True))
-    assert talk.session.take() is not None
-
-
-def test_a_refused_session_sends_no_further_hello():
-    talk = opened()
-    talk.hear(Refused("limit", "enough"))
-    talk.session.greet()
-    talk.now += 60
-    assert talk.said() == []
-
-
-def test_a_trainer_that_waits_twice_asks_once():
-    talk = opened(0)
-    talk.session.want()
-    assert talk.said() == [Step(1, 1)]
-    talk.session.want()
-    assert talk.said() == []
-    talk.deliver(delivery(1, 1))
-    assert talk.take() == 1 and talk.take() is None
-    assert talk.said() == []
-
-
-def test_a_delivery_that_got_lost_does_not_narrow_the_window_for_ever():
-    talk = opened(1)
-    talk.said()
-    talk.deliver(delivery(4, 4))  # 1 to 3 are lost
-    assert talk.said() == [Step(1, 4)] and talk.take() == 4
-    assert talk.said() == [Step(1, 5)]
-    (renew,) = talk.said(HEARTBEAT)
-    assert renew == Renew(1, 5, 4, (4,))  # 1 to 3 are not held: the server knows
-
-
-def test_a_heartbeat_sends_the_window_and_the_held_tokens_once_per_interval():
-    talk = opened()
-    talk.said()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.take()
-    assert talk.said(0.9) == [Step(1, 3)]
-    assert talk.said(0.1) == [Renew(1, 3, 2, (11, 12))]
-    talk.session.commit(11)
-    assert talk.said(HEARTBEAT) == [Step(1, 3, (11,)), Renew(1, 3, 2, (12,))]
-    assert talk.session.held() == 1 and talk.session.due_in(talk.now) == HEARTBEAT
-
-
 # Deliveries
-
-
-def test_a_delivery_that_comes_twice_is_there_once():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.deliver(delivery(1, 11), delivery(2, 12), delivery(3, 13))
-    assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
-
-
-def test_a_delivery_that_comes_while_the_server_is_greeted_again_waits_for_those_before_it():
-    """An earlier delivery may be lost: the server resends all."""
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.session.greet()
-    talk.deliver(delivery(3, 13))
-    assert talk.said()[0].last_seq == 1
-    talk.hear(welcome(1, resumed=True))
-    talk.deliver(delivery(2, 12), delivery(3, 13))
-    assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
-
-
-def test_inline_batches_come_with_their_frame_and_others_without():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12, "slab-0-0-0"), delivery(3, 13))
-    frames = [talk.session.take().source for _ in range(3)]
-    assert frames == [b"11", None, b"13"]
 
 
 @pytest.mark.parametrize("frame", [0, 3])
@@ -557,24 +282,6 @@ def test_a_heartbeat_lists_no_mapped_batches_where_they_are_too_many():
     assert talk.said(HEARTBEAT)[-1] == Renew(1, 4064, 4001, (), tuple(range(2, 4002)), 4001)
 
 
-# Commits
-
-
-def test_a_commit_is_sent_once_and_settled_when_it_is_answered():
-    talk = opened()
-    talk.said()
-    talk.deliver(delivery(1, 11))
-    assert talk.session.settled
-    talk.take()
-    talk.session.commit(11)
-    talk.session.commit(11)
-    assert not talk.session.settled
-    assert talk.said() == [Step(1, 3, (11,))]
-    assert not talk.session.settled and talk.session.held() == 0
-    talk.hear(Outcome(1, (11,)))
-    assert talk.session.settled and not talk.session.refused
-
-
 def test_a_stale_commit_is_raised_once():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
@@ -587,26 +294,6 @@ def test_a_stale_commit_is_raised_once():
     assert talk.session.settled
 
 
-def test_a_returned_batch_is_neither_held_nor_committed():
-    talk = opened()
-    talk.said()
-    talk.deliver(delivery(1, 11))
-    talk.take()
-    talk.session.give_back(11)
-    talk.session.give_back(11)
-    talk.session.commit(11)
-    assert talk.said() == [Step(1, 3, (), (), (11,))]
-    assert talk.session.settled and talk.session.held() == 0
-
-
-def test_a_batch_that_was_never_delivered_is_not_committed_or_returned():
-    talk = opened()
-    talk.said()
-    talk.session.commit(99)
-    talk.session.give_back(99)
-    assert talk.said() == [] and talk.session.settled
-
-
 def test_any_number_of_released_batches_fits_the_messages():
     talk = opened()
     talk.said()
@@ -617,136 +304,7 @@ def test_any_number_of_released_batches_fits_the_messages():
     assert steps[-1].window == 2
 
 
-# The end
-
-
-def test_after_the_end_ready_batches_can_still_be_taken():
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.hear(Ended(1))
-    assert talk.session.finished and talk.session.failure is None and talk.take() == 11
-
-
-def test_an_end_with_an_error_is_a_failure_and_no_end():
-    talk = opened()
-    talk.hear(Ended(1, "data", "file f: record 3"), Ended(1, "server", "later"))
-    assert not talk.session.finished
-    assert type(talk.session.failure) is DataError
-    assert str(talk.session.failure) == "file f: record 3"
-
-
-def test_a_request_is_sent_once_in_each_connection_until_it_is_answered():
-    talk = opened()
-    talk.said()
-    drain = DrainInput(True)
-    talk.session.requests.ask(drain)
-    assert talk.said() == [Drain(1, 1, True)]
-    talk.hear(Unknown(1))
-    assert isinstance(talk.said()[0], Hello)
-    talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 2), Drain(1, 1, True)]
-    talk.hear(Answered(1, 1))
-    assert talk.session.requests.answer_to(drain)
-    talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 2)]
-
-
-def test_a_feed_has_ended_for_a_trainer_when_its_own_commits_were_answered_too():
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.take()
-    talk.session.commit(11)
-    talk.said()
-    talk.hear(Ended(1))
-    assert talk.session.finished and not talk.session.ended
-    talk.hear(Outcome(1, (11,)))
-    assert talk.session.ended
-
-
-def test_retired_segments_reach_the_mapping_of_the_session():
-    talk = opened()
-    talk.hear(Retired(1, ("slab-0-0-0", "slab-0-0-1")))
-    assert talk.session.retired == ["slab-0-0-0", "slab-0-0-1"]
-
-
 # Reconnection
-
-
-def test_the_server_counts_as_silent_only_after_several_heartbeats():
-    talk = opened()
-    assert talk.session.silence(talk.now + 2 * HEARTBEAT) == 0.0
-    assert talk.session.silence(talk.now + 3 * HEARTBEAT) == 3.0
-    talk.now += 3.0
-    talk.hear(Pulse(1))
-    assert talk.session.silence(talk.now) == 0.0
-
-
-def test_a_lost_server_is_greeted_again_with_what_is_held():
-    talk = opened()
-    talk.said()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    assert talk.take() == 11
-    talk.session.lose()
-    assert not talk.session.connected and talk.session.goodbye() is None
-    (hello,) = talk.said(1.0)
-    assert (hello.nonce, hello.last_seq, hello.held) == (b"nonce", 2, (11, 12))
-    assert hello.known == "life/trainer-1"
-
-
-def test_a_resumed_session_keeps_its_batches_and_resends_its_commits():
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.take()
-    talk.session.commit(11)
-    assert talk.said() == [Step(1, 3, (11,))]
-    talk.hear(Unknown(1))
-    assert isinstance(talk.said()[0], Hello)
-    talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 3, (11,))]
-    talk.hear(Outcome(1, (11,)))
-    assert talk.session.settled and talk.take() == 12
-    talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 4)]  # an answered commit is not said again
-    talk.deliver(delivery(2, 12), delivery(3, 13))
-    assert talk.take() == 13
-
-
-def test_a_new_session_counts_anew_and_gives_back_what_was_not_taken():
-    talk = opened()
-    talk.deliver(delivery(1, 11, "slab-0-0-0"), delivery(2, 12), delivery(3, 13, "slab-0-0-0"))
-    assert talk.take() == 11
-    talk.session.commit(11)
-    talk.said()
-    assert talk.take() == 12
-    talk.hear(Unknown(1))
-    assert talk.said()[0].held == (12, 13)
-    talk.hear(welcome(2))
-    (step,) = talk.said()
-    assert step == Step(2, 2, (11,), (13,), (13,))
-    assert talk.take() is None and talk.session.held() == 1
-    talk.deliver(delivery(1, 21), session=2)
-    assert talk.take() == 21
-    talk.session.commit(12)
-    talk.said()
-    talk.hear(Outcome(2, (11,), (12,)))
-    assert talk.session.settled and len(talk.session.refused) == 1
-
-
-@pytest.mark.parametrize(
-    "other", [welcome(2, resumed=True), welcome(1, resumed=True, life="another")]
-)
-def test_a_session_whose_welcome_was_lost_is_a_new_one(other):
-    """1 a session is given up, 2 the Welcome of the next is lost, 3 the server resumes that one."""
-    talk = opened()
-    talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.take()
-    talk.session.lose()
-    assert not talk.session.continues(other)
-    talk.hear(other)
-    assert talk.said() == [Step(other.session, 2, (), (), (12,))]
-    talk.deliver(delivery(1, 21), session=other.session)
-    assert talk.take() == 21
-    assert talk.session.continues(other)
 
 
 def test_another_schema_after_a_reconnection_is_a_failure_that_names_both():
@@ -761,9 +319,6 @@ def test_a_server_that_failed_before_it_knew_its_schema_can_give_the_reason():
     talk = opened()
     talk.hear(welcome(2, schema=[]), Ended(2, "data", "no file matches"))
     assert str(talk.session.failure) == "no file matches"
-
-
-# Explicit commits
 
 
 def over(session):
@@ -790,42 +345,6 @@ def test_a_loop_that_holds_all_that_is_left_ends_before_it_has_committed():
     talk.said()
     talk.hear(Outcome(1, (11, 12)), Ended(1))
     assert over(talk.session) and talk.session.ended
-
-
-def test_an_owner_is_over_for_a_trainer_that_holds_batches_of_another():
-    talk = opened(explicit=True)
-    talk.said()
-    talk.hear(Pulse(1, "leases", True))
-    assert talk.session.over(holds=True) and not talk.session.over(holds=False)
-
-
-def test_a_batch_that_comes_back_from_another_trainer_is_not_missed():
-    talk = opened(explicit=True)
-    talk.deliver(delivery(1, 11))
-    talk.take()
-    talk.hear(Pulse(1, "leases", True))
-    talk.deliver(delivery(2, 12))
-    assert not over(talk.session) and talk.take() == 12 and not over(talk.session)
-    talk.hear(Pulse(1, "leases", True))
-    assert over(talk.session)
-    talk.hear(welcome(2))  # another session, whose messages are checked
-    assert not over(talk.session)
-
-
-def test_a_loop_that_commits_by_asking_ends_with_the_feed_only():
-    talk = opened()
-    talk.deliver(delivery(1, 11))
-    talk.take()
-    talk.said()
-    talk.session.want()
-    assert not [m for m in talk.said() if isinstance(m, Renew)]
-    talk.hear(Pulse(1, "leases", True))
-    assert not over(talk.session)
-
-
-def test_a_session_that_goes_on_from_a_snapshot_commits_as_before():
-    assert opened(explicit=True).session.again("token").explicit
-    assert not opened().session.again("token").explicit
 
 
 # Back to back
@@ -1142,27 +661,52 @@ def test_a_reference_is_read_in_the_memory_of_its_own_session_also_after_a_later
     assert taken.source == "of session 1"
 
 
-# A server that is started anew
-
-
-@pytest.mark.parametrize(
-    ("told", "names"),
-    [
-        ({"recovers": True}, (Handed(11, 0, 11, 1),)),
-        ({"durable": True, "shape": "batch"}, (Handed(11, 0, 11, 1),)),
-        ({"durable": True, "shape": "sequences"}, ()),  # known by their rows, which come later
-        ({}, ()),
-    ],
-)
-def test_hello_lists_a_batch_from_the_moment_it_is_taken(told, names):
-    talk = Talk()
-    talk.said()
-    talk.hear(dataclasses.replace(welcome(), properties=told))
+def test_states_in_a_buffer_are_named_in_its_session_and_sent_as_bytes_in_another(tmp_path):
+    """1. A save names its buffer.  2. Its session is lost: another has other buffers, or none.
+    3. The buffer is free once the save is answered, though a socket may still send its bytes."""
+    path = tmp_path / "trainer-1"
+    with path.open("wb") as file:
+        file.truncate(file_bytes(1, 64))
+    buffers, others = FreeBuffers(str(path), 64, bytes(16)), FreeBuffers(str(path), 64, bytes(16))
+    buffer = buffers.take(8)
+    buffer.array[:] = 3
+    talk = opened()
+    session = talk.session
+    session.buffers = buffers
     talk.deliver(delivery(1, 11))
     talk.take()
-    talk.session.greet()
-    (hello,) = talk.said()
-    assert hello.batches == names and hello.held == (11,)
+    session.save(11, [], buffer)
+    del buffer
+    (step,) = talk.said()
+    assert step.saves == (Save(11, FIRST_BUFFER, []),) and session.frames_of(step) == []
+    for session.buffers in (others, None):
+        talk.hear(Unknown(1))
+        talk.said()
+        talk.hear(welcome(1, resumed=True))
+        (step,) = talk.said()
+        assert step.saves == (Save(11, 1, []),)
+        (frame,) = session.frames_of(step)
+        assert frame == b"\3" * 64
+    assert buffers.take(8) is None
+    talk.hear(Outcome(1, (11,)))
+    taken = buffers.take(8)
+    taken.array[:] = 9
+    assert frame == b"\3" * 64
+
+
+def test_the_meter_counts_running_spans_and_nothing_before_the_first_batch_or_after_the_last():
+    meter = Meter()
+    assert meter.totals(9.0) == (0.0, 0.0)
+    meter.asks(10.0)
+    assert meter.totals(12.0) == (2.0, 0.0)
+    meter.gets(13.0)
+    assert meter.totals(16.0) == (3.0, 3.0)
+    meter.asks(20.0)
+    meter.gets(20.5, any_came=False)
+    assert meter.totals(99.0) == (3.5, 7.0)
+
+
+# A server that is started anew
 
 
 def test_hello_lists_batches_in_hand_and_unanswered_ones():
@@ -1199,15 +743,6 @@ def test_hello_has_the_start_of_the_server_and_the_last_commit_of_each_partition
     talk.session.lose()
     (hello,) = talk.said(1.0)
     assert hello.term == 8 and hello.committed == (0, 13, 1, 12)
-
-
-def test_a_trainer_that_named_no_owner_names_the_one_that_has_its_session_from_then_on():
-    """Its connection may be lost while it waits for other servers: no other owner may answer."""
-    talk = Talk()
-    assert talk.said()[0].owner == -1
-    talk.hear(replace(welcome(), owner=1, owners=2))
-    talk.session.lose()
-    assert talk.said(1.0)[0].owner == 1
 
 
 def test_hello_lists_as_many_batches_as_a_header_holds():
@@ -1297,15 +832,3 @@ def test_an_interrupted_refusal_is_raised_at_least_once(answer):
             break
         talk.hear(outcome)
         assert talk.session.refused and talk.session.settled, line
-
-
-def test_a_batch_that_was_taken_amid_a_restart_goes_back_to_the_server():
-    talk = opened()
-    talk.deliver(delivery(1, 5))
-    talk.take()
-    talk.session.lose()
-    talk.said(1.0)
-    talk.hear(welcome(2, life="another"))
-    assert not talk.session.place(5, b"segments")
-    talk.session.give_back(5)
-    assert [token for step in talk.said() for token in step.returned] == [5]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.batch import Batch
 from headrace.committing import TakenBatches
 from headrace.framework import NumpyFramework
-from headrace.leases import Received
+from headrace.session import Received
 from headrace.tf_groups import MOST, GroupedBatches, Groups, group_size
 from headrace_proto.layout import Slot
 from headrace_proto.messages import Delivery
