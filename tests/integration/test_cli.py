@@ -316,7 +316,7 @@ def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None
         (["feeds.py:numbers", "--workers", "2000"], "--workers 2000 does not lie in"),
         (["feeds.py:numbers", "--workers", "many"], "--workers"),
         (["feeds.py:numbers", "--partitions", "-1"], "--partitions -1 does not lie in"),
-        (["feeds.py:numbers", "--bind", "nonsense"], "--bind 'nonsense' is not like"),
+        (["feeds.py:numbers", "--bind", "nonsense"], "bind='nonsense' is not like"),
         (["feeds.py:numbers", "--lease-ttl", "0"], "--lease-ttl 0.0 does not lie in"),
         (["feeds.py:numbers", "--drain-timeout", "-1"], "--drain-timeout"),
         (["feeds.py:numbers", "--shm-dir", "absent"], "absent' is not a directory"),

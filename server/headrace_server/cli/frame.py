@@ -25,41 +25,31 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 from headrace_proto import __version__
-from headrace_proto.errors import DataError
 from headrace_proto.gone import GONE
 
 from ..process.option import Option, described
 from . import exits
-from .options import add_options, in_options, settled, variable
+from .options import add_options, settled, variable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    known: tuple[Option, ...] = ()
-    places: dict[str, str] = {}
     try:
-        asked, options, places = _read(list(sys.argv[1:] if arguments is None else arguments))
-        known = asked.options
+        run, options = _read(list(sys.argv[1:] if arguments is None else arguments))
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-        code = asked.run(options)
+        code = run(options)
         print(end="", flush=True)  # which does nothing where standard output is closed
         return exits.WELL if code is None else code
     except BrokenPipeError:  # the reader of its output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
     except exits.SHOWN as error:
-        text = exits.paragraph(error)
-        if not isinstance(error, (ImportError, DataError)):  # those speak of the user's code
-            text = in_options(text, known, places)
-        print(f"headrace: {text}", file=sys.stderr)
+        print(f"headrace: {exits.paragraph(error)}", file=sys.stderr)
         return exits.code_of(error)
 
 
-def _read(words: list[str]) -> tuple[Command, argparse.Namespace, dict[str, str]]:
-    """Return the command of a line, its options, and the places of those given elsewhere.
-
-    SystemExit where the line is wrong.
-    """
+def _read(words: list[str]) -> tuple[Callable[[Namespace], int | None], Namespace]:
+    """Return the command of a line and its options.  SystemExit where the line is wrong."""
     parser = argparse.ArgumentParser(
         prog="headrace", description="A feeding server for training on long sequences."
     )
@@ -81,9 +71,11 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace, dict[str, str]
     # Positional words may stand before, between and after options.
     given = commands.choices[str(first)].parse_intermixed_args(words[place + 1 :])
     assert asked is not None
-    known = [variable(one) for one in asked.options if variable(one) in one.absent]
-    environment = {name: os.environ.get(name, "") for name in known}
-    return asked, *settled(asked.options, given, os.environ if asked.configured else environment)
+    options, environment = asked.options, dict(os.environ)
+    if not asked.configured:  # the variables that its options mention
+        known = [variable(one) for one in options if variable(one) in one.absent]
+        environment = {name: os.environ.get(name, "") for name in known}
+    return asked.run, settled(options, given, environment)
 
 
 #: Each command and what it is for.

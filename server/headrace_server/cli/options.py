@@ -6,33 +6,28 @@
     default
 
 A value that is not of its option's kind, and a key that is no option's, is refused with the place
-where it stands and the name that was probably meant.  Variables of other names are other programs'
-(Kubernetes makes HEADRACE_PORT for a service called headrace) unless they look like a slip.
-An empty variable counts as none.  Paths in a file are relative to the directory of the file.
+where it stands.  Variables of other names are other programs': Kubernetes makes HEADRACE_PORT for a
+service called headrace.  An empty variable counts as none.  Paths in a file are relative to the
+directory of the file.
 
-A name is ``lease_ttl``; on the command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``:
-errors of Python's functions name the argument, and ``in_options`` has them name the option.
+A name is ``lease_ttl``; on the command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``,
+by which errors of Python's functions name it.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import shlex
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_proto.errors import kind_of
 
 from ..files.extras import require
 from ..process.option import KINDS, Option
-
-#: Before a name that is neither a part of a path nor of another name, nor cited.
-_ALONE = r"(?<![\w./'\"-])"
 
 #: For a program that reads the output of a command.
 JSON = Option("json", "flag", "print one JSON object, for programs", default=False)
@@ -52,8 +47,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "seconds": float,
     "flag": lambda text: _WORDS[text.lower()],
 }
-#: How alike a slip is to what was meant, as ``difflib`` counts.
-_SLIP = 0.8
 
 
 def add_options(
@@ -87,29 +80,6 @@ def add_options(
             parser.add_argument(*flags, action="append" if option.many else "store", **settings)
 
 
-def in_options(text: str, options: tuple[Option, ...], places: Mapping[str, str]) -> str:
-    """Return an error of Python's functions with a command's options in place of arguments.
-
-    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure`` (but
-    not as the last argument of a call).  Where ``places`` has the option, the value was given
-    there: ``HEADRACE_STATE_DIR='x'``.  A name without its value is an argument only where it has an
-    underscore: others are words.
-    """
-    for option in options:
-        name = option.argument or option.name
-        flag = option.shown
-        if option.kind == "flag" and option.name not in places:
-            text = re.sub(rf"{_ALONE}{name}=True\b(?!\))", flag, text)
-            text = re.sub(rf"{_ALONE}{name}=False\b", flag.replace("--", "--no-", 1), text)
-        else:
-            place = f"{places[option.name]}=" if option.name in places else f"{flag} "
-            literal = place.replace("\\", r"\\")
-            text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", literal, text)
-        if "_" in name:
-            text = re.sub(rf"{_ALONE}{name}\b(?![=/.(\w'\"])", flag, text)
-    return text
-
-
 def variable(option: Option) -> str:
     """Return the name of the environment variable of an option."""
     return PREFIX + option.name.upper()
@@ -117,19 +87,11 @@ def variable(option: Option) -> str:
 
 def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
-) -> tuple[Namespace, dict[str, str]]:
-    """Return all options by name, and the places of those that are not from the command line.
-
-    ValueError or TypeError names the place of a fault.
-    """
-    line = _on_line(options, given)
-    found = _from_environment(options, environment)
-    places = {one.name: variable(one) for one in options if one.name in found.keys() - line.keys()}
-    found |= line
+) -> Namespace:
+    """Return all options by name; ValueError or TypeError names the place of a fault."""
+    found = _from_environment(options, environment) | _on_line(options, given)
     if (file := found.get(CONFIG.name)) is not None:
-        below = _from_file(options, file)
-        places |= {name: f"{file}: {name}" for name in below.keys() - found.keys()}
-        found = below | found
+        found = _from_file(options, file) | found
     values = {one.name: found.get(one.name, one.default) for one in options}
     for option in options:
         if option.positional and not values[option.name]:
@@ -138,7 +100,7 @@ def settled(
                 "in a file of --config"
             )
             raise ValueError(f"no {option.metavar} is given{where * (CONFIG in options)}")
-    return Namespace(**values), places
+    return Namespace(**values)
 
 
 def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:
@@ -152,18 +114,8 @@ def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:
 def _from_environment(
     options: tuple[Option, ...], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    known = {variable(option): option for option in options}
-    found = {}
-    for name, text in environment.items():
-        if not name.startswith(PREFIX) or not text:
-            continue
-        if name in known:
-            found[known[name].name] = _read(known[name], name, text)
-        elif meant := _meant(name.removeprefix(PREFIX), (o.name.upper() for o in options)):
-            raise ValueError(
-                f"{name}={text!r:.80} in the environment is no option: {PREFIX}{meant} is one"
-            )
-    return found
+    known = {option: (variable(option), environment.get(variable(option))) for option in options}
+    return {one.name: _read(one, name, text) for one, (name, text) in known.items() if text}
 
 
 def _read(option: Option, name: str, text: str) -> Any:
@@ -184,9 +136,7 @@ def _from_file(options: tuple[Option, ...], path: str) -> dict[str, Any]:
     found = {}
     for key, value in _parsed(path).items():
         if key not in known:
-            meant = _meant(str(key).replace("-", "_"), known)
-            hint = f"is {meant} meant?" if meant else f"there are {', '.join(known)}"
-            raise ValueError(f"{path}: {key!r:.80} is no option: {hint}")
+            raise ValueError(f"{path}: {key!r:.80} is no option: there are {', '.join(known)}")
         found[key] = _checked(known[key], value, path)
     return found
 
@@ -255,7 +205,3 @@ def _text(option: Option, value: Any, where: str, path: str) -> str:
     if option.kind == "path" or (option.kind == "target" and ".py:" in text):
         return os.path.join(os.path.dirname(os.path.abspath(path)), text)
     return text
-
-
-def _meant(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(known), 1, _SLIP)), None)

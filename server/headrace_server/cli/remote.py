@@ -82,7 +82,7 @@ def askers_of_all(options: Namespace) -> list[HttpClient]:
     for server, (index, count) in zip(servers, shares, strict=True):
         if count > known:
             raise ValueError(
-                f"http={options.http or _DEFAULT!r} names {known} of the {count} servers "
+                f"--http {options.http or _DEFAULT!r} names {known} of the {count} servers "
                 f"of the feed ({server.url} has share {index}/{count}), and the others would go "
                 "on: give the addresses of all, with commas between them"
             )
@@ -123,7 +123,7 @@ def _url(given: str) -> str:
     except ValueError:
         asks = False
     if not asks or not url.isprintable() or " " in url:
-        raise ValueError(f"http={given!r:.200} is neither HOST:PORT nor a URL with http://")
+        raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
     # A server listens at these addresses; a request goes to this machine.
     for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
         url = url.replace(f"//{everywhere}:", f"//{here}:")

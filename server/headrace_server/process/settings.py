@@ -37,8 +37,8 @@ KEEP_SNAPSHOTS = 20
 _OPTION = "option"
 
 
-def _option(kind: Kind, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
-    option = Option(name, kind, **{"default": in_python, **more})
+def _option(kind: Kind, in_python: Any = None, /, **more: Any) -> Any:
+    option = Option("", kind, **{"default": in_python, **more})
     return field(default=in_python, metadata={_OPTION: option})
 
 
@@ -57,7 +57,7 @@ def options_of(settings: Any) -> tuple[Option, ...]:
         if option := one.metadata.get(_OPTION):
             bare = one.name.removesuffix("_s") if option.kind == "seconds" else one.name
             text = helps.get(one.name, "")
-            found.append(replace(option, name=option.name or bare, argument=one.name, help=text))
+            found.append(replace(option, name=bare, argument=one.name, help=text))
     return tuple(sorted(found, key=lambda option: not option.positional))
 
 

@@ -88,7 +88,7 @@ def test_a_feed_that_is_not_served_is_named(
     served: Served, capsys: pytest.CaptureFixture[str], feed: str
 ):
     assert inspected(served, "k", "--feed", feed) == 2
-    said = f"headrace: --feed {feed!r} is none of the feeds of segments: speech\n"
+    said = f"headrace: feed={feed!r} is none of the feeds of segments: speech\n"
     assert capsys.readouterr().err == said
 
 

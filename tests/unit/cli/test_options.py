@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from headrace_server.cli.options import add_options, in_options, settled
+from headrace_server.cli.options import add_options, settled
 from headrace_server.process.option import Option
 
 OPTIONS = (
@@ -23,7 +23,7 @@ OPTIONS = (
 def read(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS)
-    return settled(OPTIONS, parser.parse_args(words), {})[0]
+    return settled(OPTIONS, parser.parse_args(words), {})
 
 
 def test_what_is_not_given_has_its_default():
@@ -81,38 +81,3 @@ def test_a_wait_that_can_not_be_is_refused(text: str):
 def test_a_number_out_of_its_bounds_is_refused_before_the_command_runs():
     with pytest.raises(ValueError, match=r"^--workers 9 does not lie in 1 … 8$"):
         read("x", "--workers", "9")
-
-
-NAMED = (
-    *OPTIONS[1:6],
-    Option("lease_ttl", "seconds", "how long", argument="lease_ttl_s"),
-    Option("from", "text", "where", argument="first"),
-    Option("state", "path", "where", metavar="STATE_DIR", positional=True),
-    Option("allow_config_change", "flag", "go on", default=False),
-)
-
-
-@pytest.mark.parametrize(
-    ("python", "line"),
-    [
-        ("state_dir='/x' is not a directory", "--state-dir '/x' is not a directory"),
-        ("use another state_dir, or", "use another --state-dir, or"),
-        ("bind=['a', 'b'] is", "--bind ['a', 'b'] is"),
-        ("workers=-1 does not lie in", "--workers -1 does not lie in"),
-        ("lease_ttl_s=0.0 does; see lease_ttl_s", "--lease-ttl 0.0 does; see --lease-ttl"),
-        ("first and last: first='1:2'", "first and last: --from '1:2'"),
-        ("state='x' is gone", "STATE_DIR 'x' is gone"),
-        ("give allow_config_change=True to", "give --allow-config-change to"),
-        ("allow_config_change=False", "--no-allow-config-change"),
-        # What is no argument stays.
-        ("by Server.restart('a', allow_config_change=True)", None),
-        ("the state_directory=7, my_state_dir=7", "the state_directory=7, my_state_dir=7"),
-        ("/a/state_dir/b and 'state_dir' and state_dir.x", None),
-        ("workers bind what is durability", None),
-        ("column 'workers=3' of x.workers=4", None),
-    ],
-)
-def test_an_error_of_a_function_names_options_on_the_command_line(
-    python: str, line: str | None
-) -> None:
-    assert in_options(python, NAMED, {}) == (python if line is None else line)

@@ -26,7 +26,7 @@ OPTIONS = (
 def read(words: list[str], environment: dict[str, str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS, configured=True)
-    return settled(OPTIONS, parser.parse_args(words), environment or {})[0]
+    return settled(OPTIONS, parser.parse_args(words), environment or {})
 
 
 @pytest.fixture
@@ -89,9 +89,7 @@ def test_yaml_says_the_same_as_toml(write):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("worker = 2", "'worker' is no option: is workers meant?"),
-        ("state-dir = 'x'", "'state-dir' is no option: is state_dir meant?"),
-        ("nonsense = 2", "'nonsense' is no option: there are pipelines, bind, workers"),
+        ("worker = 2", "'worker' is no option: there are pipelines, bind, workers"),
         ("config = 'other.toml'", "'config' is no option"),
         ("workers = '2'", "workers='2' is not an integer, but a str"),
         ("workers = true", "workers=True is not an integer, but a bool"),
@@ -150,7 +148,6 @@ def test_a_file_of_another_form_is_refused(name: str, text: str, words: str, wri
         ({"HEADRACE_EXIT_WHEN_DONE": "perhaps"}, "is not true or false"),
         ({"HEADRACE_BIND": "'tcp://a"}, "is not a list of words"),
         ({"HEADRACE_DURABILITY": "some"}, "is not one of power, off"),
-        ({"HEADRACE_STATE_DRI": "x"}, "no option: HEADRACE_STATE_DIR is one"),
     ],
 )
 def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], words: str):
