@@ -151,9 +151,9 @@ class Server:
         of segments: examples ``in_flight``, segments ``rewound``.
 
         Further ``made`` (batches, rows, bytes), ``sent`` (batches and bytes, through shared memory
-        and by wire), ``refused`` saves by code, rows ``read``, the ``state`` in
-        a word, what is ``waiting``, the ``standing`` of batches and (``segment_standing``) of
-        segments, the feed's ``partitions``, ``trainers``, ``store``.
+        and by wire), ``refused`` saves by code, rows ``read``, the ``seconds`` that reading and
+        each stage took, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches
+        and (``segment_standing``) of segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
         _FLAG.check(every, f"{every=!r:.80}")
         seen: SeenServer = self._supervisor.look()

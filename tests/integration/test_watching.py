@@ -310,3 +310,16 @@ def test_a_server_that_ends_before_its_trainers_commit_was_not_drained():
 
 def forever() -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(10)]).repeat(None).batch(2)
+
+
+def test_the_status_names_the_stage_that_takes_the_time_of_the_workers():
+    pipeline = hs.from_examples([{"i": i} for i in range(64)]).map(slowly).batch(4)
+    with hs.run(pipeline, http="127.0.0.1:0") as server, connect(server) as feed:
+        assert sum(batch.rows for batch in feed) == 64
+
+        def are_there(seen: dict[str, Any]) -> bool:  # a report is up to a second old
+            return len(seen["feeds"]["default"].get("seconds", {})) == 2
+
+        seconds = eventually(server, are_there)["feeds"]["default"]["seconds"]
+        slowest = max(seconds, key=seconds.__getitem__)
+        assert slowest.startswith("map function ") and slowest.endswith("slowly")

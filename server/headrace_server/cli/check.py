@@ -48,6 +48,8 @@ _QUICK_BYTES: Final = 1 << 28
 _BATCHES: Final = 3
 _PROBE_ROWS: Final = 64
 _ROWS: Final = 1024
+#: Rows by which an example after the stages is weighed; functions may be slow.
+_WEIGHED_ROWS: Final = 8
 _MOST_TEXTS: Final = 10
 
 
@@ -89,7 +91,8 @@ class Survey:
     bytes: int = 0
     examples: int | None = None
     estimated: bool = False  # the number of examples is
-    example_bytes: int | None = None
+    example_bytes: int | None = None  # as it is read
+    seconds: dict[str, float] = field(default_factory=dict)  # of an example, by reading and stage
     indexed: bool | None = None
     streams: int | None = None
     partitions_possible: int | None = None
@@ -98,6 +101,8 @@ class Survey:
     batch_bytes: int | None = None
     batches_per_epoch: int | None = None
     slab_bytes: int | None = None  # of a worker
+    chunk_examples: int | None = None  # that a partition takes through the stages together …
+    chunk_bytes: int | None = None  # … as they are after the stages
     waiting_examples: int | None = None  # of a partition, at most
     waiting_bytes: int | None = None
     state_bytes: int | None = None  # of the states of the examples that wait
@@ -135,6 +140,7 @@ class Survey:
                 text += f"; {count(self.batches_per_epoch)} an epoch"
             yield "batches", text
             yield "memory", self._memory()
+            yield "time", self._time()
         if self.scanned is not None:
             yield "checked", f"all {count(self.scanned)} examples"
             for reason, n in self.dropped.items():
@@ -148,8 +154,17 @@ class Survey:
         weight = "" if self.example_bytes is None else f", some {size(self.example_bytes)} each"
         return f"{'about ' * self.estimated}{count(self.examples)}{weight}"
 
+    def _time(self) -> str:
+        """Return what reading and each stage take of an example's time, the slowest first."""
+        slowest = sorted(self.seconds.items(), key=lambda one: -one[1])
+        return ", ".join(f"{name} {_duration(seconds)}" for name, seconds in slowest)
+
     def _memory(self) -> str:
         text = f"slab of a worker {size(self.slab_bytes or 0)}; "
+        if self.chunk_examples is not None and self.chunk_bytes is not None:
+            together = count(self.chunk_examples)
+            weight = f"{size(self.chunk_bytes)}, twice that while they are joined"
+            text += f"{together} examples pass the stages together, {weight}; "
         if self.waiting_examples is None:
             text += "any number of examples may wait in a partition"
         else:
@@ -234,6 +249,8 @@ class _Surveyor:
             for reason, n in local.run.dropped().items():
                 text = f"among the examples of the first batches {n} are left out: {reason}"
                 found.notes.append(text)
+            if first:
+                weight = self._weigh_stages(local.run.intake, local.run.maker.most_rows)
         if not first:
             found.problems.append("the first partition makes no batch: too few examples come in")
             return
@@ -241,7 +258,20 @@ class _Surveyor:
         found.batch_rows, found.batch_bytes = sum(rows) / len(rows), max(sizes)
         if not declaration.stages and not segmented(declaration) and found.examples:
             found.batches_per_epoch = round(found.examples / found.batch_rows)
-        self._memory(found.batch_bytes)
+        self._memory(found.batch_bytes, weight)
+
+    def _weigh_stages(self, intake: Intake, most: int | None) -> int | None:
+        """Return the bytes of an example after the stages, and note what the stages take."""
+        found, rows = self.found, max(1, intake.rows_read)
+        found.seconds = {name: spent / rows for name, spent in intake.stages.seconds.items()}
+        chunk, _ = intake.chunk(Read(0, 0, intake.start(), _WEIGHED_ROWS))
+        if not len(chunk):
+            return None
+        nbytes = sum(flattened(column).nbytes for column in chunk.columns.values())
+        if self.declaration.stages:
+            found.chunk_examples = intake.together(most)
+            found.chunk_bytes = found.chunk_examples * nbytes // _WEIGHED_ROWS
+        return nbytes // len(chunk)
 
     def _reading(self, reader: Reader) -> None:
         found, partitions, order = self.found, self.partitions, self.declaration.order
@@ -278,8 +308,11 @@ class _Surveyor:
         if order.seed is not None:
             found.shuffle = "exact" if order.window is None else f"within windows of {order.window}"
 
-    def _memory(self, batch_bytes: int) -> None:
-        """Estimate the memory that it takes at most, from the first examples."""
+    def _memory(self, batch_bytes: int, example_bytes: int | None) -> None:
+        """Estimate the memory that it takes at most, from the first examples.
+
+        ``example_bytes``: those of an example after the stages.
+        """
         found, options, run = self.found, self.declaration.shape.options, RunConfig((), "", ())
         if segmented(self.declaration):
             found.slab_bytes = 2 * batch_bytes  # made when wanted
@@ -304,8 +337,8 @@ class _Surveyor:
         window = self.declaration.order.window
         if window is not None and not found.indexed:
             found.waiting_examples = (found.waiting_examples or 0) + window
-        if found.waiting_examples is not None and found.example_bytes is not None:
-            found.waiting_bytes = found.waiting_examples * found.example_bytes
+        if found.waiting_examples is not None and example_bytes is not None:
+            found.waiting_bytes = found.waiting_examples * example_bytes
 
     # All of it
 
@@ -359,6 +392,14 @@ class _Surveyor:
             found.problems += [f"{rule}, and max_bad_examples={most} are allowed", *texts]
         else:
             found.notes += [f"{rule} and are skipped", *texts]
+
+
+def _duration(seconds: float) -> str:
+    """Return a short time as text."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
 def _weight(reader: Reader) -> int | None:

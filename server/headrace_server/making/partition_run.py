@@ -79,7 +79,7 @@ class Run:
         commits: PartitionCommits,
         slab: Slab,
     ) -> None:
-        self._intake = intake
+        self.intake = intake
         self.machine = machine
         self.maker = maker
         self.commits = commits
@@ -101,7 +101,7 @@ class Run:
         if self._next_read is not None:
             self._read(self._next_read)
             return Busy
-        step = self.commits.next_step(self._intake.limit(self.maker.most_rows))
+        step = self.commits.next_step(self.intake.limit(self.maker.most_rows))
         if isinstance(step, Plan):
             if self.commits.planned(step):
                 return self._place(step, *self.maker.begin(step))
@@ -135,23 +135,23 @@ class Run:
 
         It uses idle time: the read itself takes less.
         """
-        read = self.machine.later_read(self._intake.limit(self.maker.most_rows))
-        return read is not None and self._intake.check_ahead(read, stop)
+        read = self.machine.later_read(self.intake.limit(self.maker.most_rows))
+        return read is not None and self.intake.check_ahead(read, stop)
 
     def _read(self, read: Read) -> None:
         self._next_read = None
-        before = self._intake.begin()
+        before = self.intake.begin()
         try:
-            chunk, position = self._intake.chunk(read)
+            chunk, position = self.intake.chunk(read)
             chunk, facts = self.maker.read(read, before, chunk)
             self.commits.read(read, before, chunk, facts)
             self.machine.arrived(read, len(chunk), position, facts)
             self.commits.tidy()
-            self._intake.end()
+            self.intake.end()
         except Exception:  # earlier batches can still be announced, with a cursor
             self.machine.failed()
             if before is not None:
-                self._intake.stages.restore(before)
+                self.intake.stages.restore(before)
             raise
 
     def _place(
@@ -173,7 +173,7 @@ class Run:
             self._last_epoch = epoch
             self._begun.append((plan.number, epoch))
         return Batch(
-            self._intake.partition,
+            self.intake.partition,
             plan.number,
             written.rows,
             InSlab(block, written),
@@ -221,7 +221,7 @@ class Run:
     def claim(self, number: int, segments: bytes) -> int | None:
         """Return the number of the batch that a trainer holds from before a restart, or None."""
         while (known := self.commits.claim(number, segments)) == UNREAD:
-            limit = self._intake.limit(self.maker.most_rows)
+            limit = self.intake.limit(self.maker.most_rows)
             read = self._next_read or self.machine.next_read(limit)
             if read is None:
                 return None
@@ -239,16 +239,16 @@ class Run:
     @property
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self._intake.share()
+        return self.intake.share()
 
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
-        of_stages = [stage.stats() for stage in self._intake.stratified]
+        of_stages = [stage.stats() for stage in self.intake.stratified]
         return {"dropped": self.dropped(), **self.maker.stats(of_stages)}
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""
-        return {**self._intake.progress(self.machine.reading()), **self.maker.progress()}
+        return {**self.intake.progress(self.machine.reading()), **self.maker.progress()}
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
@@ -268,4 +268,4 @@ class Run:
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
-        return self._intake.dropped_with(self.machine.dropped())
+        return self.intake.dropped_with(self.machine.dropped())

@@ -274,6 +274,7 @@ class FeedStatus(PartitionCounts):
       error.
     batches[state]: Batches that are made and not done: ready, returned (or dealt to a rank),
       leased to a trainer, saving.
+    stage_seconds_total[stage]: How long reading, and each stage, took in the lives of the workers.
     segments[state]: Segments by what they wait for: ready (nothing), leased (the states of a
       trainer), full (examples that were read and find no place in the capacity).
     sequences_in_flight: Examples that hold a place of it.
@@ -295,6 +296,7 @@ class FeedStatus(PartitionCounts):
     made: Counts
     sent: Annotated[dict[str, dict[str, int]], added]
     refused: Counts
+    seconds: Annotated[NotRequired[dict[str, float]], added, "stage_seconds_total"]
     segment_standing: Annotated[NotRequired[dict[str, int]], added, "segments"]
     state: Annotated[str, _state]
     failure: list[str] | None

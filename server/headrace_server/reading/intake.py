@@ -97,6 +97,15 @@ class Intake:
         """
         return self._group or (1 if self._suspects else min(self._limit, most or _LARGEST_CHUNK))
 
+    def together(self, most: int | None) -> int:
+        """Return how many rows are read and taken through the stages together at most.
+
+        ``most`` is a bound of the shape's own.
+        """
+        rows, seconds = self.rows_read, sum(self.stages.seconds.values())
+        quick = rows * 2 * _CHUNK_SECONDS / seconds if seconds else _LARGEST_CHUNK
+        return self._group or int(min(most or _LARGEST_CHUNK, max(_FIRST_CHUNK, quick)))
+
     def begin(self) -> Any:
         """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
@@ -112,6 +121,7 @@ class Intake:
 
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
         """Return the rows of a read after the stages, and the next position."""
+        began = time.monotonic()
         chunk, position = self._reader.read(read.epoch, read.position, read.limit)
         if self._group and len(chunk) < read.limit and position is not None:
             parts = [chunk]
@@ -121,6 +131,7 @@ class Intake:
             chunk = Chunk.join(parts)
         if self._counted_elsewhere:
             self.bad.counts.clear()
+        self.stages.seconds["reading"] += time.monotonic() - began
         after = self.stages.apply(chunk, self.bad, read.epoch)
         self.rows_read += len(chunk)
         return after, position
@@ -174,6 +185,7 @@ class Intake:
             "epoch": reading["epoch"],
             "position": known,
             "share": None if known is None else self._reader.share,
+            "seconds": dict(self.stages.seconds),
         }
 
     def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:

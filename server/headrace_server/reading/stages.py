@@ -8,7 +8,8 @@ flat_map, unbatch   flat_map.py        select                here
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -44,12 +45,15 @@ class RowStages:
     def __init__(self, stages: tuple[Stage, ...], fields: Fields) -> None:
         #: Rows dropped on purpose, by reason.
         self.counts = Counter[str]()
+        #: Time spent, by the name of the step.
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._source = fields
         #: Whether rows have their ordinals in the source as a fact.  No step, since steps see the
         #: ordinals of copies, and so that it changes no draw of the others.
         self._with_origin = any(stage.kind == "with_origin" for stage in stages)
         stages = tuple(stage for stage in stages if stage.kind != "with_origin")
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
+        self._named = [_name_of(stage) for stage in stages]
         #: The samplers, in their order.
         self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         drawing = (step.draws for step in self._steps if isinstance(step, Map))
@@ -110,11 +114,13 @@ class RowStages:
         if self._with_origin:
             chunk = chunk.with_fact("origin", chunk.ordinals)
         fields: Fields | None = self._source
-        for step in self._steps:
+        for name, step in zip(self._named, self._steps, strict=True):
             if not len(chunk):
                 break
             assert fields is not None  # the earlier step has returned rows, so its fields are known
+            began = time.monotonic()
             chunk = step.apply(chunk, fields, bad)
+            self.seconds[name] += time.monotonic() - began
             fields = step.fields_after(fields)
         if len(chunk) or (chunk.columns and not self._steps):
             return chunk
@@ -128,9 +134,16 @@ class RowStages:
         before, states = dict(self.counts), self.state()
         self.apply(chunk, replace(bad, skip=True, counts={}, logged=_LOGS_NOTHING))
         self.counts.clear()
+        self.seconds.clear()
         self.counts.update(before)
         self.restore(states)
         return self.fields
+
+
+def _name_of(stage: Stage) -> str:
+    """Return the name of a step, with that of its function."""
+    function = stage.options.get("function")
+    return stage.kind if function is None else f"{stage.kind} function {function}"
 
 
 def _step(stage: Stage, number: int, counts: Counter[str]) -> _Step:
@@ -146,9 +159,8 @@ def _step(stage: Stage, number: int, counts: Counter[str]) -> _Step:
     seed = options.get("seed")
     draws = None if seed is None else Draws(seed, number)
     vectorized = options.get("vectorized", False)
-    name, kind = options["function"], stage.kind
-    label, reason = f"{kind} function {name}", f"{kind}_failed"
-    function = RowFunction(name, label, reason, vectorized, draws)
+    reason = f"{stage.kind}_failed"
+    function = RowFunction(options["function"], _name_of(stage), reason, vectorized, draws)
     if stage.kind == "filter":
         return Filter(function, counts)
     wire = options.get("schema")

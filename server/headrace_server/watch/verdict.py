@@ -32,8 +32,6 @@ _MOST = 0.5
 _WHERE = {"work": "workers", "slab": "slab", "states": "trainers"}
 #: … and why.
 _WHY = {
-    "workers": "the workers are busy reading and shaping. More workers, a faster source or cheaper "
-    "functions would help.",
     "slab": "the shared memory of the workers is full of batches that trainers still read.",
     "trainers": "the next segments need states that trainers hold. More sequences in flight "
     "(capacity) would help.",
@@ -167,10 +165,21 @@ def _settled(feed: FeedStatus, draining: bool, disk: str) -> VerdictStatus | Non
     return None
 
 
+def _slowest(seconds: Mapping[str, float]) -> str:
+    """Return which of reading and the stages takes most of the workers' time, and what helps."""
+    name = max(seconds, key=seconds.__getitem__, default="")
+    total = sum(seconds.values())
+    if not total:
+        return "the workers are busy. More workers would help."
+    part = f"{100 * seconds[name] / total:.0f} % of the time of reading and stages"
+    cure = "a faster source" if name == "reading" else "a cheaper function"
+    return f"the workers are busy, and {name} takes {part}. More workers or {cure} would help."
+
+
 def _why(feed: FeedStatus, shares: Sequence[Mapping[str, float]]) -> tuple[str, str]:
     for what, where in _WHERE.items():
         if sum(share.get(what) or 0.0 for share in shares) > _MOST * len(shares):
-            return where, _WHY[where]
+            return where, _slowest(feed.get("seconds", {})) if where == "workers" else _WHY[where]
     return "leases", f"{feed['waiting']}."
 
 

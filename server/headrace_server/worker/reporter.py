@@ -36,6 +36,7 @@ class FeedReport:
     commits: int = 0  # records of the stores
     partitions: dict[int, dict[str, Any]] = field(default_factory=dict)  # progress of each
     _segments: list[dict[str, int]] = field(default_factory=list)
+    _seconds: list[dict[str, float]] = field(default_factory=list)  # by stage
     _stores: list[list[Any]] = field(default_factory=list)
 
     def take(self, partition: int, run: Run, store: list[Any] | None) -> None:
@@ -44,6 +45,7 @@ class FeedReport:
         self.read += progress["read"]
         known = {name: progress[name] for name in _PROGRESS}
         self.partitions[partition] = {"number": run.machine.first_number, **known}
+        self._seconds.append(progress["seconds"])
         if "segments" in progress:
             self._segments.append(progress["segments"])
         if store is not None:
@@ -54,6 +56,8 @@ class FeedReport:
     def status(self) -> dict[str, Any]:
         """Fields of ``FeedStatus``."""
         known: dict[str, Any] = {"read": self.read}
+        if self._seconds:
+            known["seconds"] = added(self._seconds)
         if self._segments:
             known["segment_standing"] = added(self._segments)
         if self._stores:

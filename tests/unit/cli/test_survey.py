@@ -49,6 +49,18 @@ def test_a_pipeline_that_works_is_described(tmp_path: Path):
     assert found.scanned is None and found.checksums == {}
 
 
+def inflated(example: dict[str, Any]) -> dict[str, Any]:
+    return {"x": np.zeros(100_000, "uint8")}
+
+
+def test_memory_is_that_of_examples_after_the_stages_and_the_slowest_stage_is_named():
+    found = looked(hs.from_examples([{"i": i} for i in range(200)]).map(inflated).batch(8))
+    assert (found.example_bytes, found.waiting_bytes) == (8, 8 * 100_000)
+    assert found.chunk_bytes is not None and found.chunk_bytes >= 64 * 100_000
+    (line,) = (line for line in found.lines() if line.startswith("  time"))
+    assert line.split()[1:4] == ["map", "function", f"{__name__}:inflated"] and "reading" in line
+
+
 def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
     for i in range(2):
         (tmp_path / f"{i}.csv").write_text("i\n1\n2\n3\n")

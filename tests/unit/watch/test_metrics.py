@@ -35,7 +35,19 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
     assert metric.help.endswith(".") and "\n" not in metric.help
     assert set(metric.labels) <= {
         *("feed", "trainer", "reason", "bucket", "class"),
-        *("state", "kind", "outcome", "host", "name", "way", "worker", "doing", "version", "share"),
+        *(
+            "state",
+            "kind",
+            "outcome",
+            "stage",
+            "host",
+            "name",
+            "way",
+            "worker",
+            "doing",
+            "version",
+            "share",
+        ),
     }
 
 
@@ -64,6 +76,7 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Me
         classes=classes,
         store=store,
         segments={"in_flight": 1, "rewound": 2},
+        seconds={"reading": 1.5, "map function f:g": 2.5},
         segment_standing={"ready": 3, "leased": 4, "full": 5},
     )
     disk = {"path": "state", "free_bytes": 4096, "fault": "full"}

@@ -33,7 +33,7 @@ def test_trainers_that_hardly_wait_set_the_pace():
 @pytest.mark.parametrize(
     ("what", "where", "says"),
     [
-        ("work", "workers", "busy reading and shaping"),
+        ("work", "workers", "the workers are busy. More workers would help."),
         ("slab", "slab", "shared memory of the workers is full"),
         ("states", "trainers", "need states that trainers hold"),
     ],
@@ -43,6 +43,21 @@ def test_trainers_that_wait_do_so_for_what_the_workers_are_at(
 ):
     found = judged(stall, share(what), share(what))
     assert found[:2] == (level, where) and says in found[2]
+
+
+@pytest.mark.parametrize(
+    ("slow", "says"),
+    [
+        (
+            "reading",
+            "reading takes 75 % of the time of reading and stages. More workers or a faster",
+        ),
+        ("map function f:g", "map function f:g takes 75 % of the time of reading and stages. More"),
+    ],
+)
+def test_busy_workers_are_told_from_one_another_by_what_takes_their_time(slow: str, says: str):
+    seconds = {"reading": 1.0, "map function f:g": 1.0, slow: 3.0}
+    assert says in judged(0.5, share("work"), seconds=seconds)[2]
 
 
 def test_where_nothing_of_that_is_so_the_fronts_words_stand():

@@ -17,7 +17,14 @@ class Run:
     machine = SimpleNamespace(first_number=7)
 
     def __init__(self, read: int = 10, **more: Any) -> None:
-        self.told = {"read": read, "epoch": 1, "position": 5, "share": 20, **more}
+        self.told = {
+            "read": read,
+            "epoch": 1,
+            "position": 5,
+            "share": 20,
+            "seconds": {"reading": 0.5},
+            **more,
+        }
 
     def progress(self) -> dict[str, Any]:
         return self.told
@@ -52,7 +59,11 @@ def test_a_report_has_the_progress_of_partitions_and_their_sums(
     told = one.feeds["a"]
     progress = {"number": 7, "epoch": 1, "position": 5, "share": 20}
     assert told.partitions == {0: progress, 1: progress}
-    assert told.status == {"read": 15, "segment_standing": {"ready": 3}}
+    assert told.status == {
+        "read": 15,
+        "seconds": {"reading": 1.0},
+        "segment_standing": {"ready": 3},
+    }
     assert one.worker["slab_bytes"] == 4096
 
 
