@@ -6,23 +6,29 @@ longer the one that was listed, is an error when it is opened: versions are neve
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
+import io
 import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from headrace_proto.errors import FilesMissing
+from headrace_proto.errors import FilesMissing, HeadraceError
 
 from .extras import filesystem
 
 #: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
+#: Bytes that are read at once from a URL.
+_READ = 256 * 1024
+#: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
+_MOST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +107,35 @@ def _filesystem(url: str) -> tuple[Any, str]:
     return filesystem(url, url, FilesMissing)
 
 
+@contextlib.contextmanager
+def _reaching(url: str, what: str) -> Iterator[None]:
+    """Raise the errors of a file system, each of which has its own, as FilesMissing in a line."""
+    try:
+        yield
+    except (HeadraceError, FileNotFoundError):
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_TEXT].rstrip(":. ")
+        protocol = url.partition("://")[0].rpartition("::")[2]
+        raise FilesMissing(
+            f"{url} can not be {what}: {text}.  Credentials and endpoint of {protocol}:// come "
+            f"from the environment of the server (FSSPEC_{protocol.upper()}_ENDPOINT_URL, …) or "
+            "~/.config/fsspec: docs/operating.md, section 'Remote files'"
+        ) from None
+
+
 def _remote(pattern: str) -> list[DataFile]:
     system, path = _filesystem(pattern)
-    if not glob.has_magic(pattern):
-        urls = [pattern]
-    else:
-        urls = [_full_url(pattern, system, name) for name in sorted(system.glob(path))]
+    urls = [] if glob.has_magic(pattern) else [pattern]
+    if not urls:
+        with _reaching(pattern, "listed"), contextlib.suppress(FileNotFoundError):
+            urls = [_full_url(pattern, system, name) for name in sorted(system.glob(path))]
     found = []
     for url in urls:
-        try:
+        with _reaching(url, "looked up"), contextlib.suppress(FileNotFoundError):
             info = system.info(_filesystem(url)[1])
-        except FileNotFoundError:
-            continue
-        if info.get("type") != "directory":
-            found.append(_describe(url, info))
+            if info.get("type") != "directory":
+                found.append(_describe(url, info))
     return found
 
 
@@ -151,13 +172,41 @@ def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
     copy.flush()
 
 
+class _Remote(io.RawIOBase):
+    """A file at a URL, whose errors name it."""
+
+    def __init__(self, url: str, stream: Any) -> None:
+        self._url, self._stream = url, stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._stream.seek(to, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        with _reaching(self._url, "read"):
+            data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
 def open_stream(file: DataFile) -> BinaryIO:
     """Return the file as a seekable binary stream."""
     try:
         if is_remote(file.path):
             system, path = _filesystem(file.path)
-            _check(file, _describe(file.path, system.info(path)))
-            return cast(BinaryIO, system.open(path, "rb"))
+            with _reaching(file.path, "opened"):
+                _check(file, _describe(file.path, system.info(path)))
+                raw = _Remote(file.path, system.open(path, "rb"))
+            return cast(BinaryIO, io.BufferedReader(raw, _READ))
         stream = open(file.path, "rb")  # noqa: SIM115
     except FilesMissing:  # is a FileNotFoundError itself
         raise

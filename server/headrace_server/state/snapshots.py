@@ -343,7 +343,7 @@ class _Far:
         except ServerError:
             raise
         except Exception as error:  # each file system raises its own errors
-            raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from error
+            raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from None
 
     @staticmethod
     def leaf_of(share: Share) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import traceback
 import uuid
 from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
 
 import fsspec
 import pytest
@@ -146,3 +150,53 @@ def test_the_error_of_an_unreadable_file_is_that_of_the_system(tmp_path: Path) -
         resolve([f"{tmp_path}/a/b"])
     with pytest.raises(FilesMissing, match="folder can not be opened: Is a directory"):
         open_stream(DataFile(f"{tmp_path}/folder", 1, "1"))
+
+
+class _NoCredentialsError(Exception):
+    """As of botocore, whose errors are of no class of Python's."""
+
+
+class _Away(fsspec.AbstractFileSystem):
+    """A storage that fails at one of the calls that reading makes."""
+
+    protocol = "away"
+    fails: ClassVar[str] = ""
+
+    def _call(self, name: str, value: Any) -> Any:
+        if name == self.fails:
+            raise _NoCredentialsError("Unable to locate\ncredentials")
+        return value
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        return self._call("listed", [self.info("a.csv")])
+
+    def info(self, path: str, **_: Any) -> Any:
+        return self._call("looked up", {"name": "a.csv", "type": "file", "size": 3})
+
+    def open(self, path: str, *_: Any, **__: Any) -> Any:
+        stream = mock.Mock()
+        stream.read.side_effect = lambda _: self._call("read", b"")
+        return self._call("opened", stream)
+
+
+@pytest.mark.parametrize("fails", ["listed", "looked up", "opened", "read"])
+def test_a_storage_that_fails_is_told_in_one_paragraph(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("away", _Away, clobber=True)
+    monkeypatch.setattr(_Away, "fails", fails)
+
+    def read() -> None:
+        (file,) = resolve(["away://*.csv" if fails == "listed" else "away://a.csv"])
+        with open_stream(file) as stream:
+            stream.read()
+
+    with pytest.raises(FilesMissing) as caught:
+        read()
+    told = "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__suppress_context__ and told.count("\n") == 1
+    assert re.search(
+        rf"away://\S+csv can not be {fails}: _NoCredentialsError: Unable to locate credentials\.  "
+        r"Credentials and endpoint of away:// come from .*\(FSSPEC_AWAY_ENDPOINT_URL, …\) or ",
+        told,
+    )

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final, Literal, cast
 
 from headrace_proto.errors import DataError
-from headrace_server.files.manifest import DataFile, is_remote, open_stream
+from headrace_server.files.manifest import DataFile, open_stream
 
 Compression = Literal["gzip", "zlib"] | None
 
@@ -60,8 +60,6 @@ def open_forward(
             raw = _Inflated(file, stream, compression)
             stream = cast(BinaryIO, io.BufferedReader(raw, _INFLATE))
             size = stream.seek(byte)
-        elif is_remote(file.path):  # lines of such streams can not be read up to a size
-            stream = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream), _READ))
         if size < byte:
             raise DataError(
                 f"{file.path} ends before byte {byte} of its content, where reading is to go on: "
