@@ -143,7 +143,7 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
     with hs.run(pipeline, workers=2, keys=chosen) as server:
         pids = server.pids
         with honest_trainer(server, ROWS, chosen):
-            for message in messages_of_frames(random.Random(5), 24):
+            for message in messages_of_frames(random.Random(5), 24, 80 << 20):
                 for session in (0, 1):  # before a session, and in one
                     with dealer(server.address, chosen) as peer:
                         if session:

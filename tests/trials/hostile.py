@@ -46,7 +46,7 @@ _CALM_S = 3.0
 _CELLS_PER_S = 2000  # more than honest trainers do
 _PIECE = 1 << 17  # bytes of messages that are sent at a time
 _LONGEST_MS = 1000.0
-_MOST_SENT = 80 << 20  # bytes of one message; it is refused beyond 64 MiB
+_MOST_SENT = 2 << 20  # bytes of a message of many frames
 _GROWN_MB = 160.0
 _MB = 2**20
 _FALSE = 2**63 - 1  # a token that was never issued
@@ -70,18 +70,18 @@ def _garbage(session: int) -> list[bytes]:
     return [chance.randbytes(chance.randrange(1, 2000)) for _ in range(50)]
 
 
-def messages_of_frames(chance: random.Random, count: int) -> list[list[bytes]]:
-    """Return messages of any number and size of frames; none of them is a valid one."""
+def messages_of_frames(chance: random.Random, count: int, most: int) -> list[list[bytes]]:
+    """Return messages of any number and size of frames, up to ``most`` bytes; none is valid."""
     made = []
     for _ in range(count):
         frames = chance.choice([1, 2, 3, 256, 257, 258, 4095, 4096, chance.randrange(1, 5000)])
         size = chance.choice([0, 1, 100, 1 << 16, 1 << 20])
-        made.append([bytes(min(size, _MOST_SENT // frames))] * frames)
+        made.append([bytes(min(size, most // frames))] * frames)
     return made
 
 
 def _frames(session: int) -> list[list[bytes]]:
-    return messages_of_frames(random.Random(session), 50)
+    return messages_of_frames(random.Random(session), 20, _MOST_SENT)
 
 
 #: Messages that an attacker repeats, by its session; and whether it reads the answers.
@@ -121,7 +121,7 @@ class _Attacker:
             proof = os.pread(self._file, 16, 0)
             self._channel.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
 
-    def attack(self, said: list[bytes], reads: bool, until: float) -> int:
+    def attack(self, said: list[bytes] | list[list[bytes]], reads: bool, until: float) -> int:
         """Send messages until a time, or until the server hangs up; return their number."""
         sent = 0
         if self._channel is None:
@@ -130,7 +130,7 @@ class _Attacker:
                     return sent
                 if not self._far.poll(100, zmq.POLLOUT):
                     continue
-                self._far.send(message)
+                self._far.send_multipart(message if isinstance(message, list) else [message])
                 sent += 1
                 while reads and self._far.poll(0):
                     self._far.recv_multipart()
@@ -151,11 +151,13 @@ class _Attacker:
             os.close(self._file)
 
 
-def _framed(message: bytes) -> bytes:
-    return struct.pack("<IQ", 1, len(message)) + message
+def _framed(message: bytes | list[bytes]) -> bytes:
+    frames = message if isinstance(message, list) else [message]
+    head = struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
+    return head + b"".join(frames)
 
 
-def _piece(said: list[bytes]) -> tuple[int, bytes]:
+def _piece(said: list[bytes] | list[list[bytes]]) -> tuple[int, bytes]:
     """Return all messages, several times where they are short."""
     whole = b"".join(map(_framed, said))
     times = max(1, _PIECE // len(whole))
