@@ -16,6 +16,14 @@ Small notices wait a moment at most for the trainer's next call.
 The client measures silence by a clock that stands still while this process is suspended; some
 thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
 leases end by the server's clock, and messages of the server are handled before it counts as silent.
+
+    silent for 2.5 heartbeats ─► the session is lost, and says Hello
+    silent for 10 s           ─► a line in the log; another one when the server is back
+    unreached, once a second  ─► ray://      the directory ─► its new address
+                              ─► a DNS name  looked up     ─► its next address
+
+ZeroMQ tries the first address of a name only.  A look-up may take long, so a thread of its own
+waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -34,11 +42,9 @@ from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
 from headrace_proto.interrupts import start
 
-from .address_lookup import AddressLookup
 from .connection import Connection
 from .session import Session
-from .shares import agree_on_run
-from .silent_servers import SilentServers
+from .shares import agree_on_run, looked_up
 from .transports import Sleep, Waker, check_files
 
 if TYPE_CHECKING:
@@ -56,6 +62,10 @@ _LOOKS = 4  # in a heartbeat
 _MOMENT_S = 0.05
 #: In steps that take longer than this, a separate message costs less than 1 %.
 _RECENT_S = 0.01
+_ASK_S = 1.0  # between two lookups of the address of a server that is away
+#: Seconds of silence after which the log names a server.  A worker, or a server that restarts
+#: quickly, is back sooner.
+_AWAY_S = 10.0
 
 
 class Driver:
@@ -97,7 +107,10 @@ class Driver:
             one.heard_at = self.clock()
         self.regroup = lambda: self.sessions  # returns the sessions after a change of owners
         self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
-        self._lookup = AddressLookup(self)
+        self._asked_at = self.clock()  # when an address was looked up last; inf while one is
+        self._places: dict[str, str] = {}  # by name: the address that is tried now
+        self._tried: dict[str, list[str]] = {}  # by name: its addresses, the last one tried last
+        self._words: dict[str, str] = {}  # by name: the tried addresses, for people
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         start(self._thread, self.close)
 
@@ -106,7 +119,9 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        return next((one.hint for one in self.connections if one.hint), "") + self._lookup.words
+        names = {one.address: None for one in self.connections if one.unreached}
+        tried = "".join(self._words.get(name, "") for name in names)
+        return next((one.hint for one in self.connections if one.hint), "") + tried
 
     def add(self, session: Session) -> None:
         """Drive another session, with another owner of the same feed, or another server."""
@@ -124,12 +139,6 @@ class Driver:
                 self.sessions = make()
                 self.tell()
                 self._reconnect(self.connections)
-
-    def reach(self, session: Session) -> None:
-        """Connect a session to its server anew, at the address where that is tried now."""
-        with self.lock:
-            session.greet()
-            self._reconnect([one for one in self.connections if one.session is not session])
 
     def _reconnect(self, kept: Sequence[Connection]) -> None:
         """Give each session a connection: a ``kept`` one where there is one.  Close others."""
@@ -318,7 +327,7 @@ class Driver:
             tell=self.tell,
             clock=self.clock,
             sleep=self._sleep,
-            place=self._lookup.place_of(address),
+            place=self._places.get(address, address),
         )
 
     def _run(self) -> None:
@@ -375,7 +384,7 @@ class Driver:
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
         if not all(session.connected for session in self.sessions):
-            self._lookup.look()
+            self._look_up()
 
     def _rest_s(self) -> float:
         """Return how long this thread may rest unless it is woken."""
@@ -398,3 +407,91 @@ class Driver:
             self._used = False
             with self.lock:
                 self._silent_servers.judge(self.sessions, self.clock())
+
+    # Addresses of servers that are away
+
+    def _look_up(self) -> None:
+        """Look for servers that are away, in another thread."""
+        if self.clock() - self._asked_at <= _ASK_S:
+            return
+        if self.moved is not None or any(one.unreached for one in self.connections):
+            self._asked_at = inf  # until the answer, which may take longer than a heartbeat
+            threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
+
+    def _search(self) -> None:
+        try:
+            moved = {} if self.moved is None else self.moved()
+            for name in {one.address for one in self.connections if one.unreached}:
+                self._try_next(name)
+            with self.lock:
+                for one in self.connections:
+                    if one.address in moved:
+                        one.session.address = moved[one.address]
+                        self._reach(one.session)
+                    elif one.unreached and one.place != self._places.get(one.address, one.address):
+                        self._reach(one.session)
+        except Exception as error:
+            self.fail(error)
+        self._asked_at = self.clock()
+
+    def _reach(self, session: Session) -> None:
+        """Connect a session to its server anew, at the address where that is tried now."""
+        session.greet()
+        self._reconnect([one for one in self.connections if one.session is not session])
+
+    def _try_next(self, name: str) -> None:
+        """Choose the address of a name that is tried next."""
+        try:
+            found = looked_up(name)
+        except ConnectionLost as error:
+            self._words[name] = f"  {error}"
+            return
+        if not found:  # it is an address already
+            return
+        tried = self._tried.setdefault(name, found[:1])  # ZeroMQ has tried the first one
+        place = min(found, key=lambda one: tried.index(one) if one in tried else -1)
+        if place in tried:
+            tried.remove(place)
+        tried.append(place)
+        later = ", ".join(one for one in found if one not in tried)
+        each = f"each of which was tried, but not {later}" if later else "each of which was tried"
+        self._words[name] = f"  Its name stands for {', '.join(found)}, {each}"
+        if len(found) > 1 or name in self._places:
+            self._places[name] = place
+
+
+class SilentServers:
+    """The owners of one feed that are away.  The caller holds the lock of the sessions."""
+
+    def __init__(self) -> None:
+        self._away: set[tuple[str, int]] = set()  # by address and owner
+
+    def judge(self, sessions: Collection[Session], now: float) -> None:
+        """Lose sessions that were silent for too long; log a server that goes and comes back."""
+        # A server may come back with fewer owners, or at another address.
+        self._away &= {(session.address, session.owner) for session in sessions}
+        for session in sessions:
+            silent = session.silence(now)
+            if silent and session.connected:
+                session.lose()
+            elif session.connected and self._away:
+                self._back(session)
+            ended = session.stopped or session.finished or session.failure is not None
+            if silent > _AWAY_S and session.welcome is not None and not ended:
+                self._gone(session, silent)
+
+    def _gone(self, session: Session, silent: float) -> None:
+        if all(address != session.address for address, _ in self._away):
+            logger.warning(
+                "nothing was heard of the server at %s for %.0f s: trying again",
+                session.where,
+                silent,
+            )
+        self._away.add((session.address, session.owner))
+
+    def _back(self, session: Session) -> None:
+        one = (session.address, session.owner)
+        if one in self._away:
+            self._away.remove(one)
+            if all(address != session.address for address, _ in self._away):
+                logger.warning("the server at %s is back", session.where)

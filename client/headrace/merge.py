@@ -1,4 +1,4 @@
-"""Whose batch a trainer gets next, where a feed has several owners: a part of the client's machine.
+"""Whose batch a trainer gets next, where a feed has several owners: a pure machine.
 
     session with owner 0 ── 0/0 ── 1/0 ── 2/0 ──┐
     session with owner 1 ── 0/1 ── 1/1 ─────────┼──► 0/0  0/1  0/2  1/0  1/1 …   number/partition
@@ -13,7 +13,9 @@ taken.
     InTurn     of segments in the order of arrival: the owner of the partition with the least turn,
                of those that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
-    …WithinEpochs   the same, of the owners in the least epoch, where batches end with theirs
+    AsTheyCome   with order="any": each batch that is there, of owners in turn
+
+Where batches of segments end with their epoch, only the owners in the least epoch count.
 
 Other trainers take batches of an owner, too, so its smallest remaining batch is known when it
 delivers one, or reports that it has no room to make it (``following``).
@@ -52,8 +54,10 @@ class Merge(ABC):
     deliver.  With 0 an owner is asked when the trainer waits for its batch.
     """
 
-    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
+    def __init__(self, sessions: Sequence[Session], prefetch: int, across: bool = True) -> None:
+        """``across``: owners may be in different epochs, since batches cross them."""
         self._sessions = sessions
+        self._across = across
         owners = Counter(session.share for session in sessions)
         self.placement = Placement([owners[share] for share in sorted(owners)])
         self._prefetch = prefetch
@@ -102,11 +106,21 @@ class Merge(ABC):
 
     def _present(self) -> Sequence[Session]:
         """Return the sessions whose batches may be taken now."""
-        return self._sessions
+        if self._across:
+            return self._sessions
+        epoch = self._epoch
+        return [session for session in self._sessions if epoch_of(session) <= epoch]
+
+    @property
+    def _epoch(self) -> int:
+        """The least epoch in which an owner is."""
+        return min((epoch_of(one) for one in self._sessions if not one.finished), default=0)
 
     def _is_over(self, session: Session, partition: int) -> bool:
         """Return whether a partition has no new batch for this trainer."""
-        return partition in session.passed
+        # An owner names these for the epoch that it has announced.
+        current = self._across or epoch_of(session) <= session.epoch
+        return partition in session.passed and current
 
     def _share(self) -> None:
         """Divide the prefetch among the owners that can deliver."""
@@ -203,11 +217,13 @@ class ByNumber(Merge):
 class InTurn(Merge):
     """Batches of segments that are made when they are wanted: partitions are asked in turn."""
 
+    _of_turn = 0  # the epoch in which partitions are in turn
+
     def __init__(
-        self, sessions: Sequence[Session], prefetch: int, before: Merge | None = None
+        self, sessions: Sequence[Session], prefetch: int, across: bool, before: Merge | None = None
     ) -> None:
         """``before``: the order until now, where a server restarted with other owners."""
-        super().__init__(sessions, prefetch)
+        super().__init__(sessions, prefetch, across)
         #: By partition: epoch, and number in the epoch, of its next batch.
         self._turns: dict[int, _Turn] = (
             before._turns if isinstance(before, InTurn) else turns_of(sessions)
@@ -240,15 +256,26 @@ class InTurn(Merge):
         return None
 
     def _rotated(self) -> list[Session]:
-        """Return the owners by the least turn of theirs; none whose partitions are over."""
+        """Return the owners by their least turn, without those whose partitions have all ended."""
+        epoch = 0 if self._across else self._epoch
+        if epoch != self._of_turn:
+            self._of_turn = epoch
+            self._turns = {p: max(turn, (epoch, 0)) for p, turn in self._turns.items()}
+            self._line_up()
         found = [(self._least(owner), session) for owner, session in enumerate(self._sessions)]
         live = [(least, session) for least, session in found if least is not None]
-        return [session for _, session in sorted(live, key=lambda one: one[0])]
+        rotated = [session for _, session in sorted(live, key=lambda one: one[0])]
+        return rotated if self._across else [s for s in rotated if epoch_of(s) <= epoch]
 
     def _next(self) -> Session | None:
-        there = next((session for session in self._rotated() if session.ready), None)
+        for session in self._rotated():
+            if session.ready:
+                return session
+            # Requests to other owners from the epoch before are answered later.
+            if not self._across and is_able(session):
+                return None
         # A partition that is over may have a batch that came back.
-        return there or next((session for session in self._present() if session.ready), None)
+        return next((session for session in self._present() if session.ready), None)
 
     def _wanted(self) -> list[Session]:
         rotated = self._rotated()
@@ -263,34 +290,34 @@ class InTurn(Merge):
 class ByLanes(Merge):
     """A trainer's lanes are all of one partition, and of another when that has no work left."""
 
+    _of_turn = 0  # the epoch in which partitions are in turn
+
     def __init__(
-        self,
-        sessions: Sequence[Session],
-        prefetch: int,
-        partitions: int,
-        before: Merge | None = None,
+        self, sessions: Sequence[Session], prefetch: int, across: bool, before: Merge | None = None
     ) -> None:
-        self._partitions = partitions
+        self._partitions = sum(len(session.partitions) for session in sessions)
         #: The partition whose owner is asked.
         self._here: int = before._here if isinstance(before, ByLanes) else first_lanes(sessions)
-        super().__init__(sessions, prefetch)
+        super().__init__(sessions, prefetch, across)
 
     def _owner(self) -> Session | None:
         """Return the owner of the first partition from here on that may have work."""
+        epoch = 0 if self._across else self._epoch
+        if epoch != self._of_turn:  # it begins with the first partition
+            self._of_turn, self._here = epoch, 0
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
             session = self._sessions[self.placement.owner_of(partition)]
-            if not self._is_over(session, partition) and self._able(session):
+            if self._is_over(session, partition) or not is_able(session):
+                continue
+            if self._across or epoch_of(session) <= epoch:
                 return session
         return None
 
-    def _able(self, session: Session) -> bool:
-        return is_able(session)
-
     def _next(self) -> Session | None:
         owner = self._owner()
-        if owner is not None and owner.ready:
-            return owner
+        if owner is not None and (owner.ready or not self._across):
+            return owner if owner.ready else None
         return next((session for session in self._present() if session.ready), None)
 
     def _wanted(self) -> list[Session]:
@@ -308,63 +335,29 @@ class ByLanes(Merge):
             session.prefetch = self._prefetch if session is owner else 0
 
 
-class _WithinEpochs(Merge):
-    """Takes nothing of an owner that is in a later epoch than another."""
+class AsTheyCome(Merge):
+    """Any batch.  Owners that are reachable come before the others."""
 
-    @property
-    def _epoch(self) -> int:
-        return min((epoch_of(one) for one in self._sessions if not one.finished), default=0)
-
-    def _present(self) -> Sequence[Session]:
-        epoch = self._epoch
-        return [session for session in self._sessions if epoch_of(session) <= epoch]
-
-    def _is_over(self, session: Session, partition: int) -> bool:
-        # An owner names these for the epoch that it has announced.
-        return super()._is_over(session, partition) and epoch_of(session) <= session.epoch
-
-
-class InTurnWithinEpochs(_WithinEpochs, InTurn):
-    """Partitions in turn, of the owners in the least epoch."""
-
-    _of_turn = 0  # the epoch in which partitions are in turn
+    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
+        self._turn = 0  # the owner that comes first
+        super().__init__(sessions, prefetch)
 
     def _rotated(self) -> list[Session]:
-        epoch = self._epoch
-        if epoch != self._of_turn:
-            self._of_turn = epoch
-            self._turns = {p: max(turn, (epoch, 0)) for p, turn in self._turns.items()}
-            self._line_up()
-        return [session for session in super()._rotated() if epoch_of(session) <= epoch]
+        return [*self._sessions[self._turn :], *self._sessions[: self._turn]]
 
     def _next(self) -> Session | None:
-        for session in self._rotated():
-            if session.ready:
-                return session
-            if is_able(session):  # requests to others from the epoch before are answered later
-                return None
-        return next((session for session in self._present() if session.ready), None)
+        there = (session for session in self._rotated() if session.ready and session.connected)
+        return next(there, None)
 
+    def _wanted(self) -> list[Session]:
+        able = [one for one in self._rotated() if is_able(one) and one.connected]
+        if able:
+            return able if self._prefetch else able[:1]
+        return [session for session in self._sessions if not session.finished]
 
-class ByLanesWithinEpochs(_WithinEpochs, ByLanes):
-    """One owner of those in the least epoch."""
-
-    _of_turn = 0  # the epoch in which partitions are in turn
-
-    def _owner(self) -> Session | None:
-        epoch = self._epoch
-        if epoch != self._of_turn:  # it begins with the first partition
-            self._of_turn, self._here = epoch, 0
-        return super()._owner()
-
-    def _next(self) -> Session | None:
-        owner = self._owner()
-        if owner is None:
-            return next((session for session in self._present() if session.ready), None)
-        return owner if owner.ready else None
-
-    def _able(self, session: Session) -> bool:
-        return is_able(session) and epoch_of(session) <= self._epoch
+    def _took(self, session: Session, received: Received) -> None:
+        owner = self.placement.owner_of(received.delivery.partition)
+        self._turn = (owner + 1) % len(self._sessions)
 
 
 def turns_of(sessions: Sequence[Session]) -> dict[int, _Turn]:
@@ -427,3 +420,28 @@ def _place(received: Received) -> _Place:
     """Return a batch's place in the order: with ranks by its round in its partition."""
     delivery = received.delivery
     return delivery.meta.get("round", delivery.number), delivery.partition
+
+
+def merge_of(sessions: Sequence[Session], first: Session, before: Merge | None = None) -> Merge:
+    """Return the order in which a feed's batches are taken; ``first`` was opened first.
+
+    ``before``: the order until now, where a server restarted with another number of owners.
+    ValueError where a trainer that takes any order would lose its lanes, or mix epochs.
+    """
+    prefetch, welcome = first.prefetch, first.welcome
+    properties = {} if welcome is None else welcome.properties
+    lanes, across = properties.get("order") == "lanes", properties.get("across_batches", True)
+    if first.order != "feed" and welcome is not None:
+        text = f"order={first.order!r}: %s of feed {welcome.feed!r} %s; leave it out"
+        if lanes:
+            raise ValueError(text % ("the rows", "stay in lanes, which one owner has"))
+        if not across:
+            what = "end with their epoch, and any order mixes the epochs of its servers"
+            raise ValueError(text % ("batches", what))
+    if len(sessions) == 1 or welcome is None:
+        return Alone(sessions, prefetch)
+    if first.order != "feed":
+        return AsTheyCome(sessions, prefetch)
+    if properties.get("shape") != "sequences" or first.rank >= 0:
+        return ByNumber(sessions, prefetch)
+    return (ByLanes if lanes else InTurn)(sessions, prefetch, across, before)

@@ -23,7 +23,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace import address_lookup
+from headrace import driver
 from headrace_server.process.child import Child
 from headrace_server.state.durable import term_by_clock
 from tests.patience import PATIENCE_S, eventually
@@ -39,7 +39,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
         # With "from … import" it would be the module of the test before, which the package has.
         share_server = importlib.import_module("headrace_server.cluster.share_server")
         monkeypatch.setattr(share_server, "_BEAT_S", 0.02)
-        monkeypatch.setattr(address_lookup, "_ASK_S", 0.05)
+        monkeypatch.setattr(driver, "_ASK_S", 0.05)
         yield cluster
 
 

@@ -14,7 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.batch_memory import Attachment
-from headrace.owners import Owners
+from headrace.link import Link
 from headrace_proto.messages import Step
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
@@ -159,15 +159,15 @@ def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
 ):
     """Else the server that answers first would hand out its lanes before those of partition 0."""
     said: list[Step] = []
-    order = Owners.order
+    order = Link.order
 
-    def ordered(owners: Owners) -> None:
+    def ordered(owners: Link) -> None:
         for session in owners.sessions:
             assert session.connected
             said.extend(m for m in session.outgoing(owners.clock()) if isinstance(m, Step))
         order(owners)
 
-    monkeypatch.setattr(Owners, "order", ordered)
+    monkeypatch.setattr(Link, "order", ordered)
     pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
     with shared(pipeline) as servers, connect(servers, prefetch=2) as feed:
         assert not said

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.any_order import merge_of
+from headrace.merge import merge_of
 from headrace.session import Session
 from headrace_proto import limits
 from headrace_proto.messages import (

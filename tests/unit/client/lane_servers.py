@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from headrace.any_order import merge_of
+from headrace.merge import merge_of
 from headrace.session import Session
 from headrace_proto import messages
 from headrace_proto.messages import (

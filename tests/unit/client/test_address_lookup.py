@@ -42,7 +42,7 @@ class Name:
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
     monkeypatch.setattr("headrace.shares.socket.getaddrinfo", name.look_up)
-    monkeypatch.setattr("headrace.address_lookup._ASK_S", 0.1)
+    monkeypatch.setattr("headrace.driver._ASK_S", 0.1)
     return name
 
 

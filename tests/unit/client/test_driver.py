@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,6 @@ from headrace.transports import Sleep
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import (
-    Bye,
     Drain,
     Ended,
     Hello,
@@ -59,16 +57,6 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
     with driven(peer.address) as driver:  # nothing is left of the first
         peer.welcome()
         until(driver, lambda s: s.welcome)
-
-
-def test_a_trainer_of_64_servers_needs_fewer_files_than_a_process_has_by_default(peer: Peer):
-    """The limit is 1024 where nobody has raised it; near servers hold 8 files each."""
-    others = [Session("f", b"nonce", prefetch=2) for _ in range(63)]
-    with (
-        no_descriptors(0),
-        pytest.raises(LimitExceeded, match=r"needs 646 open files"),
-    ):
-        Driver(peer.address, Session("f", b"nonce", prefetch=2), others=others)
 
 
 @pytest.mark.skipif(
@@ -122,14 +110,6 @@ def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     return opened
 
 
-def test_the_driver_sends_hello_opens_a_session_and_sends_bye(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        assert driver.sessions[0].welcome.session == 7
-    assert peer.hear(Bye) == Bye(7)
-
-
 def test_a_peer_that_speaks_nonsense_is_a_protocol_error(peer: Peer):
     with driven(peer.address) as driver:
         peer.hear(Hello)
@@ -166,7 +146,7 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
     """1. The question has no answer yet, and the server that is there gets heartbeats.
     2. The answer comes: the server that is away is greeted where it is.
     """
-    monkeypatch.setattr("headrace.address_lookup._ASK_S", 0.0)
+    monkeypatch.setattr("headrace.driver._ASK_S", 0.0)
     asked, answered, found = threading.Event(), threading.Event(), Peer()
     away = Session("f", b"nonce", prefetch=2, address="tcp://127.0.0.1:1")
 
@@ -191,23 +171,6 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
         answered.set()
         driver.close()
         found.close()
-
-
-def test_the_background_thread_reads_messages_that_no_trainer_waits_for(opened: Driver, peer: Peer):
-    peer.say(Pulse(7, "to nobody"))
-    until(opened, lambda s: s.waiting == "to nobody")
-
-
-def test_a_thread_of_the_trainer_sends_its_own_messages(alone: Driver, peer: Peer):
-    with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(False))
-    alone.exchange()
-    assert peer.hear(Drain) == Drain(7, 1)
-
-
-def test_a_waiting_thread_reads_its_own_messages(alone: Driver, peer: Peer):
-    peer.say(Pulse(7, "at last"))
-    heard(alone, lambda s: s.waiting == "at last")
 
 
 def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
@@ -267,29 +230,6 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     assert not thread.is_alive()
 
 
-def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver, asleep: threading.Event):
-    woken = threading.Event()
-
-    def wait() -> None:
-        alone.await_news(alone.news, 1000)
-        woken.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert asleep.wait(PATIENCE_S)
-    with alone.changed:
-        alone.tell()
-    assert woken.wait(PATIENCE_S)
-    thread.join()
-
-
-def test_news_that_came_before_a_wait_are_not_waited_for(alone: Driver):
-    news = alone.news
-    with alone.changed:
-        alone.tell()
-    alone.await_news(news, 1000)
-
-
 def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -317,20 +257,6 @@ def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
             driver.sessions[0].requests.ask(DrainInput(True))
             driver.say_soon(False)
         assert peer.hear(Drain).cancel and speakers[1:] == [threading.current_thread().name]
-
-
-def test_a_loop_that_leaves_things_for_its_next_call_does_not_wake_the_lazy_thread(
-    opened: Driver, monkeypatch: pytest.MonkeyPatch
-):
-    looks: list[int] = []
-    monkeypatch.setattr(opened, "_look", looks.append)
-    began = time.monotonic()
-    for _ in range(300):
-        opened.say_soon(False)
-        opened.exchange()
-        time.sleep(0.001)  # a step of training
-    # Between two looks that it is woken for it rests for a moment that nothing ends.
-    assert len(looks) <= 3 + 2 * (time.monotonic() - began) / 0.05
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -491,14 +417,6 @@ def test_messages_that_came_during_a_suspension_are_read_before_the_silence_is_j
             assert driver.sessions[0].waiting == "while it slept" and driver.sessions[0].connected
 
 
-def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 30.0, 30.0, 64, "/nowhere", "/nowhere/trainer-7"))
-        until(driver, lambda s: s.welcome)
-        assert driver.sessions[0].memory is None
-
-
 def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome()
@@ -524,9 +442,3 @@ def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
     alone.close()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
-
-
-def test_an_attempt_to_connect_that_nobody_answers_ends_long_before_the_kernel_ends_it(
-    sockets: list[zmq.Socket[bytes]], opened: Driver
-):
-    assert 0 < sockets[0].connect_timeout <= 10_000

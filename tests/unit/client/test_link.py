@@ -16,25 +16,17 @@ import zmq
 from headrace import driver
 from headrace.driver import Driver
 from headrace.link import Link, opened
-from headrace.prefetch import AUTO, Prefetch
-from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
+from headrace.requests import FlushStates
 from headrace.session import Session
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed
 from headrace_proto.messages import (
-    Answered,
-    Bye,
     Deliver,
     Delivery,
-    Drain,
     Ended,
-    Flush,
     Hello,
     Pulse,
     Refused,
-    Renew,
-    Retarget,
-    Step,
     Welcome,
 )
 from tests.patience import PATIENCE_S
@@ -50,14 +42,6 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
         yield link
     finally:
         link.close()
-
-
-def test_a_refusal_is_raised_as_the_error_that_its_code_names(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.hear(Hello)
-        peer.say(Refused("feed", "there is no feed 'f'"))
-        with pytest.raises(UnknownFeed, match="no feed 'f'"):
-            link.open()
 
 
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
@@ -224,20 +208,6 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
         assert woken
 
 
-def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        peer.say(Ended(7))
-        assert link.take() is None
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        peer.say(Ended(7, "lost", "the server was stopped"))
-        with pytest.raises(ConnectionLost, match="was stopped"):
-            link.take()
-
-
 def stop(peer: Peer) -> None:
     peer.say(Ended(7, "lost", "the server was stopped", returns=True))
 
@@ -295,22 +265,6 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
             link.settle()
 
 
-def test_more_come_ahead_for_one_that_would_take_more_than_are_there(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", prefetch=2), PATIENCE_S, Prefetch(AUTO))
-    try:
-        peer.welcome()
-        link.open()
-        for token in (1, 2, 3):
-            batch = Delivery(token, token, 0, token, 1, 0, [], {}, "", 0, 1)
-            peer.say(Deliver(7, (batch,)), b"")
-        heard(link, lambda session: len(session.ready) == 3)
-        assert link.take() is not None
-        assert len(link.take_ready(1, Session.take)) == 1 and link.session.prefetch == 2
-        assert len(link.take_ready(4, Session.take)) == 1 and link.session.prefetch == 4
-    finally:
-        link.close()
-
-
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     link = Link(peer.address, Session("f", b"nonce", prefetch=2), 30)
     peer.welcome()
@@ -328,22 +282,6 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     link.close()
     thread.join(PATIENCE_S)
     assert not thread.is_alive() and isinstance(failures[0], FeedClosed)
-
-
-def test_each_request_gets_its_own_answer(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        answers: list[Answered] = []
-        asking = SetTargetProbs((0.25, 0.75))
-        thread = threading.Thread(target=lambda: answers.append(link.ask(asking)))
-        thread.start()
-        asked = peer.hear(Retarget)
-        assert asked.probs == (0.25, 0.75)
-        peer.say(Answered(7, asked.request + 1, [[0, 1]]))  # nobody's
-        peer.say(Answered(7, asked.request, [[0, 5]]))
-        thread.join(PATIENCE_S)
-        assert answers == [Answered(7, asked.request, [[0, 5]])]
 
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
@@ -367,60 +305,3 @@ def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: P
                 assert link.take() is not None
             with pytest.raises(DeadlineExceeded, match=told):
                 link.wait(lambda: None, 0.1, "a batch")
-
-
-@pytest.mark.parametrize("answer", [Answered(7, 1), Ended(7)])
-def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Answered | Ended):
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        answers: list[Answered] = []
-        thread = threading.Thread(target=lambda: answers.append(link.ask(DrainInput(True))))
-        thread.start()
-        assert peer.hear(Drain).cancel
-        peer.say(answer)
-        thread.join(PATIENCE_S)
-        assert [one.code for one in answers] == [""]
-
-
-def test_a_refused_commit_is_raised_by_a_wait_unless_it_flushes_states(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        link.session.refused.append(UnknownFeed("of a commit"))
-        answers: list[Answered] = []
-        flush = FlushStates(1, [StatesPart((0,), [], b"states")])
-        thread = threading.Thread(target=lambda: answers.append(link.ask(flush)))
-        thread.start()
-        peer.say(Answered(7, peer.hear(Flush).request))
-        thread.join(PATIENCE_S)
-        assert answers and len(link.session.refused) == 1
-        with pytest.raises(UnknownFeed, match="of a commit"):
-            link.ask(DrainInput(False))
-
-
-def test_a_wait_with_a_batch_in_hand_asks_once_what_is_left(peer: Peer):
-    """The answers are news for the waiting thread, and no reason to ask again."""
-    link = Link(peer.address, Session("f", b"nonce", prefetch=0, explicit=True), PATIENCE_S)
-    try:
-        opening = threading.Thread(target=link.open)
-        opening.start()
-        peer.welcome()
-        opening.join()
-        for token in (1, 2):
-            taken: list[object] = []
-            taking = threading.Thread(target=lambda t=taken: t.append(link.take()))
-            taking.start()
-            assert peer.hear(Step).window == token
-            if token == 2:
-                assert peer.hear(Renew).held == (1,)
-                for text in ("it reads", "it reads on", "it has read"):
-                    peer.say(Pulse(7, text))
-                    heard(link, lambda session, text=text: session.waiting == text)
-            batch = Delivery(token, token, 0, token - 1, 1, 0, [], {}, "", 0, 1)
-            peer.say(Deliver(7, (batch,)), b"")
-            taking.join()
-            assert taken[0] is not None
-    finally:
-        link.close()
-    assert isinstance(peer.hear((Renew, Bye)), Bye)  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.any_order import merge_of
-from headrace.merge import Merge
+from headrace.merge import AsTheyCome, Merge, merge_of
 from headrace.session import Session
 from headrace_proto.messages import (
     Deliver,
@@ -285,34 +284,6 @@ def test_trainers_that_hold_all_that_owners_have_room_for_do_not_wait_for_each_o
         assert all(trainer.took == sorted(trainer.took) for trainer in trainers)
 
 
-def test_without_prefetch_one_owner_at_a_time_is_asked_for_a_batch() -> None:
-    trainer, counts = Trainer(3, 6, 0, PLAIN), [4] * 6
-    served = [Owner(k, counts, 3) for k in range(3)]
-    while trainer.took != list(turns(counts)):
-        trainer.step()
-        for owner, session in zip(served, trainer.sessions, strict=True):
-            owner.serve(session)
-        assert sum(len(owner.out) for owner in served) <= 1
-
-
-def test_the_prefetch_is_divided_among_owners_that_can_deliver() -> None:
-    trainer = Trainer(3, 3, 7, PLAIN)
-    assert [session.prefetch for session in trainer.sessions] == [3, 3, 3]
-    trainer.sessions[1].receive(Ended(7), [], 0.0)
-    trainer.step()
-    assert [session.prefetch for session in trainer.sessions if not session.finished] == [4, 4]
-
-
-def test_lanes_are_of_one_owner_until_it_has_no_work_left() -> None:
-    trainer, counts = Trainer(3, 3, 2, LANES), [3, 3, 3]
-    served = [Owner(k, counts, 3) for k in range(3)]
-    for _ in range(200):
-        trainer.step()
-        for owner, session in zip(served, trainer.sessions, strict=True):
-            owner.serve(session)
-    assert [partition for _, partition in trainer.took] == [0] * 3 + [1] * 3 + [2] * 3
-
-
 @pytest.mark.parametrize("states", [AT_SERVER, AT_TRAINER, NOWHERE])
 @pytest.mark.parametrize("cuts", [0.0, 0.004])
 @steadily
@@ -363,31 +334,35 @@ def test_an_owner_in_a_later_epoch_waits_for_the_others(told: dict[str, Any]) ->
     assert trainer.step() and trainer.took == [(0, 0), (1, 0)]
 
 
-def test_partitions_that_were_passed_over_in_an_epoch_have_work_in_the_next() -> None:
-    trainer = Trainer(2, 2, 1, {**ARRIVAL, "across_batches": False})
-    zero, one = trainer.sessions
-    zero.receive(Passed(7, 1, 0), [], 0.0)
-    zero.receive(Idle(7, 1), [], 0.0)
-    assert not trainer.step() and trainer.merge.awaited is one
-    for session in (zero, one):
-        session.receive(EpochBegun(7, 1), [], 0.0)
-    assert not trainer.step() and trainer.merge.awaited is zero and not zero.idle
+@pytest.mark.parametrize("told", [PLAIN, ARRIVAL], ids=["plain", "arrival"])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_in_any_order_all_comes_once_and_an_owner_that_is_away_delays_its_own_alone(
+    told: dict[str, Any], prefetch: int
+) -> None:
+    for seed in range(30):
+        chance = random.Random(SEED + seed)
+        servers, counts = [1, 2], [chance.randint(1, 6) for _ in range(6)]
+        trainer = Trainer(servers, len(counts), prefetch, told, order="any")
+        assert isinstance(trainer.merge, AsTheyCome)
+        owners = owners_of(servers, counts, told is ARRIVAL)
+        away, *others = zip(owners, trainer.sessions, strict=True)
+        away[1].lose()
+        there = [(n, p) for p in (1, 3, 5) for n in range(counts[p])]
+        for _ in range(1500):
+            owner, session = chance.choice(others)
+            owner.serve(session)
+            trainer.step()
+        assert sorted(trainer.took) == sorted(there)
+        assert trainer.merge.awaited is away[1] and not trainer.over
+        away[1].receive(away[1].welcome, [], 0.0)
+        run(chance, [trainer], owners)
+        assert sorted(trainer.took) == sorted(turns(counts))
 
 
-def test_the_begin_of_an_epoch_that_is_sent_again_brings_no_partition_back() -> None:
-    trainer = Trainer(2, 2, 1, {**LANES, "across_batches": False})
-    zero, one = trainer.sessions
-    for session in (zero, one, zero):
-        session.receive(EpochBegun(7, 1), [], 0.0)
-        zero.receive(Passed(7, 1, 0), [], 0.0)
-    zero.receive(EpochBegun(7, 1), [], 0.0)
-    assert not trainer.step() and trainer.merge.awaited is one
-
-
-def test_an_owner_that_has_ended_keeps_no_other_in_its_epoch() -> None:
-    trainer = Trainer(2, 2, 1, {**ARRIVAL, "across_batches": False})
-    zero, one = trainer.sessions
-    zero.receive(Ended(7), [], 0.0)
-    one.receive(EpochBegun(7, 2), [], 0.0)
-    deliver(one, 1, 1, epoch=2)
-    assert trainer.step() and trainer.took == [(0, 1)]
+def test_lanes_have_no_other_order() -> None:
+    with pytest.raises(ValueError, match="order='any': the rows of feed 'f' stay in lanes"):
+        Trainer(2, 4, 0, LANES, order="any")
+    with pytest.raises(ValueError, match="stay in lanes"):
+        Trainer(1, 4, 0, LANES, order="any")
+    with pytest.raises(ValueError, match="order='any': batches of feed 'f' end with their epoch"):
+        Trainer(2, 4, 0, {"across_batches": False}, order="any")

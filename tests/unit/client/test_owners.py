@@ -8,24 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.driver import Driver
 from headrace.link import Link
-from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
 from headrace.session import Received, Session
-from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
-    Answered,
-    Bye,
     Deliver,
     Delivery,
-    Drain,
-    Ended,
-    Following,
     Hello,
     Outcome,
     Pulse,
-    Retarget,
-    Snapshot,
     Step,
     Unknown,
     Welcome,
@@ -126,28 +117,6 @@ class Doing:
         return came
 
 
-def test_batches_come_in_order_and_commits_go_where_they_came_from(link: Link, owners: Owners):
-    for seq in (1, 2):
-        for owner in (0, 1):
-            taking = Doing(link.take)
-            assert (
-                owners.hear(owner, Step, lambda step, s=seq: step.window == s).session == 7 + owner
-            )
-            token = 10 * owner + seq
-            owners.deliver(owner, seq, token, seq - 1)
-            delivery = taking.end().delivery
-            assert (delivery.number, delivery.partition) == (seq - 1, owner)
-            link.commit(token)
-    settling = Doing(link.settle)
-    for owner in (0, 1):
-        tokens = [10 * owner + 1, 10 * owner + 2]
-        while tokens:
-            step = owners.hear(owner, Step, lambda step: bool(step.commits))
-            owners.say(owner, Outcome(7 + owner, step.commits))
-            tokens = [token for token in tokens if token not in step.commits]
-    assert settling.end() is None
-
-
 def test_a_wait_for_one_owner_sends_commits_to_the_others(link: Link, owners: Owners):
     taking = Doing(link.take)
     owners.hear(0, Step)
@@ -159,96 +128,6 @@ def test_a_wait_for_one_owner_sends_commits_to_the_others(link: Link, owners: Ow
     owners.hear(1, Step)
     owners.deliver(1, 1, 11, 0)
     assert taking.end().delivery.token == 11
-
-
-def test_an_owner_whose_next_batch_comes_later_is_not_waited_for(link: Link, owners: Owners):
-    """Both are asked for the first: that of the first owner is another trainer's."""
-    taking = Doing(link.take)
-    owners.hear(0, Step)
-    owners.say(0, Following(7, 3, 0))
-    owners.hear(1, Step)
-    owners.deliver(1, 1, 11, 2)
-    assert taking.end().delivery.token == 11
-    link.commit(11)
-    taking = Doing(link.take)
-    owners.hear(1, Step, lambda step: bool(step.commits))
-    owners.deliver(0, 1, 1, 3)
-    owners.deliver(1, 2, 12, 3)
-    assert taking.end().delivery.token == 1
-
-
-def test_the_feed_has_ended_when_every_owner_has_reported_it(link: Link, owners: Owners):
-    taking = Doing(link.take)
-    owners.hear(0, Step)
-    owners.say(0, Ended(7))
-    owners.hear(1, Step)
-    owners.say(1, Ended(8))
-    assert taking.end() is None and link.ended
-
-
-def test_an_owner_that_can_give_nothing_is_passed_over(link: Link, owners: Owners):
-    taking = Doing(link.take)
-    owners.hear(0, Step)
-    owners.say(0, Pulse(7, "all is leased", True))
-    owners.hear(1, Step)
-    owners.deliver(1, 1, 11, 0)
-    assert taking.end().delivery.token == 11
-
-
-def test_the_failure_of_one_owner_is_that_of_the_feed(link: Link, owners: Owners):
-    taking = Doing(link.take)
-    owners.hear(0, Step)
-    owners.say(1, Ended(8, "data", "row 3 is bad"))
-    error = taking.end()
-    assert isinstance(error, DataError) and "row 3" in str(error)
-
-
-def test_an_owner_that_is_started_again_is_greeted_and_the_other_is_not(link: Link, owners: Owners):
-    taking = Doing(link.take)
-    owners.hear(0, Step)
-    owners.say(0, Unknown(7))
-    hello = owners.hear(0, Hello)
-    assert hello.owner == 0 and link.sessions[1].connected
-    owners.say(0, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=0, owners=2, partitions=2))
-    owners.hear(0, Step, lambda step: step.session == 17)
-    batch = Delivery(1, 1, 0, 0, 1, 0, [], {}, "", 0, 1)
-    owners.say(0, Deliver(17, (batch,)), b"")
-    assert taking.end().delivery.token == 1
-
-
-def test_the_second_owner_is_greeted_in_a_later_run_of_the_first_while_the_trainer_does_nothing(
-    peer: Peer, owners: Owners
-):
-    """The greeting of the first was repeated, and the next life of that owner has answered, too."""
-    first, second = (Session("f", b"nonce", 0, 0, 1, owner=owner) for owner in (0, 1))
-    driver = Driver(peer.address, first, others=[second])
-    try:
-        for owner, run in ((0, 5), (1, 5), (0, 6)):
-            if run == 5:
-                owners.hear(owner, Hello)
-            told = {"owner": owner, "owners": 2, "partitions": 2, "run": run}
-            owners.say(owner, Welcome(1, "t", 7 + owner, "f", [], 1000.0, 3000.0, 64, **told))
-        owners.hear(1, Hello, lambda hello: hello.run == 6)
-    finally:
-        driver.close()
-
-
-def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: Owners):
-    draining = Doing(lambda: link.ask(DrainInput(True)))
-    for owner in (0, 1):
-        drain = owners.hear(owner, Drain)
-        assert drain.cancel
-        owners.say(owner, Answered(7 + owner, drain.request))
-    assert draining.end().code == ""
-    retargeting = Doing(lambda: link.ask(SetTargetProbs((0.5, 0.5))))
-    for owner in (0, 1):
-        request = owners.hear(owner, Retarget).request
-        owners.say(owner, Answered(7 + owner, request, [[owner, 5 + owner]]))
-    assert dict(retargeting.end().value) == {0: 5, 1: 6}
-    keeping = Doing(lambda: link.ask(TakeSnapshot()))
-    request = owners.hear(1, Snapshot).request
-    owners.say(1, Answered(8, request, {"feed": "f"}))
-    assert keeping.end().value == {"feed": "f"}
 
 
 def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Owners):
@@ -270,12 +149,6 @@ def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Own
     told.set()
     answering.join()
     assert isinstance(error, DeadlineExceeded) and "owner 0 is in augment" in str(error)
-
-
-def test_leaving_sends_bye_to_each_owner(link: Link, owners: Owners):
-    link.close()
-    for owner in (0, 1):
-        assert owners.hear(owner, Bye).session == 7 + owner
 
 
 def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: Peer):

@@ -1,14 +1,11 @@
 """A request is sent once, and again after each reconnection until it is answered."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from headrace.requests import (
     CountReady,
     DrainInput,
     FlushStates,
-    Request,
     Requests,
     SetBatchSizes,
     SetTargetProbs,
@@ -63,24 +60,6 @@ def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
     assert requests.answer_to(first) is None, "the answer of before stands no more"
 
 
-def test_requests_of_several_kinds_are_pending_at_once_and_sent_in_order():
-    requests = Requests()
-    drain, flush = DrainInput(False), FlushStates(77, [part(0)])
-    requests.ask(flush)
-    requests.ask(drain)
-    assert [type(message) for message in requests.to_say(7)] == [Flush, Drain]
-    requests.receive(Answered(7, 2))
-    assert requests.answer_to(drain) and requests.answer_to(flush) is None
-    requests.receive(Answered(7, 1))
-    assert requests.answer_to(flush) == Answered(7, 1)
-
-
-def test_an_answer_to_no_request_is_ignored():
-    requests = Requests()
-    requests.receive(Answered(7, 1))
-    assert requests.answer_to(DrainInput(False)) is None
-
-
 def test_a_flush_is_several_messages_with_a_block_each_and_one_answer():
     requests, flush = Requests(), FlushStates(77, [part(0, 2), part(3)])
     requests.ask(flush)
@@ -105,28 +84,6 @@ def test_a_flush_is_resent_in_its_session_and_lost_with_it():
     assert not requests.due and requests.to_say(8) == []
     answer = requests.answer_to(flush)
     assert (answer.request, answer.code) == (1, "stale") and "session was lost" in answer.text
-
-
-def test_the_end_of_a_feed_answers_requests_that_only_change_what_it_would_still_give():
-    assert DrainInput(False).at_end(7) == Answered(7, 0)
-    assert SetTargetProbs((1.0,)).at_end(7) == ENDED
-    assert FlushStates(7, []).at_end(7) is None
-
-
-def test_a_further_kind_of_request_sends_its_messages():
-    @dataclass(frozen=True)
-    class Question(Request):
-        call = "question"
-
-        def said(self, session, number):
-            return [(Retarget(session, number, ()), b"one", b"two")]
-
-    requests = Requests()
-    requests.ask(Question())
-    (message,) = requests.to_say(7)
-    assert requests.frames_of(message) == [b"one", b"two"]
-    requests.receive(Answered(7, 1, []))
-    assert requests.answer_to(Question()) == Answered(7, 1, [])
 
 
 ENDED = Answered(7, 0, [], "server", "the feed has ended")

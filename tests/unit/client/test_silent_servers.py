@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.driver import SilentServers
 from headrace.session import Session
-from headrace.silent_servers import SilentServers
-from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Welcome
 
 
@@ -53,21 +52,3 @@ def test_an_owner_that_is_no_more_hides_no_later_silence(caplog: pytest.LogCaptu
     absence.judge(both[:1], 12.0)
     absence.judge(both[:1], 30.0)
     assert len([text for text in caplog.messages if "trying again" in text]) == 2
-
-
-def test_a_session_that_has_failed_or_whose_feed_has_ended_is_not_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    failed, ended = session(), session("tcp://b:1")
-    failed.failure, ended.finished = ProtocolError("wrong"), True
-    SilentServers().judge([failed, ended], 100.0)
-    assert not caplog.messages
-
-
-def test_a_server_that_never_answered_or_announced_its_return_is_not_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    never, stopped = Session("f", b"nonce", 2), session("tcp://b:1")
-    stopped.stopped, stopped.connected = True, False
-    SilentServers().judge([never, stopped], 100.0)
-    assert not caplog.messages

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import headrace_server as hs
-from headrace.any_order import merge_of
+from headrace.merge import merge_of
 from headrace.session import Session
 from headrace.shares import agree_on_run
 from headrace_proto.messages import FROM_TRAINER, Step

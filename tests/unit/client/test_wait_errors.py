@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from headrace import port_probe as module
-from headrace.port_probe import listening
+from headrace import wait_errors as module
+from headrace.wait_errors import listening
 from tests.patience import PATIENCE_S
 
 
