@@ -188,3 +188,28 @@ def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
     """Return the elements of ragged rows, capped just above the budget to keep their sum exact."""
     costs: np.ndarray = np.clip(lengths, 1, budget + 1).astype(np.uint64)
     return costs
+
+
+class PlainBatches(Buckets):
+    """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``.
+
+    A new batch size applies to the rows that make no whole batch yet.  So a stream depends on the
+    place of the change among rows and batches, and not on how many batches were drafted by then.
+    """
+
+    kind = "batch"
+
+    def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
+        super().__init__([batch_size], allow_smaller_final_batch)
+        self._settings = {"batch_size": batch_size}
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        self._check_open(chunk)
+        if rows:
+            self._queues[0].append(chunk, np.arange(rows))
+            size = self.batch_sizes[0] or 0
+            full, self._open[0] = divmod(self._open[0] + rows, size)
+            self._form(((0, size),), full)
+
+    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
+        return {}

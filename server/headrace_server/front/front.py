@@ -16,7 +16,7 @@ import logging
 import select
 import sys
 import traceback
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +26,122 @@ from headrace_proto import messages
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.messages import Hello, ServedShare
 
+from ..making.slab import map_segment
+from ..pipeline.declaration import digest
 from ..process import relay_messages
 from ..process.channel_server import SPARE, ChannelServer, is_channel
 from ..process.child import LOG_FORMAT, Pipe, perform
-from ..process.config import RunConfig
-from ..process.descriptors import divide, undivide
+from ..process.config import FeedConfig, RunConfig
+from ..process.descriptors import divide, own, undivide
 from ..process.refusals import fault_of_message
-from ..process.sockets import EXPECTED, bind_all, public_router, waits
+from ..process.relay_messages import SendBlock, Sent, Unreachable
+from ..process.sockets import AND_MORE, EXPECTED, NOBLOCK, bind_all, public_router, waits
+from ..state.statedir import described
 from .connections import Connections
 from .front_owner import FrontOwner
 from .key_gate import Gate
 from .keyring import KeyRing
-from .public_sender import PublicSender
-from .served_shares import ServedShares
 
 logger = logging.getLogger("headrace.front")
+
+
+def digests(feed: FeedConfig) -> dict[str, str]:
+    """Return a digest of each part of a feed that all its servers must have alike.
+
+    Files count by name and size, since they may lie elsewhere on each host and be written there at
+    another time.
+    """
+    plain = described(feed)
+    pipeline: Mapping[str, Any] = plain["pipeline"]
+    source = {name: value for name, value in pipeline["source"].items() if name != "paths"}
+    files = [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in plain["files"]]
+    parts = {**pipeline, "source": source, "files": files}
+    return {name: digest(part) for name, part in parts.items()}
+
+
+class ServedShares:
+    """The share of each feed that one server has.
+
+        Hello for another share, or for none ─► ServedShare ─► the trainer finds the other servers
+
+    A trainer compares the answers of all servers of a feed: they must have the same declaration.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._feeds = {feed.name: feed for feed in config.feeds}
+        self._server = Path(config.directory).name
+        self._digests: dict[str, dict[str, str]] = {}  # by feed, once a trainer has asked
+
+    def answer(self, hello: Hello, sessions: Iterable[int]) -> ServedShare | None:
+        """Answer a greeting that is for another share; None where it is for this one.
+
+        ``sessions``: the number of sessions of each owner.
+        """
+        name = hello.feed or (next(iter(self._feeds)) if len(self._feeds) == 1 else "")
+        feed = self._feeds.get(name)
+        if feed is None or (hello.share, hello.shares) == feed.share:
+            return None  # an owner answers that there is no such feed
+        if name not in self._digests:
+            self._digests[name] = digests(feed)
+        return ServedShare(
+            feed=name,
+            share=feed.share[0],
+            shares=feed.share[1],
+            partitions=feed.partitions,
+            server=self._server,
+            sessions=sum(sessions),
+            declaration=self._digests[name],
+        )
+
+
+class PublicSender:
+    """The sending side of the public socket.  It never waits.
+
+        Say         ─► header
+        SendBlock   ─► header, bytes of a segment, which ZeroMQ's thread reads until they are sent
+
+    The owner frees a block once the front does not read it any more (``Sent``).
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], directory: Path) -> None:
+        self._socket = socket
+        self._directory = directory  # of the segments
+
+    def say(self, connection: bytes, header: bytes) -> bool:
+        """Send a header; return False where the peer is gone, or does not read."""
+        try:
+            self._socket.send(connection, AND_MORE)
+            self._socket.send(header, NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def send_block(self, owner: FrontOwner, block: SendBlock, header: bytes) -> None:
+        """Send a batch from the memory of its segment."""
+        try:
+            memory = owner.segments.get(block.segment)
+            if memory is None:
+                with own():
+                    memory = map_segment(self._directory / block.segment)
+                owner.segments[block.segment] = memory
+        except OSError as error:
+            logger.warning("a batch is not sent before its lease has ended: %s", error)
+            owner.tell(Sent(block.number))
+            return
+        payload = memory[block.offset : block.offset + block.nbytes].data
+        try:
+            self._socket.send(block.connection, AND_MORE)
+            self._socket.send(header, AND_MORE)
+            # A copy would be quicker, but trainers that do not read would fill this process.
+            tracker = self._socket.send(payload, NOBLOCK, copy=False, track=True)
+        except zmq.ZMQError:  # the peer is gone, or does not read
+            owner.tell(Sent(block.number))
+            owner.tell(Unreachable(block.connection))
+            return
+        owner.sending.append((tracker, block.number))
+
 
 _TICK_S = 0.1
 #: Interval at which trainers are told in which function an owner is that does not answer.

@@ -23,8 +23,7 @@ from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from .assemble import Assembly, Parts, batch_schema
-from .ragged_assembly import RaggedAssembly, ragged_schema
+from .assemble import Assembly, Parts, RaggedAssembly, batch_schema, ragged_schema
 from .shaping import Shaping, with_facts
 
 #: Maximum count of a bucket's elements (or costs), so that sums fit 64 bits.

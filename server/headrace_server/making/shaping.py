@@ -19,10 +19,9 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core import chance
-from ..core.bucket import Buckets, bucket_of
+from ..core.bucket import Buckets, PlainBatches, bucket_of
 from ..core.class_queues import ClassQueues
 from ..core.padded_sizes import NO_PADDING, Padding
-from ..core.plain_batches import PlainBatches
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Shape
 from ..pipeline.padding_options import ragged_fault, size_fault

@@ -15,7 +15,7 @@ those of the part, meaning.  A field that is the value of one has its name in it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from operator import itemgetter
@@ -33,7 +33,29 @@ from typing import (
 )
 
 from .config import MOST_FOUND, MOST_TRAINERS
-from .counts import added
+
+
+def added(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add counts by name; lists are added element by element, and dicts like the whole.
+
+    added([{"a": 1}, {"a": 2, "b": [3, 4]}])  ─►  {"a": 3, "b": [3, 4]}
+    """
+    total: dict[str, Any] = {}
+    for some in counts:
+        for name, n in some.items():
+            total[name] = _sum(total.get(name), n)
+    return total
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if not one:
+        return other
+    if isinstance(other, Mapping):
+        return added([one, other])
+    if isinstance(other, list):
+        return [a + b for a, b in zip(one, other, strict=True)]
+    return one + other
+
 
 S = TypeVar("S")
 _Rule = Callable[[Sequence[Any]], Any]

@@ -23,8 +23,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.class_acceptance import Proportions, acceptance, keep, rejected_fraction
-from ..core.class_estimator import ClassEstimator
+from ..core.class_acceptance import ClassEstimator, Proportions, acceptance, keep, rejected_fraction
 from ..core.row_copies import MAX_RATE, copy_ordinals, poisson, repeat_rows
 from ..core.running_mean import RunningMean
 from ..pipeline.declaration import Stage

@@ -27,7 +27,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
 from ..files.extras import filesystem
 from ..process.settings import KEEP_SNAPSHOTS
-from .redividing import redivide
+from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
+from .statedir import SHARE, SUFFIX
 
 logger = logging.getLogger("headrace.server")
 
@@ -402,3 +403,32 @@ class _Far:
         with self._named("an old snapshot could not be removed from"):
             if self._system.exists(place):
                 self._system.rm(place, recursive=True)
+
+
+def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
+    """Move a share's partitions from the snapshots of all shares of another number of servers.
+
+        0-of-4/  1-of-4/  2-of-4/  3-of-4/ ─► the stores of the partitions of share 1/2
+                                           ─► feed.json with that share
+                                           ─► the rows that any of them leaves out
+
+    The store of a partition is the same whichever server owns it, so nothing in it changes.
+    """
+    left_out: LeftOutRows = {}
+    for part in parts:
+        for path in sorted(part.iterdir()):
+            if path.suffix == SUFFIX:
+                if int(path.stem) % share[1] == share[0]:
+                    os.rename(path, into / path.name)
+            elif path.name == LEFT_OUT:
+                left_out.update(left_out_rows(path))
+            elif path.name in ("feed.json", "functions.json"):
+                os.replace(path, into / path.name)
+    write_left_out(into / LEFT_OUT, left_out)
+    file = into / "feed.json"
+    noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
+    if noted is None:
+        raise ServerError(f"the snapshot lacks {file}")
+    if share != WHOLE:
+        noted[SHARE] = share
+    file.write_text(json.dumps(noted, indent=1, sort_keys=True))

@@ -22,8 +22,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
 from ..core.rewinding import TOUCHED, USED
-from ..process.counts import added
-from ..process.statuses import EventStatus, PartitionCounts
+from ..process.statuses import EventStatus, PartitionCounts, added
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
 from .asks import FRONT

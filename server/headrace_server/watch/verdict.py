@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..process.counts import added
 from ..process.statuses import (
     FeedStatus,
     Rates,
@@ -21,6 +20,7 @@ from ..process.statuses import (
     ServerStatus,
     VerdictStatus,
     WorkerStatus,
+    added,
 )
 
 #: Trainers that wait for less than this part of their time are fed well …

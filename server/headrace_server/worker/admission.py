@@ -28,11 +28,10 @@ from ..core.dispatch_effects import JoinRefused
 from ..core.rewinding import PresentTrainer
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
-from .desk import Desk
+from .desk import Desk, Usage
 from .outbox import Outbox
 from .resuming import Later, wanted_by
 from .sessions import Session
-from .usage import Usage
 
 logger = logging.getLogger("headrace.trainers")
 

@@ -20,8 +20,7 @@ from headrace_proto.messages import Renew
 
 from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Answer, Batch
-from ..process.counts import added
-from ..process.statuses import PartitionCounts, joined
+from ..process.statuses import PartitionCounts, added, joined
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_proto.messages import Answered, Hello
 from headrace_proto.schema import Field
@@ -28,9 +28,31 @@ from .counters import Counters
 from .events import Opened
 from .resuming import Later, Reports, Resuming
 from .state_blocks import LANES_LOST, StateBlocks, StateFlush
-from .usage import Usage, usage_of
 
 logger = logging.getLogger("headrace.trainers")
+
+
+class Usage(NamedTuple):
+    """The use of a feed: times are Unix times, 0 without commits.
+
+    The store of a partition counts its commits over all servers, and has the times of the first and
+    the last one.
+    """
+
+    finished: bool
+    batches: int
+    since: float
+    until: float
+
+
+def usage_of(finished: bool, stored: Iterable[Sequence[float] | None]) -> Usage:
+    """Return the use of a feed; ``stored``: by partition, see ``Stores.used``."""
+    known = [commits for commits in stored if commits is not None]
+    if not known:
+        return Usage(finished, 0, 0.0, 0.0)
+    counts, firsts, lasts = zip(*(commits[:3] for commits in known), strict=True)
+    return Usage(finished, int(sum(counts)), min(firsts), max(lasts))
+
 
 #: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000

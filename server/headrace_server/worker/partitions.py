@@ -2,8 +2,7 @@
 
     calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
-``partition_opening.py`` opens partitions, ``core/partition_turns.py`` gives turns,
-``announcing.py`` announces batches, ``stall_reports.py`` reports what is lacking, ``commits.py``
+``partition_opening.py`` opens partitions, ``core/partition_turns.py`` gives turns, ``commits.py``
 takes commits and has them stored.
 """
 
@@ -20,22 +19,141 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.layout import Slot
+from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 from headrace_proto.schema import schema_to_wire
 
 from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
+from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName, PartitionTurns
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
-from .announcing import MOST_UNNOTED, Announcer
+from ..process.relay_messages import BlockPlace
 from .commits import Commits, Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened
 from .partition_opening import Life, Opener, Step
 from .reporter import Reporter
-from .stall_reports import StallReports
 
 logger = logging.getLogger("headrace.worker")
+
+#: Seconds without a batch after which a partition reports what it lacks, and between two reports.
+_SILENT_S = 1.0
+
+
+class StallReports:
+    """The reports of one worker.
+
+    made() ─► nothing for a second ─► wait() ─► desk, once a second
+    full(), starve() ─► desk, once until a batch is made
+    end() ─► the log, where no batch could ever be made
+    """
+
+    def __init__(self, send: EventSink) -> None:
+        self._send = send
+        self._reported: dict[PartitionName, float] = {}  # time of the last batch or report
+        self._full: set[str] = set()  # feeds that were told that the slab is full
+        self.starved: set[PartitionName] = set()  # partitions that wait for states
+
+    def made(self, name: PartitionName, now: float) -> None:
+        """Note that a partition has made a batch."""
+        self._reported[name] = now
+        self._full.discard(name[0])
+
+    def wait(self, name: PartitionName, run: Run, text: str = "") -> None:
+        """Report what a partition lacks, in its words or by ``text``, after a second of silence."""
+        now = time.monotonic()
+        if now - self._reported.setdefault(name, now) < _SILENT_S:
+            return
+        self._reported[name] = now
+        batch = -1
+        if not text:
+            text, batch = run.commits.lacks()
+        if text:
+            self._send((name[0], Desk.on_waiting, name[1], text[:1000], batch))
+
+    def full(self, running: Mapping[PartitionName, Run]) -> None:
+        """Report once to each feed that the slab is full until trainers commit."""
+        for name, run in running.items():
+            if run.made_ahead and name[0] not in self._full:
+                self._full.add(name[0])
+                self._send((name[0], Desk.on_starved, name[1]))
+
+    def end(self, name: PartitionName, run: Run) -> None:
+        """Warn of a partition that ends since no batch can come any more."""
+        if run.machine.hopeless and run.share != 0:
+            logger.warning(
+                "partition %d of feed %r ends: %d epochs in a row made no batch, since its stages "
+                "drop each example, or none fills a batch",
+                name[1],
+                name[0],
+                HOPELESS_EPOCHS,
+            )
+
+    def starve(self, name: PartitionName, starved: bool) -> None:
+        """Note that a partition rests, and whether it waits for states."""
+        if starved and name not in self.starved:
+            self.starved.add(name)
+            self._send((name[0], Desk.on_starved, name[1]))
+
+
+#: Number of columns above which a description is checked against the limit of a header.
+_MANY_COLUMNS = 64
+#: Number of batches after which partitions note how to go on.
+_MOST_UNNOTED = 32
+#: Maximum number of cached lists of columns: most batches of a feed share a few.
+_MOST_KNOWN = 64
+
+
+class Announcer:
+    """The announcements of one worker.
+
+    announce(partition, batch) ─► desk        note() ─► partitions
+
+    A partition notes its cursor, which is long where many rows wait, after some batches and before
+    the worker rests.  A later process makes the batches since then again, and skips the done ones.
+    """
+
+    def __init__(self, slab: Slab, send: EventSink) -> None:
+        self._slab = slab
+        self._send = send
+        self._unnoted: set[Run] = set()  # that have made batches ahead …
+        self._count = 0  # … and the number of these
+        self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
+
+    def announce(self, feed: str, run: Run, batch: Batch) -> None:
+        """Announce a batch.  ProtocolError where it fits no message: it has too many columns."""
+        slab, block = self._slab, batch.body.block
+        columns, crowded = self._columns_of(batch.body.written.slots), slab.crowded
+        segment = slab.name_of(block)
+        batch.body = BlockPlace(segment, block.offset, columns, crowded, block)
+        self._send((feed, Desk.on_made, batch))
+        if run.made_ahead:
+            self._unnoted.add(run)
+            self._count += 1
+
+    def note(self, least: int = 1) -> None:
+        """Have partitions note how to go on, if ``least`` batches were announced since they did."""
+        if self._count >= least:
+            self._count = 0
+            for run in self._unnoted:
+                run.commits.announced()
+            self._unnoted.clear()
+
+    def _columns_of(self, slots: list[Slot]) -> list[Any]:
+        """Return the columns of a message: the same list for the same list of slots."""
+        known = self._known.get(id(slots))
+        if known is None or known[0] is not slots:
+            known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            if len(slots) > _MANY_COLUMNS:
+                described = Delivery(0, 0, 0, 0, 0, 0, known[1], {})
+                FROM_SERVER.encode(Deliver(0, (described,)))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(slots)] = known
+        return known[1]
+
 
 #: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
 _GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
@@ -128,7 +246,7 @@ class Partitions:
             if following is None or self._running[following].reads_next:
                 break
             name = following
-        self._announcer.note(MOST_UNNOTED)
+        self._announcer.note(_MOST_UNNOTED)
 
     def _step(self, name: PartitionName) -> Batch | None:
         """Take one step of a partition; return the batch that it made."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.partition_turns import PartitionName
 from ..making.partition_run import Run
-from ..process.counts import added
+from ..process.statuses import added
 from ..process.worker_diary import RESTS
 
 _EVERY_S = 0.25

@@ -27,7 +27,7 @@ from ..making.partition_commits import TOO_LATE
 from ..making.partition_run import Run
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
-from ..process.counts import added
+from ..process.statuses import added
 from .desk import Desk
 from .feed_status import example_status
 from .outbox import Outbox

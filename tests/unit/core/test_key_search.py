@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace_server.core.admitted_examples import FoundExample
 from headrace_server.core.arrival_order import ArrivalOrder
-from headrace_server.core.key_search import FoundExample
 from headrace_server.core.lane_order import LaneOrder
 
 

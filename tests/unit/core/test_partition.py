@@ -8,8 +8,8 @@ import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_server.core.bucket import PlainBatches
 from headrace_server.core.partition import TURN_BITS, Partition, Rest
-from headrace_server.core.plain_batches import PlainBatches
 from headrace_server.core.plan import Read
 from tests.examples import some
 

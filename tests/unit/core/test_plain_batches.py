@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.plain_batches import PlainBatches
+from headrace_server.core.bucket import PlainBatches
 from headrace_server.reading.columns import row_count
 
 from .drafts import size_of

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from headrace_server.front.front import PublicSender
 from headrace_server.front.front_owner import FrontOwner
-from headrace_server.front.public_sender import PublicSender
 from headrace_server.process.channel_server import ChannelServer
 from headrace_server.process.relay_messages import (
     FROM_FRONT,

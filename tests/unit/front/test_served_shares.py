@@ -10,7 +10,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.messages import FROM_SERVER, Hello
 from headrace_server.files.manifest import DataFile
-from headrace_server.front.served_shares import ServedShares, digests
+from headrace_server.front.front import ServedShares, digests
 from headrace_server.process.config import FeedConfig, RunConfig
 
 SOURCE = hs.read_npz("/data/a-*.npz")

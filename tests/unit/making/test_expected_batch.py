@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.expected_batch import Preparing
 from headrace_server.making.partition_run import Blocked, Done, Resting
+from headrace_server.making.segment_maker import Preparing
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states

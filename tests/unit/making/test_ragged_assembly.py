@@ -12,7 +12,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.layout import ALIGNMENT, aligned_bytes, array_at, strings_at
 from headrace_proto.schema import OFFSETS, Field
-from headrace_server.making.ragged_assembly import RaggedAssembly, ragged_schema
+from headrace_server.making.assemble import RaggedAssembly, ragged_schema
 from headrace_server.reading.columns import Ragged
 
 from .test_assemble import DIRT, batches, chunk_of

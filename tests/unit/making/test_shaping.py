@@ -6,9 +6,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.core.bucket import Buckets
+from headrace_server.core.bucket import Buckets, PlainBatches
 from headrace_server.core.class_queues import ClassQueues
-from headrace_server.core.plain_batches import PlainBatches
 from headrace_server.making.shaping import Shaping, with_facts
 from headrace_server.pipeline.declaration import Shape
 from headrace_server.reading.chunk import Chunk, Origin

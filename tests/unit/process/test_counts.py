@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.process.counts import added
+from headrace_server.process.statuses import added
 
 
 def test_numbers_lists_and_dicts_are_added_by_name():

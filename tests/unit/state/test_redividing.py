@@ -10,7 +10,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.state.left_out_file import left_out_rows, write_left_out
-from headrace_server.state.redividing import redivide
+from headrace_server.state.snapshots import redivide
 
 _PARTITIONS = 7
 

@@ -13,8 +13,8 @@ from headrace_proto.layout import Slot
 from headrace_server.core.dispatch_effects import Batch
 from headrace_server.making.partition_run import InSlab
 from headrace_server.making.slab import Slab
-from headrace_server.worker.announcing import Announcer
 from headrace_server.worker.desk import Desk
+from headrace_server.worker.partitions import Announcer
 from tests.footprint import entries
 
 PAGE = 4096

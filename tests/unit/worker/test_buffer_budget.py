@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.state_buffers import MOST, MOST_BYTES, file_bytes, mapped
-from headrace_server.worker import buffer_budget
-from headrace_server.worker.buffer_budget import BufferBudget
+from headrace_server.worker import reception as buffer_budget
+from headrace_server.worker.reception import BufferBudget
 from headrace_server.worker.sessions import Session, SessionTable
 
 EACH = 4096

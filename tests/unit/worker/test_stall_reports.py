@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace_server.worker.desk import Desk
-from headrace_server.worker.stall_reports import StallReports
+from headrace_server.worker.partitions import StallReports
 
 NAME = ("f", 0)
 STARVED = ("f", Desk.on_starved, 0)
@@ -30,7 +30,7 @@ class OneRun:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock: its only element."""
     clock = [0.0]
-    monkeypatch.setattr("headrace_server.worker.stall_reports.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("headrace_server.worker.partitions.time.monotonic", lambda: clock[0])
     return clock
 
 
