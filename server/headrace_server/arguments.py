@@ -26,7 +26,6 @@ from .pipeline.declaration import Declaration
 from .process.child import Pipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import RunSettings
-from .supervisor.local_servers import refuse_taken
 from .watch.answers import is_here
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -115,7 +114,6 @@ def start_config(settings: RunSettings, feeds: Iterable[FeedConfig], **more: Any
     """Check addresses; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)
-    refuse_taken([("bind", one) for one in binds])
     return RunConfig(
         feeds=tuple(feeds),
         directory="",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import os
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
+from headrace_proto.clock import Deadline
 from headrace_proto.interrupts import interrupts_held
 
 from .arguments import (
@@ -29,7 +31,6 @@ from .process.rundir import RunDirectory
 from .process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from .process.statuses import SeenServer
 from .state.durable import Durable
-from .supervisor.local_servers import LocalServer, refuse_taken
 from .supervisor.supervisor import Supervisor
 from .watch.http import HttpOptions, HttpService
 from .watch.http_client import HttpClient, snapshot_of_all
@@ -39,6 +40,11 @@ logger = logging.getLogger("headrace.server")
 
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
+
+#: Threads that end servers which nothing referred to: as where a cell of a notebook runs again.
+_ENDING: list[threading.Thread] = []
+#: Maximum wait of a start for each of them.
+_END_S = 10.0
 
 _SECONDS = Option("", "seconds", most=math.inf)
 _FLAG = Option("", "flag")
@@ -85,14 +91,9 @@ class Server:
             undo.pop_all()
         if self._http is not None:
             self._http.watch(self._supervisor)
-        takes = *self.addresses, self.http_address or "", "" if durable is None else durable.path
-        supervisor = self._supervisor
-        self._living = LocalServer(
-            self,
-            filter(None, map(str, takes)),
-            end=functools.partial(_end, supervisor, self._http, durable),
-            failed=lambda: supervisor.failure is not None,
-        )
+        parts = self._supervisor, self._http, durable
+        self._finalizer = weakref.finalize(self, _end_forgotten, self.address, os.getpid(), *parts)
+        self._finalizer.atexit = False  # then its processes are killed, which takes no time
 
     def __repr__(self) -> str:
         """Return its first address, its state, and its feeds with theirs."""
@@ -248,7 +249,7 @@ class Server:
         the next one, up to their ``timeout``.
         """
         _end(self._supervisor, self._http, self._durable)
-        self._living.left()
+        self._finalizer.detach()
 
     def __enter__(self) -> Server:
         return self
@@ -281,6 +282,9 @@ def run(settings: RunSettings) -> Server:
 def start(settings: RunSettings) -> Server:
     """Start a server."""
     refuse_in_worker("hs.run")
+    for thread in list(_ENDING):  # it may have the address or the directory that is wanted
+        Deadline(_END_S).join(thread)
+    _ENDING[:] = [thread for thread in _ENDING if thread.is_alive()]
     require("google_crc32c", "server", "a server")  # before its workers miss it
     count = settings.partitions or settings.workers
     share = share_in(settings.share, settings.partitions)
@@ -292,15 +296,12 @@ def start(settings: RunSettings) -> Server:
     )
     check_cache(settings.remote_cache)
     watched = HttpOptions.of(settings.http, settings.http_token_file, share, settings.peers)
-    if settings.http is not None:
-        refuse_taken([("http", settings.http)])
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
         return Server(config, settings, http=watched)
-    refuse_taken([("state_dir", os.path.abspath(settings.state_dir))])
     durable = Durable(
         settings.state_dir,
         settings.durability or "power",
@@ -340,6 +341,19 @@ def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | No
     supervisor.stop()
     if durable is not None:
         durable.close()
+
+
+def _end_forgotten(address: str, pid: int, *parts: Any) -> None:
+    """End a server that nothing refers to, in a thread: this one may hold its lock."""
+    if os.getpid() == pid:
+        logger.warning(
+            "the server at %s is stopped: nothing refers to it any more.  Keep what hs.run "
+            "returns, or close() it",
+            address,
+        )
+        thread = threading.Thread(target=_end, args=parts, name="headrace-end")
+        _ENDING.append(thread)
+        thread.start()
 
 
 def _within_memory(config: RunConfig, directory: str) -> RunConfig:

