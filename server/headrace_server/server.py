@@ -282,7 +282,7 @@ def run(settings: RunSettings) -> Server:
 def start(settings: RunSettings) -> Server:
     """Start a server."""
     refuse_in_worker("hs.run")
-    for thread in list(_ENDING):  # it may have the address or the directory that is wanted
+    for thread in _ENDING:  # it may have the address or the directory that is wanted
         Deadline(_END_S).join(thread)
     _ENDING[:] = [thread for thread in _ENDING if thread.is_alive()]
     require("google_crc32c", "server", "a server")  # before its workers miss it

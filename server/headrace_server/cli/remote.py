@@ -270,18 +270,14 @@ def inspect(options: Namespace) -> int:
         asker.status()  # which refuses the answers of strangers
     answers = [asker.get(path) for asker in servers]
     answer = dict(answers[0])
-    for part in ("found", "unheard"):
-        answer[part] = [one for each in answers for one in each[part]]
+    answer["found"] = [one for each in answers for one in each["found"]]
     print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
     return exits.WELL if answer["found"] else exits.FAILED
 
 
 def _lines(answer: Any) -> list[str]:
     found = [_example(answer, example) for example in answer["found"]]
-    if answer["unheard"]:
-        listed = ", ".join(map(str, answer["unheard"]))
-        found.append(f"partitions {listed} have not answered: their workers are busy, or dead")
-    elif not found:
+    if not found:
         found.append(
             f"{one_line(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not "
             "been read yet, has ended, or is no key of this feed"

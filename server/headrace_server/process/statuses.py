@@ -417,7 +417,6 @@ class OwnersAnswer(TypedDict, total=False):
 
     users: Annotated[list[str], _distinct]
     found: Annotated[list[Any], lambda values: _all(values)[:MOST_FOUND]]
-    unheard: Annotated[list[int], _distinct]
 
 
 @cache

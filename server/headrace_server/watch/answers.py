@@ -192,8 +192,8 @@ class Answers:
         if feed not in keyed:
             raise _Wrong(f"feed {feed!r} has no segments, and knows no keys")
         answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())
-        found = {name: answer[name] for name in ("found", "unheard")}
-        return _json({"feed": feed, "key": key.decode(errors="backslashreplace"), **found})
+        name = key.decode(errors="backslashreplace")
+        return _json({"feed": feed, "key": name, "found": answer["found"]})
 
     # Changing
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,9 +34,6 @@ from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
 
-#: Time for a worker that runs user code to answer; then its partitions are listed as unheard.
-_PATIENCE_S = 3.0
-
 
 @dataclass(eq=False)
 class FeedRequests:
@@ -49,10 +46,8 @@ class FeedRequests:
     clock: AwakeClock
 
     def __post_init__(self) -> None:
-        self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
-        self.open: set[str] = set()  # feeds with calls or questions
-        #: By request: the desk of a question about a key, and when it is answered without places.
-        self._inspected: dict[int, tuple[Desk, float]] = {}
+        #: By feed: calls that wait until all its partitions are open.
+        self.calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
@@ -209,42 +204,20 @@ class FeedRequests:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
         def seek() -> None:
-            found = self.partitions.seek(desk.name, bytes.fromhex(key))
-            if request in self._inspected:
-                self._answer_inspection(request, found)
+            found = self.partitions.seek(desk.name, bytes.fromhex(key))[:MOST_FOUND]
+            now = self.clock()
+            places = [example_status(desk, example, now) for example in found]
+            self.pipe.report("answer", request=request, found=places)
 
-        self._inspected[request] = desk, self.clock() + _PATIENCE_S
-        if desk.over:
-            self._answer_inspection(request, [])
-        else:
-            self._call(desk, seek)
-
-    def _answer_inspection(
-        self, request: int, found: list[list[Any]], unheard: Iterable[int] = ()
-    ) -> None:
-        desk, _ = self._inspected.pop(request)
-        now = self.clock()
-        self.pipe.report(
-            "answer",
-            request=request,
-            found=[example_status(desk, example, now) for example in found[:MOST_FOUND]],
-            unheard=[*unheard],
-        )
+        self._call(desk, seek)
 
     # Partitions
 
     def _call(self, desk: Desk, call: Callable[[], object]) -> None:
-        self._calls[desk.name].append(call)
-        self.open.add(desk.name)
+        self.calls[desk.name].append(call)
 
     def act(self, desk: Desk) -> None:
-        """Call the partitions of a feed once all are open; answer questions about keys."""
-        if desk.name in self._calls and desk.opened:
-            for call in self._calls.pop(desk.name):
+        """Call the partitions of a feed once all are open."""
+        if desk.opened:
+            for call in self.calls.pop(desk.name, ()):
                 self.do(call)
-        pending = [(n, until) for n, (of, until) in self._inspected.items() if of is desk]
-        for request, until in pending:
-            if until <= self.clock():
-                self._answer_inspection(request, [], desk.partitions)
-        if not pending and desk.name not in self._calls:
-            self.open.discard(desk.name)

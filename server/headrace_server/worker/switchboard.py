@@ -233,7 +233,7 @@ class Switchboard:
                         call(desk.name, effect)
                     else:
                         deferred.append((call, (desk.name, effect)))
-            if desk.name in self._requests.open:
+            if desk.name in self._requests.calls:
                 self._requests.act(desk)
             if desk.reports:
                 self._report_on(desk)

@@ -17,10 +17,10 @@ __all__ = ["served"]
 PLACE = {"partition": 3, "epoch": 0, "segment": 2, "segments": 7}
 
 
-def inspected(served: Served, *words: str, found: Any = (), unheard: Any = ()) -> int:
+def inspected(served: Served, *words: str, found: Any = ()) -> int:
     pipeline = {"source": "npz", "stages": [], "shape": "sequences", "partitions": 1}
     served.feeds = {"speech": feed(pipeline=pipeline), "plain": feed()}
-    served.answer = {"found": list(found), "unheard": list(unheard)}
+    served.answer = {"found": list(found)}
     return main(["inspect", *words, "--http", served.address])
 
 
@@ -53,13 +53,6 @@ def test_a_key_that_is_nowhere_makes_the_exit_code_1(
 ):
     assert inspected(served, "utt-7") == 1
     assert "utt-7 is not on its way in feed 'speech'" in capsys.readouterr().out
-
-
-def test_partitions_that_have_not_answered_are_named(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    assert inspected(served, "utt-7", unheard=[1, 3]) == 1
-    assert capsys.readouterr().out.startswith("partitions 1, 3 have not answered")
 
 
 def test_a_key_may_be_any_bytes(served: Served, capsys: pytest.CaptureFixture[str]):

@@ -102,8 +102,8 @@ def test_refusals_of_front_and_owners_are_added_and_a_trainer_counts_once():
 def test_users_are_named_once_and_examples_are_found_at_any_owner():
     users = [{"users": ["trainer 2", "trainer 1"]}, {"users": ["trainer 2"]}]
     assert joined(OwnersAnswer, users) == {"users": ["trainer 1", "trainer 2"]}
-    seen = [{"found": [1] * MOST_FOUND, "unheard": [4]}, {"found": [2], "unheard": [1]}]
-    assert joined(OwnersAnswer, seen) == {"found": [1] * MOST_FOUND, "unheard": [1, 4]}
+    seen = [{"found": [1] * MOST_FOUND}, {"found": [2]}]
+    assert joined(OwnersAnswer, seen) == {"found": [1] * MOST_FOUND}
     assert joined(OwnersAnswer, [{}, {}]) == {}
 
 

@@ -21,7 +21,7 @@ class Watched:
         self.share = [0, 1]
         self.disk: dict[str, Any] | None = None
         self.asked: list[dict[str, Any]] = []
-        self.answer: dict[str, Any] = {"found": [], "unheard": []}
+        self.answer: dict[str, Any] = {"found": []}
 
     def look(self, timeout_s: float) -> dict[str, Any]:
         self.looks += 1

@@ -211,23 +211,3 @@ def test_without_a_state_directory_there_is_no_snapshot():
     owner.say(Snapshot(7, 4))
     ((call, answer),) = owner.outbox.made
     assert call == "snapshotted" and "feed 'f' has no state directory" in answer.text
-
-
-def test_partitions_that_do_not_answer_about_a_key_in_time_are_listed(owner: Owner):
-    owner.partitions.found = [[1, 0, 1, 4, "ready", -1]]
-    owner.requests.inspect(owner.desk, 8, b"key".hex())
-    owner.act()
-    ((*_, told),) = owner.pipe.made
-    assert [one["partition"] for one in told["found"]] == [1] and told["unheard"] == []
-    late: list[Any] = []
-    owner.requests.do = late.append
-    owner.requests.inspect(owner.desk, 9, b"key".hex())
-    owner.act()
-    owner.now = 3.0
-    owner.act()
-    assert owner.pipe.made[1:] == [
-        ("report", "answer", {"request": 9, "found": [], "unheard": [0, 1]})
-    ]
-    late[0]()
-    owner.act()
-    assert len(owner.pipe.made) == 2
