@@ -25,12 +25,11 @@ from headrace_proto.errors import (
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
 from ..core.dispatch_effects import JoinRefused
-from ..core.rewinding import PresentTrainer
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
 from .desk import Desk, Usage
 from .outbox import Outbox
-from .resuming import Later, wanted_by
+from .resuming import Later, PresentTrainer, wanted_by
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")

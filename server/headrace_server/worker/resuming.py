@@ -1,16 +1,30 @@
 """Trainers that bring a snapshot's token, and trainers from before a rewind of the feed.
 
-    Hello ─► admit() ─► the trainer is let in
-                      ─► Later(why)           asked again with its next Hello
-                      ─► FeedRewound, FeedInUse, ServerError
+    Hello(resume=S) ─► is the feed at S, untouched?           join
+                       is another trainer alive that resumed
+                       from S since it was taken back?        join: it is one group
+                       may such a trainer be alive?           Later: asked again, until that one is
+                                                              alive, or is given up
+                       S is the beginning, others use it?     FeedInUse
+                       else                                   the supervisor takes the feed back to
+                                                              S: it replaces all workers; Later
 
-The supervisor takes a feed back: it replaces all workers.  Reports to it wait in ``reports``.  An
-owner judges no token before the supervisor has sent it the reports of the other owners of the feed.
+The beginning of a feed is like a snapshot: ``connect(restart=True)`` takes the feed back to it, but
+never while trainers use the feed that did not ask for it.  A trainer that has worked under a start
+unknown to this state proves that an earlier state was restored: its work is undone.
+
+So a group of trainers that all restart with the token of one checkpoint takes the feed back once.
+A trainer that dies alone and comes back finds the others at work and joins them.  A trainer of the
+same process does not count as another: a notebook that begins again does so on purpose.
+
+Reports to the supervisor wait in ``reports``.  An owner judges no token before the supervisor has
+sent it the reports of the other owners of the feed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.errors import (
@@ -21,7 +35,9 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Hello
 
-from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, PresentTrainer, Rewinding, in_use
+from ..core.bounded_map import BoundedMap
+from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
+from ..core.trainers import LATE_S, MAX_WAITING
 from ..process.config import FeedConfig
 
 PUT_BACK = (
@@ -44,8 +60,22 @@ def wanted_by(hello: Hello) -> str:
     return BEGINNING if hello.restart else hello.resume
 
 
-class Resuming(Rewinding):
-    """The judge of one feed's greetings, with the answers to trainers and the supervisor."""
+@dataclass(frozen=True, slots=True)
+class PresentTrainer:
+    """A trainer that counts as present."""
+
+    process: bytes
+    resumed: str  # the snapshot of its token, or BEGINNING; "": without a token
+    seen: float
+    uses: bool = True  # whether it has not acknowledged the end of the feed
+
+
+class Resuming:
+    """The judge of one feed's greetings, for the life of an owner.
+
+    ``snapshot`` is the one that the feed was taken back to last, ``untouched`` whether this life
+    began with it.
+    """
 
     def __init__(
         self,
@@ -55,10 +85,17 @@ class Resuming(Rewinding):
         alone: bool = True,
         reports: Reports | None = None,
     ) -> None:
-        """``alone``: no other owner has partitions of this feed; ``reports``: where they gather."""
-        untouched = feed.untouched or not durable
-        known = starts if durable else ()
-        super().__init__(feed.generation, feed.snapshot, untouched, known)
+        """``starts``: the last starts of the server, this one at the end.
+
+        ``alone``: no other owner has partitions of this feed; ``reports``: where they gather.
+        """
+        self.generation = feed.generation
+        self.snapshot = feed.snapshot or BEGINNING
+        self.untouched = feed.untouched or not durable
+        self._starts = frozenset(starts if durable else ())
+        self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
+        #: By nonce: time of its first request.
+        self._asked: BoundedMap[bytes, float] = BoundedMap(MAX_WAITING)
         self._feed = feed.name
         self._alone = self._knows_others = alone
         self._reported: set[str] = set()
@@ -114,11 +151,12 @@ class Resuming(Rewinding):
 
     def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
         """Admit a trainer without a session, or raise the reason against it."""
-        if self.of_another_generation(hello.generation):
+        if hello.generation not in (-1, self.generation):  # -1: it comes for the first time
             raise self.rewound()
         tokens = (*hello.held, *(place.token for place in hello.batches))
-        start = self.unknown_start([hello.term, *(token >> 32 for token in tokens)])
-        if start is not None:
+        worked = [hello.term, *(token >> 32 for token in tokens)]
+        start = next((n for n in worked if n >= self._first and n not in self._starts), None)
+        if self._starts and start is not None:
             raise FeedRewound(
                 f"the state of feed {self._feed!r} does not know start {start} of the server, "
                 f"under which this trainer has worked: {PUT_BACK}"
@@ -135,29 +173,37 @@ class Resuming(Rewinding):
             raise Later("the workers are opening the feed's source")
         if wanted in self._refused:
             raise self._refused.pop(wanted)
-        self._follow(self.judge(hello.nonce, hello.process, wanted, members, now), wanted)
+        if wanted != self.snapshot or not self.untouched:
+            self._join(hello, wanted, members, now)
 
-    def _follow(self, judgement: Judgement, wanted: str) -> None:
-        """Raise the error that a judgement means for the trainer; without one the trainer joins."""
-        if judgement is Judgement.REFUSE:
-            raise in_use(self._feed, "other trainers use it")
-        if judgement is Judgement.WAIT and wanted == BEGINNING:
+    def _join(
+        self, hello: Hello, wanted: str, members: Iterable[PresentTrainer], now: float
+    ) -> None:
+        """Let a trainer join the others of its snapshot, or raise the reason against it."""
+        asked = self._asked.first(hello.nonce, now) + LATE_S
+        others = [m for m in members if m.process != hello.process]
+        group = [m for m in others if m.resumed == wanted == self.snapshot]
+        if any(m.seen > asked for m in group):
+            return
+        users = [m for m in others if m.uses]
+        if wanted == BEGINNING and (group or users):
+            if not group and any(m.seen > asked for m in users):
+                raise in_use(self._feed, "other trainers use it")
             raise Later(
                 "other trainers may use the feed: it starts from its beginning once they are known "
                 "to be gone"
             )
-        if judgement is Judgement.WAIT:
+        if group:
             raise Later(
                 "another trainer of the same snapshot may be at work: this one joins it once it "
                 "reconnects, and otherwise the feed is taken back"
             )
-        if judgement is Judgement.TAKE_BACK:
-            if self._asked_for != wanted:
-                self._asked_for = wanted
-                self.reports.append(("take_back", {"snapshot": wanted}))
-            if wanted == BEGINNING:
-                raise Later("the feed is being started from its beginning")
-            raise Later(f"the feed is being taken back to snapshot {wanted}")
+        if self._asked_for != wanted:
+            self._asked_for = wanted
+            self.reports.append(("take_back", {"snapshot": wanted}))
+        if wanted == BEGINNING:
+            raise Later("the feed is being started from its beginning")
+        raise Later(f"the feed is being taken back to snapshot {wanted}")
 
     def refuse(self, snapshot: str, code: str, text: str) -> None:
         """Note that the supervisor can not take the feed back."""

@@ -9,9 +9,9 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED, PresentTrainer
+from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED
 from headrace_server.process.config import FeedConfig
-from headrace_server.worker.resuming import Later, Resuming
+from headrace_server.worker.resuming import Later, PresentTrainer, Resuming
 
 S = "20260102T030405Z-0123456789ab"
 
