@@ -90,7 +90,7 @@ class Server:
             )
             undo.pop_all()
         if self._http is not None:
-            self._http.watch(self._supervisor)
+            self._http.watch.begin(self._supervisor)
         parts = self._supervisor, self._http, durable
         self._finalizer = weakref.finalize(self, _end_forgotten, self.address, os.getpid(), *parts)
         self._finalizer.atexit = False  # then its processes are killed, which takes no time
@@ -160,7 +160,8 @@ class Server:
         seen: SeenServer = self._supervisor.look()
         if every and seen["share"][1] > 1:
             index, servers = seen["share"]
-            seen = (self._http or Watch((index, servers))).every()
+            watch = Watch((index, servers)) if self._http is None else self._http.watch
+            seen = watch.every()
         return cast(dict[str, dict[str, Any]], seen["feeds"])
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:

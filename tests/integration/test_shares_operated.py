@@ -65,7 +65,7 @@ def test_any_server_shows_all_and_the_one_that_is_away(
             assert main(["status", "--all", "--http", away]) == 0
             assert "0/2" in capsys.readouterr().out
             with urllib.request.urlopen(f"{away}/metrics?all=1") as answer:
-                assert 'headrace_share_up{share="0/2"} 1' in answer.read().decode()
+                assert 'headrace_share_up{feed="default",share="0/2"} 1' in answer.read().decode()
         servers[1].close()
         code, text = status(servers[0])
         assert code == 1 and f"Share 1/2 at {away} is away: no server answers at {away}" in text

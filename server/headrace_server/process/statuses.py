@@ -245,13 +245,18 @@ class VerdictStatus(TypedDict):
 
 
 class ShareStatus(TypedDict):
-    """A feed at one of its servers."""
+    """A feed at one of its servers.
+
+    share_up: 1 for each server of a feed that answers, 0 for one that is away.
+    share_rows_made_total: Rows made, by the server's share.
+    share_rows_committed_total: Rows committed, likewise.
+    """
 
     share: str
     url: str  # of HTTP, where it was asked by that
     state: str
-    made: int  # rows
-    rows: int
+    made: Annotated[int, "share_rows_made_total"]
+    rows: Annotated[int, "share_rows_committed_total"]
     ready: int
     rates: Rates
     verdict: VerdictStatus
@@ -283,8 +288,6 @@ class FeedStatus(PartitionCounts):
     batches_made_total: Batches that workers have made.
     rows_made_total: Rows in them; of a feed of segments, segments.
     bytes_made_total: Bytes of them in shared memory.
-    share_rows_made_total[share]: Rows made, by the server's share.
-    share_rows_committed_total[share]: Rows committed, likewise.
     batches_committed_total: Batches that trainers are done with.
     rows_committed_total: Rows in them.
     batches_sent_total[way]: Batches that were sent to trainers: through shared memory (shm) or by
@@ -400,7 +403,6 @@ class ServerStatus(SeenServer):
 
     info[version]: 1; the release that runs.
     up: 1 while front and workers answer, else 0.
-    share_up[share]: 1 for each server of a feed that answers, 0 for one that is away.
     draining: 1 once nothing more is handed out.
     refused_total[reason]: Connections and messages that were refused: garbage, wrong keys, over a
       limit.

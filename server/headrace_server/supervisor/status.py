@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_proto import __version__
 
 from ..process.config import FeedConfig, RunConfig
-from ..process.statuses import DiskStatus, EventStatus, PipelineStatus, SeenServer, joined
+from ..process.statuses import DiskStatus, PipelineStatus, SeenServer, joined
 from .liveness import Post
 
 #: A start writes some small files, and the snapshot of a feed; with less room than this it fails.
@@ -27,16 +27,11 @@ _LEAST_BYTES = 1024**2
 
 
 def overview(
-    config: RunConfig,
-    answers: Sequence[Mapping[str, Any]],
-    posts: Sequence[Post],
-    disk: DiskStatus | None = None,
-    draining: bool = False,
-    events: Iterable[EventStatus] = (),
+    config: RunConfig, answers: Sequence[Mapping[str, Any]], posts: Sequence[Post], **more: Any
 ) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 
-    ``answers`` are those of the front and of all owners.
+    ``answers`` are those of the front and of all owners; ``more`` are further fields.
     """
     known = {
         "version": __version__,
@@ -54,9 +49,7 @@ def overview(
             for post in posts
         ],
         "share": list(config.share),
-        "draining": draining,
-        "disk": disk,
-        "events": list(events),
+        **more,
     }
     return joined(SeenServer, [*answers, known])
 

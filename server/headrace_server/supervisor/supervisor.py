@@ -271,10 +271,10 @@ class Supervisor:
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
         answers = self._stats(timeout_s)
-        disk = disk_of(self._config.state_directory)
+        more = {"disk": disk_of(self._config.state_directory), "draining": self.draining}
         with self._lock:
-            posts, events = self._crew.posts, self._feeds.events
-            return overview(self._config, answers, posts, disk, self.draining, events)
+            events = [*self._feeds.events]
+            return overview(self._config, answers, self._crew.posts, events=events, **more)
 
     def access(self) -> dict[str, Any]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""

@@ -29,7 +29,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -37,33 +36,20 @@ from urllib.parse import parse_qs, urlsplit
 from headrace_proto.errors import HeadraceError, UnknownFeed
 from headrace_proto.token import SNAPSHOT
 
-from ..files.extras import require
 from ..process.statuses import ServerStatus
 from .http_client import HEADER
+from .metrics import CONTENT_TYPE, exposition
 from .verdict import store_faults
 from .watch import Watch
 
 _LONGEST_KEY = 4096
-_MOST_FIELDS = 20
+_FIELDS = 20
 #: Maximum time for a snapshot, which waits for stores and disks.
 _SNAPSHOT_S = 600.0
-_PLAIN = "text/plain; charset=utf-8"
-_JSON = "application/json"
+
+_POST = ("/drain", "/snapshot", "/end", "/restart")
 
 _Query = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """One request; names of headers are in lower case."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    peer: str  # its address
-
-
-_TOKEN_NEEDED = b"the token is needed: give the file that the server has to --http-token-file\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +58,7 @@ class Response:
 
     status: int
     body: bytes
-    kind: str = _PLAIN
+    kind: str = "text/plain; charset=utf-8"
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,64 +70,45 @@ class Answers:
         self._local = local  # whether the port is bound to this machine only
         self._token = token
         self._get: dict[str, Callable[[_Query], Response]] = {
-            "/": self._page,
-            "/metrics": self._metrics,
+            "/": lambda _: Response(200, PAGE, "text/html; charset=utf-8", _POLICY),
+            "/metrics": lambda query: Response(200, exposition(self._seen(query)), CONTENT_TYPE),
             "/livez": self._lives,
             "/healthz": self._health,
             "/readyz": self._ready,
             "/status.json": lambda query: _json(self._seen(query)),
             "/inspect": self._inspect,
         }
-        self._post: dict[str, Callable[[_Query], Response]] = {
-            "/drain": self._drain,
-            "/snapshot": self._snapshot,
-            "/end": self._end,
-            "/restart": self._restart,
-        }
 
-    def answer(self, request: HttpRequest) -> Response:
-        """Return the response to any request, also to a bad one."""
+    def answer(self, method: str, target: str, headers: Mapping[str, str], peer: str) -> Response:
+        """Return the response to any request, also to a bad one; names of headers in lower case."""
+        here = _names_here(headers.get("host", ""))
+        if self._local and headers.get("host") and not here:
+            return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
+        if method not in ("GET", "HEAD", "POST"):
+            return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
         try:
-            return self._answer(request)
-        except (_Wrong, UnknownFeed) as error:
+            parts = urlsplit(target if target.startswith("/") else "[")
+            # A key has any bytes.
+            fields = parse_qs(parts.query, True, errors="surrogateescape", max_num_fields=_FIELDS)
+        except ValueError:
+            return _text(400, "the target of the request is no path, or has too many fields")
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return _text(400, f"{method} {parts.path:.80} takes no body: send none")
+        path, query = parts.path, {name: values[-1] for name, values in fields.items()}
+        paths = _POST if method == "POST" else self._get
+        if path not in paths:
+            status = 405 if path in self._get else 404
+            return _text(status, f"there are {' '.join(paths)}, by {method}")
+        try:
+            if method == "POST":
+                return self._refusal(headers, here and is_here(peer)) or self._change(path, query)
+            return self._get[path](query)
+        except UnknownFeed as error:
             return _text(400, str(error))
         except HeadraceError as error:
             return _text(503, str(error))
 
-    def _answer(self, request: HttpRequest) -> Response:
-        if self._local and request.headers.get("host") and not _names_here(request):
-            return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
-        try:
-            parts = urlsplit(request.target if request.target.startswith("/") else "[")
-        except ValueError:
-            raise _Wrong("the target of the request is no path") from None
-        changes = request.method == "POST"
-        if not changes and request.method not in ("GET", "HEAD"):
-            return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
-        if (
-            request.headers.get("content-length", "0") != "0"
-            or "transfer-encoding" in request.headers
-        ):
-            raise _Wrong(f"{request.method} {parts.path:.80} takes no body: send none")
-        method = (self._post if changes else self._get).get(parts.path)
-        if method is None and changes:
-            status = 405 if parts.path in self._get else 404
-            return _text(status, f"to be posted to are {' '.join(self._post)}")
-        if method is None:
-            return _text(404, f"there are {' '.join(self._get)}")
-        return (changes and self._refusal(request)) or method(_query(parts.query))
-
     # Reading
-
-    def _page(self, query: _Query) -> Response:
-        policy = {"Content-Security-Policy": PAGE_POLICY}
-        return Response(200, page(), "text/html; charset=utf-8", policy)
-
-    def _metrics(self, query: _Query) -> Response:
-        require("prometheus_client", "server", "/metrics")
-        from .metrics import CONTENT_TYPE, exposition
-
-        return Response(200, exposition(self._seen(query)), CONTENT_TYPE)
 
     def _seen(self, query: _Query) -> ServerStatus:
         """Return the status of this server, or of all servers of its feeds."""
@@ -159,10 +126,8 @@ class Answers:
 
     def _ready(self, query: _Query) -> Response:
         status = self._watch.status()
-        if status["state"] in ("starting", "failed"):
-            return _text(503, status["why"])
-        if status["draining"]:
-            return _text(503, "the server is draining")
+        if status["state"] in ("starting", "failed", "draining"):
+            return _text(503, status["why"] or "the server is draining")
         feeds = status["feeds"]
         wanted = query.get("feed")
         if wanted is not None and wanted not in feeds:
@@ -176,66 +141,52 @@ class Answers:
     def _inspect(self, query: _Query) -> Response:
         key = query.get("key", "").encode(errors="surrogateescape")
         if not key or len(key) > _LONGEST_KEY:
-            raise _Wrong(f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
+            return _text(400, f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
         status = self._watch.status()
-        feeds, feed = status["feeds"], query.get("feed")
-        if not feeds:  # it is starting, or has failed
+        if not status["feeds"]:  # it is starting, or has failed
             return _text(503, status["why"])
-        keyed = [n for n, feed in feeds.items() if feed["pipeline"]["shape"] == "sequences"]
-        if feed is None and len(keyed) == 1:
-            feed = keyed[0]
-        listed = ", ".join(keyed) or "none"
-        if feed is None:
-            raise _Wrong(f"feed= is needed (--feed of a command), one of segments: {listed}")
-        if feed not in feeds:
-            raise _Wrong(f"feed={feed!r:.120} is none of the feeds of segments: {listed}")
+        shapes = {name: feed["pipeline"]["shape"] for name, feed in status["feeds"].items()}
+        keyed = [name for name, shape in shapes.items() if shape == "sequences"]
+        feed = query.get("feed", keyed[0] if len(keyed) == 1 else None)
         if feed not in keyed:
-            raise _Wrong(f"feed {feed!r} has no segments, and knows no keys")
+            fault = "feed= is needed: one" if feed is None else f"feed={feed!r:.120} is none"
+            return _text(400, f"{fault} of the feeds of segments: {', '.join(keyed) or 'none'}")
         answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())
         name = key.decode(errors="backslashreplace")
         return _json({"feed": feed, "key": name, "found": answer["found"]})
 
     # Changing
 
-    def _refusal(self, request: HttpRequest) -> Response | None:
-        """Return why this peer may not change anything; None where it may."""
-        headers = request.headers
+    def _refusal(self, headers: Mapping[str, str], here: bool) -> Response | None:
+        """Return why a peer, which is here or elsewhere, may not change anything."""
         if self._token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            wanted = self._token.encode()
-            if scheme.lower() != "bearer" or not hmac.compare_digest(
-                given.strip().encode(errors="replace"), wanted
-            ):
-                return Response(401, _TOKEN_NEEDED, headers={"WWW-Authenticate": "Bearer"})
-            return None
-        if not is_here(request.peer) or not _names_here(request):
+            same = hmac.compare_digest(given.strip().encode(errors="replace"), self._token.encode())
+            if scheme.lower() == "bearer" and same:
+                return None
+            needed = (
+                b"the token is needed: give the file that the server has to --http-token-file\n"
+            )
+            return Response(401, needed, headers={"WWW-Authenticate": "Bearer"})
+        if not here:
             return _text(403, "only from this machine, for the server has no token file")
-        if HEADER not in headers:
-            return _text(403, f"a header {HEADER}: 1 is needed")
-        return None
+        return None if HEADER in headers else _text(403, f"a header {HEADER}: 1 is needed")
 
-    def _snapshot(self, query: _Query) -> Response:
-        name, whole = query.get("name", ""), query.get("whole") == "1"
-        if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
-            raise _Wrong("name is the name of a snapshot, which every server of a feed gets")
-        return _json(self._watch.server.snapshot(query.get("feed"), _SNAPSHOT_S, name, whole))
-
-    def _end(self, query: _Query) -> Response:
-        self._watch.server.end(query.get("feed"), query.get("cancel") == "1")
-        return _json({"ended": query.get("feed")})
-
-    def _restart(self, query: _Query) -> Response:
-        self._watch.server.restart(query.get("feed"), query.get("force") == "1")
-        self._watch.forget_look()
-        return _json({"restarted": query.get("feed")})
-
-    def _drain(self, query: _Query) -> Response:
-        self._watch.server.begin_drain()
-        return _json({"draining": True})
-
-
-class _Wrong(ValueError):
-    """A request that makes no sense."""
+    def _change(self, path: str, query: _Query) -> Response:
+        server, feed, done = self._watch.server, query.get("feed"), {"done": path}
+        if path == "/snapshot":
+            name, whole = query.get("name", ""), query.get("whole") == "1"
+            if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
+                return _text(400, "name is the name of a snapshot, which all servers of a feed get")
+            done = server.snapshot(feed, _SNAPSHOT_S, name, whole)
+        elif path == "/end":
+            server.end(feed, query.get("cancel") == "1")
+        elif path == "/restart":
+            server.restart(feed, query.get("force") == "1")
+        else:
+            server.begin_drain()
+        self._watch.status.forget()
+        return _json(done)
 
 
 def _text(status: int, text: str) -> Response:
@@ -243,18 +194,7 @@ def _text(status: int, text: str) -> Response:
 
 
 def _json(value: Any) -> Response:
-    return Response(200, json.dumps(value).encode(), _JSON)
-
-
-def _query(text: str) -> _Query:
-    """Return the last value of each field, in which any bytes can come back (a key has any)."""
-    try:
-        found = parse_qs(
-            text, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS
-        )
-    except ValueError:
-        raise _Wrong("the request has too many fields") from None
-    return {name: values[-1] for name, values in found.items()}
+    return Response(200, json.dumps(value).encode(), "application/json")
 
 
 def is_here(host: str) -> bool:
@@ -265,25 +205,18 @@ def is_here(host: str) -> bool:
     return host == "localhost"
 
 
-def _names_here(request: HttpRequest) -> bool:
-    """Return whether a request is meant for this machine, by a name that always means it."""
-    host = request.headers.get("host", "").lower()
+def _names_here(host: str) -> bool:
+    """Return whether the host of a request is this machine, by a name that always means it."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_here(name)
+    return is_here(name.lower())
 
 
-_FILE = Path(__file__).with_name("page.html")
-
-
-@cache
-def page() -> bytes:
-    """Return the file."""
-    return _FILE.read_bytes()
+PAGE = Path(__file__).with_name("page.html").read_bytes()
 
 
 def _hashes(tag: str) -> str:
     """Return the hashes, as in the policy, of the contents of all elements of a kind."""
-    found = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), page(), re.DOTALL)
+    found = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), PAGE, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(text).digest()).decode() for text in found)
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
@@ -293,3 +226,4 @@ PAGE_POLICY = (
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
+_POLICY = {"Content-Security-Policy": PAGE_POLICY}

@@ -13,14 +13,15 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import os
+import re
 import socket
 import socketserver
 import threading
 import time
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from headrace_proto import __version__
 from headrace_proto.address import ranged
@@ -29,13 +30,9 @@ from headrace_proto.keys import fault_of_mode
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import usable
-from ..process.statuses import ServerStatus
-from .answers import Answers, HttpRequest, Response, is_here
+from .answers import Answers, Response, is_here
 from .http_client import HttpClient
 from .watch import Watch
-
-if TYPE_CHECKING:
-    from ..supervisor.supervisor import Supervisor
 
 logger = logging.getLogger("headrace.http")
 
@@ -51,7 +48,6 @@ _PATIENCE_S = 0.05
 #: Interval at which slow peers are looked for.
 _LOOK_S = 0.1
 _CLOSE_S = 15.0
-_SHORTEST_TOKEN = 16
 _HEADERS = {
     "Connection": "close",
     "Cache-Control": "no-store",
@@ -61,71 +57,55 @@ _HEADERS = {
 }
 
 
-class HttpService:
-    """Serves one port.  It answers from the start, and watches a server once that has started."""
+class HttpService(socketserver.ThreadingTCPServer):
+    """Serves one port.  It answers from the start, and watches a server once that has started.
 
-    def __init__(self, options: HttpOptions) -> None:
-        host, port, token = options.host, options.port, options.token
-        share, peers = options.share, options.peers
-        self._watch = Watch(share, peers)
-        #: The other servers of the feed.
-        self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
-        try:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            answers = Answers(self._watch, is_here(str(place[0])), token)
-            self._listener = _Listener(family, place, answers)
-        except (OSError, UnicodeError) as error:
-            text = getattr(error, "strerror", None) or str(error)
-            raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
-        bound = self._listener.socket.getsockname()
-        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{host}:{bound[1]}"
-        serve = self._listener.serve_forever
-        self._thread = threading.Thread(
-            target=serve, args=(_LOOK_S,), name="headrace-http", daemon=True
-        )
-        self._thread.start()
-
-    def watch(self, server: Supervisor) -> None:
-        """Watch this server from now on."""
-        self._watch.begin(server)
-
-    def every(self) -> ServerStatus:
-        """Return the status of all servers of the feed.  ServerError where no peers are known."""
-        return self._watch.every()
-
-    def close(self) -> None:
-        """End all connections and threads."""
-        self._listener.shutdown()
-        self._thread.join(_CLOSE_S)
-        self._listener.end()
-        self._watch.end()
-
-
-class _Listener(socketserver.ThreadingTCPServer):
-    """Accepts connections, and gives each a thread while there are some."""
+    Each connection gets a thread while there are some.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, family: socket.AddressFamily, place: Any, answers: Answers) -> None:
-        self.address_family = family
-        self.answers = answers
-        self._turns = threading.BoundedSemaphore(_THREADS)
-        #: Connections whose peer must send or read something, and since when; oldest first.
-        self._slow: dict[socket.socket, float] = {}
-        self._answering: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        super().__init__(place[:2], _Handler)
+    def __init__(self, options: HttpOptions) -> None:
+        host, port, token, share, peers = options
+        self.watch = Watch(share, peers)
+        #: The other servers of the feed.
+        self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
+        #: Connections that have a thread: since when their peer must send or read something, which
+        #: is never where it need not, or where the connection has been ended.
+        self._since: dict[socket.socket, float] = {}
+        self._changed = threading.Condition()
+        try:
+            found: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self.address_family, place = found[0], found[4][:2]
+            self.answers = Answers(self.watch, is_here(place[0]), token)
+            super().__init__(place, _Handler)
+        except (OSError, UnicodeError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
+        bound = self.socket.getsockname()
+        self.address = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(_LOOK_S,), name="headrace-http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        self.shutdown()
+        self._thread.join(_CLOSE_S)
+        with self._changed:
+            for connection in self._since:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+        self.watch.end()
 
     def waits(self, connection: socket.socket, for_peer: bool) -> None:
         """Note whether a connection waits for its peer, or for the server."""
-        with self._lock:
-            self._slow.pop(connection, None)
-            self._answering.add(connection)
-            if for_peer:
-                self._slow[connection] = time.monotonic()
+        with self._changed:
+            self._since[connection] = time.monotonic() if for_peer else math.inf
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
@@ -139,67 +119,40 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def _end_slowest(self, longer_than_s: float) -> None:
         """End the connection that has waited longest for its peer, if it was so long."""
-        with self._lock:
-            slowest, since = next(iter(self._slow.items()), (None, 0.0))
-            if slowest is not None and time.monotonic() - since >= longer_than_s:
-                del self._slow[slowest]
+        with self._changed:
+            slowest = min(self._since, key=self._since.__getitem__, default=None)
+            if slowest is not None and time.monotonic() - self._since[slowest] >= longer_than_s:
+                self._since[slowest] = math.inf
                 with contextlib.suppress(OSError):
                     slowest.shutdown(socket.SHUT_RDWR)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Return whether a thread is free for a new connection; if none is, end the slowest."""
         until = time.monotonic() + _TURN_S
-        while not self._turns.acquire(timeout=_PATIENCE_S):
-            if time.monotonic() > until:
-                return False
-            self._end_slowest(_PATIENCE_S)
-        self.waits(request, for_peer=True)
+        with self._changed:
+            while len(self._since) >= _THREADS:
+                if time.monotonic() > until:
+                    return False
+                self._end_slowest(_PATIENCE_S)
+                self._changed.wait(_PATIENCE_S)
+            self.waits(request, for_peer=True)
         return True
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            had_turn = request in self._answering
-            self._slow.pop(request, None)
-            self._answering.discard(request)
+        with self._changed:
+            self._since.pop(request, None)
             request.close()
-        if had_turn:
-            self._turns.release()
+            self._changed.notify()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what happened: a peer that goes away is no fault of the server."""
         logger.debug("a request from %s has no answer", client_address[0], exc_info=True)
 
-    def end(self) -> None:
-        """Close the port, and end all connections."""
-        with self._lock:
-            for connection in self._answering:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        self.server_close()
-
-
-class _Head(io.RawIOBase):
-    """The bytes that a peer sends, up to a number."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._left = _HEAD_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        n = self._connection.recv_into(memoryview(buffer)[: self._left])
-        self._left -= n
-        if not self._left:
-            raise OSError(f"the head of a request is longer than {_HEAD_BYTES} bytes")
-        return n
-
 
 class _Handler(BaseHTTPRequestHandler):
     """One connection, which is one request."""
 
-    server: _Listener
+    server: HttpService
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # of a line that can not be read: its answer has a head
     server_version = f"headrace/{__version__}"
@@ -210,7 +163,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_Head(self.connection))
+        head = b""
+        while not re.search(rb"\n\r?\n", head):
+            more = self.connection.recv(4096)
+            if not more or len(head) > _HEAD_BYTES:
+                raise OSError(f"a request has no end within {_HEAD_BYTES} bytes")
+            head += more
+        self.rfile = io.BytesIO(head)
 
     def handle(self) -> None:
         self.handle_one_request()
@@ -224,11 +183,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer any request."""
         self.server.waits(self.connection, for_peer=False)
         headers = {k.lower(): ", ".join(self.headers.get_all(k, ())) for k in self.headers}
-        request = HttpRequest(self.command, self.path, headers, self.client_address[0])
+        answer, peer = self.server.answers.answer, self.client_address[0]
         try:
-            response = self.server.answers.answer(request)
+            response = answer(self.command, self.path, headers, peer)
         except Exception:
-            logger.exception("%s %.200s could not be answered", request.method, request.target)
+            logger.exception("%s %.200s could not be answered", self.command, self.path)
             response = Response(500, b"that could not be answered; the server's log says why\n")
         self.server.waits(self.connection, for_peer=True)
         self.send_response(response.status)
@@ -250,8 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *args)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
+class HttpOptions(NamedTuple):
     """``http``, ``http_token_file`` and ``peers`` of ``hs.run``."""
 
     host: str
@@ -278,51 +236,42 @@ def _peers(value: Any, share: Share) -> tuple[str, ...]:
     """Return the URLs of all servers by share, of a list or a text with commas and ranges."""
     if value is None:
         return ()
-    parts = [value] if isinstance(value, str) else value
-    if not isinstance(parts, (list, tuple)):
-        raise TypeError(f"peers={value!r:.200} is neither an address nor a list of them")
-    listed = [one for part in parts for one in str(part).split(",")]
-    places = [
-        _address("peers", place.removeprefix("http://").rstrip("/"))
-        for one in listed
-        for place in ranged("peers", one.strip())
-    ]
-    if len(places) != share[1]:
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    listed = [one.strip() for part in parts for one in str(part).split(",")]
+    urls = []
+    for place in (place for one in listed for place in ranged("peers", one)):
+        place = place.removeprefix("http://").rstrip("/")
+        _address("peers", place)
+        urls.append(f"http://{place}")
+    if len(urls) != share[1]:
         raise ValueError(
-            f"peers={value!r:.200} names {len(places)} servers, and this one has share "
+            f"peers={value!r:.200} names {len(urls)} servers, and this one has share "
             f"{share[0]}/{share[1]}: give the HTTP addresses of all {share[1]}, by share"
         )
-    return tuple(f"http://{f'[{host}]' if ':' in host else host}:{port}" for host, port in places)
+    return tuple(urls)
 
 
 def _address(argument: str, value: Any) -> tuple[str, int]:
     """Return host and port of "127.0.0.1:8080" or "[::1]:8080"; port 0 is a free one."""
-    if not isinstance(value, str):
-        raise TypeError(f"{argument}={value!r:.80} is not a text like '127.0.0.1:8080'")
-    host, colon, port = value.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    found = re.fullmatch(r"(\[.+\]|[^:]+):([0-9]{1,5})", str(value))
+    if found is None or int(found[2]) > 65535:
         raise ValueError(
             f"{argument}={value!r:.80} is not HOST:PORT such as 127.0.0.1:8080 (every address of "
             "this machine is 0.0.0.0, port 0 is a free one)"
         )
-    return host, int(port)
+    return found[1].strip("[]"), int(found[2])
 
 
 def read_token(path: Any) -> str:
     """Return the token in a file; ValueError where it holds none, or everybody can read it."""
+    name = os.fsdecode(path)
     with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:
         fault = fault_of_mode(os.fstat(stream.fileno()).st_mode, secret=True)
         token = stream.read(4096).strip()
     if fault:
-        name = os.fsdecode(path)
         raise ValueError(f"http_token_file={name!r} {fault} {name}")
-    if len(token) < _SHORTEST_TOKEN or any(not "!" <= c <= "~" for c in token):
+    if not re.fullmatch(r"[!-~]{16,}", token):
         raise ValueError(
-            f"http_token_file={os.fsdecode(path)!r} holds no token: one line of {_SHORTEST_TOKEN} "
-            "characters or more"
+            f"http_token_file={name!r} holds no token: one line of 16 characters or more"
         )
     return token

@@ -8,11 +8,11 @@ characters are escaped.
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
@@ -48,14 +48,8 @@ class HttpClient:
     def status(self, every: bool = False, timeout_s: float = TIMEOUT_S) -> ServerStatus:
         """Return the status, as the page shows it: of this server, or of every one of its feed."""
         status = self.get(f"/status.json{'?all=1' if every else ''}", timeout_s)
-        if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
-            raise _Stranger(self.url, 200)
-        if not status.keys() >= ServerStatus.__required_keys__:
-            raise ServerError(
-                f"the server at {self.url} is of another release of headrace "
-                f"({status.get('version')!r:.40}) than this one ({__version__!r}), which can not "
-                "read its status: ask it by a command of its release"
-            )
+        if not isinstance(status, dict) or not status.keys() >= ServerStatus.__required_keys__:
+            raise self._stranger(200)
         return cast(ServerStatus, status)
 
     def seen(self, timeout_s: float = TIMEOUT_S) -> tuple[str, ServerStatus | str]:
@@ -65,40 +59,32 @@ class HttpClient:
         except (HeadraceError, ValueError) as error:
             return self.url, str(error).partition(".  ")[0]
 
-    def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
-        """Post a request to change something; return its JSON."""
-        return self._ask("POST", path, timeout_s)
+    def post(self, path: str, timeout_s: float = TIMEOUT_S, **fields: str | bool | None) -> Any:
+        """Post a request with the fields that are set, to change something; return its JSON."""
+        given = {k: "1" if v is True else v for k, v in fields.items() if v not in (None, False)}
+        query = f"?{urlencode(given, errors='surrogateescape')}" if given else ""
+        return self._ask("POST", path + query, timeout_s)
 
     def snapshot(
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
     ) -> Any:
         """Take a snapshot of a feed; arguments and result are those of ``Supervisor.snapshot``."""
-        return self._order("/snapshot", timeout_s, feed=feed, name=name, whole=whole)
+        return self.post("/snapshot", timeout_s, feed=feed, name=name, whole=whole)
 
     def end(self, feed: str | None, cancel: bool = False) -> None:
         """Close the input of a feed; arguments are those of ``Supervisor.end``."""
-        self._order("/end", TIMEOUT_S, feed=feed, cancel=cancel)
+        self.post("/end", feed=feed, cancel=cancel)
 
     def restart(self, feed: str | None, force: bool = False, timeout_s: float = RESTART_S) -> None:
         """Start a feed from its beginning; arguments are those of ``Supervisor.restart``."""
-        self._order("/restart", timeout_s, feed=feed, force=force)
-
-    def _order(self, path: str, timeout_s: float, **fields: str | bool | None) -> Any:
-        """Post a request with the fields that are set."""
-        given = {
-            name: "1" if value is True else value
-            for name, value in fields.items()
-            if value is not None and value is not False
-        }
-        return self.post(f"{path}?{urlencode(given, errors='surrogateescape')}", timeout_s)
+        self.post("/restart", timeout_s, feed=feed, force=force)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
         if method == "POST" and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         parts = urlsplit(self.url)
-        secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
-        kind = secure if parts.scheme == "https" else plain
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         # No proxy of the environment stands between a server and its operator, and a redirection is
         # an answer like any other: no other server gets the token.
         connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
@@ -107,28 +93,31 @@ class HttpClient:
                 connection.request(method, parts.path + path, headers=headers)
                 with connection.getresponse() as answer:
                     body = answer.read(_MOST_BYTES)
-        except (OSError, http.client.HTTPException, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            if isinstance(error, TimeoutError):
-                reason = f"no answer within {timeout_s:g} s"
-                reason += ", and what was asked for may still be done" * (method == "POST")
-            # A server that does not answer in time may live.
-            lost = DeadlineExceeded if isinstance(error, TimeoutError) else ConnectionLost
-            raise lost(
-                f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
-                "with --http HOST:PORT (http= of hs.run)"
+        except TimeoutError:  # a server that does not answer in time may live
+            done = ", and what was asked for may still be done" * (method == "POST")
+            raise DeadlineExceeded(
+                f"no server answers at {self.url}: no answer within {timeout_s:g} s{done}"
+            ) from None
+        except (OSError, HTTPException, UnicodeError) as error:
+            raise ConnectionLost(
+                f"no server answers at {self.url}: {getattr(error, 'strerror', None) or error}.  "
+                "It serves HTTP where it was started with --http HOST:PORT (http= of hs.run)"
             ) from None
         if answer.status == 200:
-            try:
+            with suppress(ValueError, RecursionError):
                 return json.loads(body)
-            except (ValueError, RecursionError):
-                raise _Stranger(self.url, 200) from None
-        if answer.headers.get_content_type() != "text/plain":  # ours always is
-            raise _Stranger(self.url, answer.status)
+        if answer.status == 200 or answer.headers.get_content_type() != "text/plain":
+            raise self._stranger(answer.status)  # the errors of a server of headrace are plain text
         text = shown(body[:4096].decode(errors="replace")).strip()
         if answer.status == 400:
             raise ValueError(text)
         raise ServerError(f"{self.url} answers {answer.status}: {text}")
+
+    def _stranger(self, code: int) -> ServerError:
+        return ServerError(
+            f"the peer at {self.url} (which answers {code}) is no headrace server, or not of this "
+            f"release ({__version__}): ask it by a command of its release"
+        )
 
 
 def snapshot_of_all(
@@ -153,13 +142,6 @@ def snapshot_of_all(
         for whole in (False, True):
             tokens = [*pool.map(taken, servers, [whole] * len(servers))]
     return tokens[0]
-
-
-class _Stranger(ServerError):
-    """The answer is not of a headrace server."""
-
-    def __init__(self, url: str, code: int) -> None:
-        super().__init__(f"the peer at {url} (which answers {code}) is no headrace server")
 
 
 def shown(text: str) -> str:

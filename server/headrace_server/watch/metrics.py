@@ -13,23 +13,14 @@ Further ones are added up under ``other``, but for trainers, which are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+from ..process import statuses
 from ..process.option import described
-from ..process.statuses import (
-    DiskStatus,
-    FeedStatus,
-    ServerStatus,
-    StoreStatus,
-    TrainerStatus,
-    WorkerStatus,
-)
+from ..process.statuses import added
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,45 +35,42 @@ Sample = tuple[_Labels, float]
 #: One value, none, or one by the label (or labels) that the metric has beside those of its subject.
 _Value = float | Mapping[Any, float] | None
 
-# The subjects, each with the values of its labels
 
-
-def _feeds(status: ServerStatus) -> Iterable[tuple[_Labels, FeedStatus]]:
-    return [((name,), feed) for name, feed in status["feeds"].items()]
-
-
-def _stores(status: ServerStatus) -> Iterable[tuple[_Labels, StoreStatus]]:
-    return [(labels, feed["store"]) for labels, feed in _feeds(status) if "store" in feed]
-
-
-def _trainers(status: ServerStatus) -> Iterable[tuple[_Labels, TrainerStatus]]:
-    for labels, feed in _feeds(status):
-        for one in feed["trainers"][:MOST]:
-            yield (*labels, str(one["trainer"])), one
-
-
-def _workers(status: ServerStatus) -> Iterable[tuple[_Labels, WorkerStatus]]:
-    return [((str(one["worker"]),), one) for one in status["workers"]]
+def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Any]]:
+    """Give all parts of a status that have metrics: their types, and the values of their labels."""
+    yield statuses.ServerStatus, (), status
+    if status["disk"] is not None:
+        yield statuses.DiskStatus, (), status["disk"]
+    for name, feed in status["feeds"].items():
+        yield statuses.FeedStatus, (name,), feed
+        for share in feed["shares"]:
+            yield statuses.ShareStatus, (name, share["share"]), share
+        if "store" in feed:
+            yield statuses.StoreStatus, (name,), feed["store"]
+        for trainer in feed["trainers"][:MOST]:
+            yield statuses.TrainerStatus, (name, str(trainer["trainer"])), trainer
+    for worker in status["workers"]:
+        yield statuses.WorkerStatus, (str(worker["worker"]),), worker
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: a value of each of its subjects."""
+    """One metric: a value of each part of a type."""
 
-    subjects: Callable[[ServerStatus], Iterable[tuple[_Labels, Any]]]
+    of: type
     name: str
     labels: tuple[str, ...]
     value: Callable[[Any], _Value]
     help: str
 
     @property
-    def kind(self) -> Literal["counter", "gauge"]:
+    def kind(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
 
-    def samples(self, status: ServerStatus) -> Iterator[Sample]:
+    def samples(self, status: statuses.ServerStatus) -> Iterator[Sample]:
         """Give the values of a status that has them."""
-        for labels, one in self.subjects(status):
-            value = self.value(one)
+        for of, labels, one in _parts(status):
+            value = self.value(one) if of is self.of else None
             if isinstance(value, Mapping):
                 values = _bounded(value) if self.labels[-1] == "reason" else value
                 for key, n in values.items():
@@ -91,77 +79,60 @@ class Metric:
                 yield labels, float(value)
 
 
-def _bounded(values: Mapping[str, float]) -> dict[str, float]:
+def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first values, and the sum of those that are too many."""
     listed = list(values.items())
-    bounded = dict(listed[:MOST])
-    if len(listed) > MOST:
-        bounded["other"] = sum(value for _, value in listed[MOST:])
-    return bounded
+    return added([dict(listed[:MOST]), *({"other": value} for _, value in listed[MOST:])])
 
 
-def _numbered(counts: Sequence[float] | None) -> dict[str, float]:
-    return _bounded({str(i): n for i, n in enumerate(counts or ())})
+def _by_class(feed: statuses.FeedStatus, counts: str) -> dict[str, float]:
+    return _bounded({str(i): n for i, n in enumerate(feed["classes"].get(counts) or ())})
 
 
-def _refused(counts: FeedStatus | TrainerStatus) -> Mapping[str, float]:
-    refused = {"stale": 0, **counts["refused"]}
-    refused["stale"] += counts["stale"]
-    return refused
+def _refused(one: statuses.FeedStatus | statuses.TrainerStatus) -> dict[str, float]:
+    return added([{"stale": one["stale"]}, one["refused"]])
 
 
-def _partitions(feed: FeedStatus) -> dict[str, float]:
+def _partitions(feed: statuses.FeedStatus) -> dict[str, float]:
     partitions = feed["partitions"]
     done = sum(one["done"] for one in partitions)
     opened = sum(one["open"] for one in partitions) - done
     return {"opening": len(partitions) - opened - done, "open": opened, "done": done}
 
 
-def _paired(kinds: Mapping[str, Mapping[str, float]]) -> dict[_Labels, float]:
-    """Return the values of each kind, by name and kind."""
-    return {(name, kind): n for kind, of in kinds.items() for name, n in _bounded(of).items()}
-
-
 #: Values that are not those of one field.
 _VALUES: Mapping[str, Callable[[Any], _Value]] = {
     "info": lambda server: {server["version"]: 1},
     "up": lambda server: server["state"] not in ("starting", "failed"),
-    "share_up": lambda server: {
-        one["share"]: one["state"] != "away"
-        for feed in server["feeds"].values()
-        for one in feed["shares"]
-    },
     "refused_total": lambda server: server["access"]["refused"],
     "feed_state": lambda feed: {state: feed["state"] == state for state in _STATES},
     "trainers": lambda feed: len(feed["trainers"]) + feed["trainers_more"],
     "batches_made_total": lambda feed: feed["made"]["batches"],
     "rows_made_total": lambda feed: feed["made"]["rows"],
     "bytes_made_total": lambda feed: feed["made"]["bytes"],
-    "share_rows_made_total": lambda feed: {one["share"]: one["made"] for one in feed["shares"]},
-    "share_rows_committed_total": lambda feed: {
-        one["share"]: one["rows"] for one in feed["shares"]
-    },
     "batches_sent_total": lambda feed: feed["sent"]["batches"],
     "bytes_sent_total": lambda feed: feed["sent"]["bytes"],
     "saves_refused_total": _refused,
     "sequences_in_flight": lambda feed: feed.get("segments", {}).get("in_flight"),
     "segments_rewound_total": lambda feed: feed.get("segments", {}).get("rewound"),
-    "padding_elements_total": lambda feed: _paired(
-        {
-            kind: {bucket: n[at] for bucket, n in feed["padding"].items()}
-            for at, kind in enumerate(("padded", "real"))
-        }
-    ),
+    "padding_elements_total": lambda feed: {
+        (bucket, kind): n
+        for bucket, both in _bounded(feed["padding"]).items()
+        for kind, n in zip(("padded", "real"), both, strict=True)
+    },
     "padding_ratio": lambda feed: {
         bucket: 1 - real / padded
-        for bucket, (padded, real) in [*feed["padding"].items()][:MOST]
+        for bucket, (padded, real) in _bounded(feed["padding"]).items()
         if padded
     },
-    "rows_by_class_total": lambda feed: _paired(
-        {one: _numbered(feed["classes"].get(one)) for one in ("accepted", "rejected")}
-    ),
-    "rows_waiting": lambda feed: _numbered(feed["classes"].get("waiting")),
+    "rows_by_class_total": lambda feed: {
+        (number, outcome): n
+        for outcome in ("accepted", "rejected")
+        for number, n in _by_class(feed, outcome).items()
+    },
+    "rows_waiting": lambda feed: _by_class(feed, "waiting"),
     "partitions": _partitions,
+    "share_up": lambda share: share["state"] != "away",
     "state_fault": lambda disk: bool(disk["fault"]),
     "store_fault": lambda store: len(store["faults"]),
     "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
@@ -172,7 +143,7 @@ _VALUES: Mapping[str, Callable[[Any], _Value]] = {
 }
 
 
-def _of(kind: Any, subjects: Any, *labels: str) -> Iterator[Metric]:
+def _of(kind: type, *labels: str) -> Iterator[Metric]:
     """Give the metrics of a part of a status, which its type declares."""
     fields = {
         name: field
@@ -183,36 +154,31 @@ def _of(kind: Any, subjects: Any, *labels: str) -> Iterator[Metric]:
     for head, meaning in described(kind.__doc__)[1].items():
         name, *more = re.findall(r"\w+", head)
         value = _VALUES.get(name) or methodcaller("get", fields[name])
-        yield Metric(subjects, f"headrace_{name}", (*labels, *more), value, meaning)
+        yield Metric(kind, f"headrace_{name}", (*labels, *more), value, meaning)
 
 
 METRICS = (
-    *_of(ServerStatus, lambda status: [((), status)]),
-    *_of(DiskStatus, lambda status: [((), status["disk"])] if status["disk"] else []),
-    *_of(FeedStatus, _feeds, "feed"),
-    *_of(StoreStatus, _stores, "feed"),
-    *_of(TrainerStatus, _trainers, "feed", "trainer"),
-    *_of(WorkerStatus, _workers, "worker"),
+    *_of(statuses.ServerStatus),
+    *_of(statuses.DiskStatus),
+    *_of(statuses.FeedStatus, "feed"),
+    *_of(statuses.ShareStatus, "feed", "share"),
+    *_of(statuses.StoreStatus, "feed"),
+    *_of(statuses.TrainerStatus, "feed", "trainer"),
+    *_of(statuses.WorkerStatus, "worker"),
 )
 
 
-def exposition(status: ServerStatus) -> bytes:
+def exposition(status: statuses.ServerStatus) -> bytes:
     """Return all metrics of a status, in the text format of Prometheus."""
-
-    class Collected:
-        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-            for metric in METRICS:
-                made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                family = made(metric.name, metric.help, labels=metric.labels)
-                for values, number in metric.samples(status):
-                    family.add_metric([*map(_whole, values)], number)
-                yield family
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collected())
-    return generate_latest(registry)
+    lines = []
+    for metric in METRICS:
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        for values, number in metric.samples(status):
+            pairs = zip(metric.labels, map(_escaped, values), strict=True)
+            labels = ",".join(f'{label}="{value}"' for label, value in pairs)
+            lines.append(f"{metric.name}{labels and f'{{{labels}}}'} {number}")
+    return "\n".join([*lines, ""]).encode(errors="replace")
 
 
-def _whole(text: str) -> str:
-    """Replace half characters, which would break the whole answer."""
-    return text.encode(errors="replace").decode()
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

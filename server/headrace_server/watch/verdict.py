@@ -10,14 +10,15 @@ they waited for a batch of that very server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from ..process.statuses import (
     FeedStatus,
     Rates,
     SeenServer,
     ServerStatus,
+    TrainerStatus,
     VerdictStatus,
     WorkerStatus,
     added,
@@ -28,141 +29,126 @@ _WELL = 0.05
 #: … and beyond this they starve.
 _STARVES = 0.3
 _MOST = 0.5
-#: The part that holds the others up, by what workers spend most of their time on …
-_WHERE = {"work": "workers", "slab": "slab", "states": "trainers"}
-#: … and why.
-_WHY = {
-    "slab": "the shared memory of the workers is full of batches that trainers still read.",
-    "trainers": "the next segments need states that trainers hold. More sequences in flight "
-    "(capacity) would help.",
-}
-
-
-#: Totals of a feed that become rates, and where they stand.
-_TOTALS: dict[str, Callable[[FeedStatus], float]] = {
-    "read": lambda feed: feed["read"],
-    "made": lambda feed: feed["made"]["rows"],
-    "bytes": lambda feed: feed["made"]["bytes"],
-    "rows": lambda feed: feed["rows"],
-    "batches": lambda feed: feed["batches"],
-    "dropped": lambda feed: sum(feed["dropped"].values()),
+#: By what workers spend most of their time on, beside work: the part that holds the others up, and
+#: why.
+_CAUSES = {
+    "slab": ("slab", "the shared memory of the workers is full of batches that trainers read."),
+    "states": ("trainers", "the next segments need states that trainers hold: raise capacity."),
 }
 
 
 def add_rates(before: SeenServer, now: SeenServer) -> None:
     """Add to a look the rates since an earlier one: of feeds, of trainers, of workers."""
-    for feed in now["feeds"].values():
-        feed["rates"] = {}
+    span = now["at"] - before["at"]
+    workers = {worker["worker"]: _spent(worker) for worker in before["workers"] if span > 0}
+    for worker in now["workers"]:
+        if worker["worker"] in workers:
+            spent = _grown(workers[worker["worker"]], _spent(worker))
+            worker["shares"] = _parts(spent, sum(spent.values()) or 1.0)
+    for name, feed in now["feeds"].items():
+        earlier = before["feeds"].get(name, feed)
+        known = {one["trainer"]: _counts(one) for one in earlier["trainers"] if span > 0}
+        waits: list[dict[str, Any]] = []
         for trainer in feed["trainers"]:
             trainer["rates"] = {}
-    span = now["at"] - before["at"]
-    if span <= 0:
-        return
-    for name, feed in now["feeds"].items():
-        if name in before["feeds"]:
-            feed["rates"] = _rates(before["feeds"][name], feed, span)
-    earlier = {worker["worker"]: worker for worker in before["workers"]}
-    for worker in now["workers"]:
-        if worker["worker"] in earlier:
-            worker["shares"] = _shares(earlier[worker["worker"]], worker)
+            if trainer["trainer"] in known:
+                counts = _grown(known[trainer["trainer"]], _counts(trainer))
+                waits.append({name: counts.pop(name) for name in _WAITS})
+                trainer["rates"] = _rates(waits[-1], counts, span)
+        grown = _grown(_totals(earlier), _totals(feed))
+        feed["rates"] = _rates(added(waits), grown, span) if span > 0 else {}
 
 
-def _rates(before: FeedStatus, now: FeedStatus, span: float) -> Rates:
-    known = {trainer["trainer"]: trainer for trainer in before["trainers"]}
-    blocked = busy = 0.0
-    awaited: dict[str, float] = {}
-    for trainer in now["trainers"]:
-        earlier = known.get(trainer["trainer"])
-        if earlier is not None:
-            waited, worked = (_since(earlier, trainer, name) for name in ("blocked_s", "busy_s"))
-            blocked, busy = blocked + waited, busy + worked
-            ended = trainer["awaited_s"]
-            waits = {share: _since(earlier["awaited_s"], ended, share) for share in ended}
-            awaited = added([awaited, waits])
-            trainer["rates"] = {
-                "stall": _part(waited, worked),
-                "awaited": _parts(waits, waited + worked),
-                "rows": _since(earlier, trainer, "rows") / span,
-                "bytes": _since(earlier, trainer, "bytes") / span,
-            }
-    then, totals = ({name: total(of) for name, total in _TOTALS.items()} for of in (before, now))
-    rates: Any = {name: _since(then, totals, name) / span for name in totals}
-    rates |= {"stall": _part(blocked, busy), "awaited": _parts(awaited, blocked + busy)}
-    whole: Rates = rates
-    return whole
+_WAITS = ("blocked_s", "busy_s", "awaited_s")
 
 
-def _since(before: Any, now: Any, name: str) -> float:
-    """Return the growth of a count; after a feed was taken back, its counts restart."""
-    return max(0.0, float(now[name] - before.get(name, 0.0)))
+def _counts(trainer: TrainerStatus) -> dict[str, Any]:
+    return {name: value for name, value in trainer.items() if name in (*_WAITS, "rows", "bytes")}
 
 
-def _part(some: float, rest: float) -> float | None:
-    return some / (some + rest) if some + rest else None
+def _spent(worker: WorkerStatus) -> dict[str, float]:
+    return {"work": worker["work_s"], **worker["rests_s"]}
 
 
-def _parts(spent: Mapping[str, float], total: float) -> dict[str, float]:
-    return {what: seconds / total for what, seconds in spent.items()} if total else {}
+def _totals(feed: FeedStatus) -> dict[str, float]:
+    counts = {"read": feed["read"], "rows": feed["rows"], "batches": feed["batches"]}
+    made = {"made": feed["made"]["rows"], "bytes": feed["made"]["bytes"]}
+    return {**counts, **made, "dropped": sum(feed["dropped"].values())}
 
 
-def _shares(before: WorkerStatus, now: WorkerStatus) -> dict[str, float]:
-    """Return which part of its time a worker spent on what."""
-    spent = {what: _since(before["rests_s"], now["rests_s"], what) for what in now["rests_s"]}
-    spent = {"work": _since(before, now, "work_s"), **spent}
-    return _parts(spent, sum(spent.values())) or dict.fromkeys(spent, 0.0)
+def _grown(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the growth of counts; those of a feed restart when it is taken back."""
+    return {
+        name: _grown(before.get(name, {}), n)
+        if isinstance(n, Mapping)
+        else max(0.0, float(n - before.get(name, 0.0)))
+        for name, n in now.items()
+    }
 
 
-def verdict(
-    feed: FeedStatus,
-    rates: Rates,
-    shares: Sequence[Mapping[str, float]],
-    draining: bool = False,
-    of: str = "",
-    disk: str = "",
-) -> VerdictStatus:
-    """Judge a feed.
+def _rates(waits: Mapping[str, Any], counts: Mapping[str, float], span: float) -> Rates:
+    total = waits.get("blocked_s", 0.0) + waits.get("busy_s", 0.0)
+    stall = waits["blocked_s"] / total if total else None
+    rates: Any = {"stall": stall, "awaited": _parts(waits["awaited_s"], total) if total else {}}
+    return cast(Rates, rates | _parts(counts, span))
+
+
+def _parts(counts: Mapping[str, float], total: float) -> dict[str, float]:
+    return {name: n / total for name, n in counts.items()}
+
+
+def verdict(feed: FeedStatus, status: SeenServer) -> VerdictStatus:
+    """Judge a feed in the status of its server, or of all its servers.
 
     ``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up: workers,
-    slab, trainers, store, leases, or "" where nothing does.  ``rates`` are the feed's, ``shares``
-    what its workers spend their time on; ``of`` says what trainers wait for, after how long;
-    ``disk`` is the fault of the state directory.
+    slab, trainers, store, leases, or "" where nothing does.
     """
-    settled = _settled(feed, draining, disk)
-    if settled is not None:
-        return settled
-    stall = rates.get("stall")
+    faults = feed["store"]["faults"] if "store" in feed else []
+    failure = (feed["state"] == "failed" and feed["failure"]) or []
+    disk = status["disk"]["fault"] if status["disk"] is not None else ""
+    stall = feed["rates"].get("stall")
+    for level, where, holds, text in (
+        ("bad", "", failure, f"The feed has failed: {failure and failure[-1]}"),
+        ("bad", "store", faults, f"Nothing can be committed: {faults and faults[0]}"),
+        ("bad", "store", disk, f"The next start would fail: {disk}"),
+        ("idle", "", feed["state"] == "ended", "All batches are committed."),
+        ("idle", "", feed["state"] == "opening", "The workers are opening the source."),
+        ("idle", "", status["draining"], "The server drains: nothing more is handed out."),
+        ("idle", "", not feed["trainers"], "No trainer is connected."),
+    ):
+        if holds:
+            return {"level": level, "where": where, "text": text}
     if stall is None:
-        return _judged("idle", "", "Not long enough under way to judge.")
-    part = f"{100 * stall:.0f} %"
-    if stall < _WELL:
-        text = f"Trainers are fed: they wait {part} of their time, and set the pace."
-        return _judged("good", "trainers", text)
-    where, why = _why(feed, shares)
-    level = "bad" if stall > _STARVES else "slow"
-    return _judged(level, where, f"Trainers wait {part} of their time{of}: {why}")
-
-
-def _judged(level: str, where: str, text: str) -> VerdictStatus:
+        level, where, text = "idle", "", "Not long enough under way to judge."
+    elif stall < _WELL:
+        text = f"Trainers are fed: they wait {100 * stall:.0f} % of their time, and set the pace."
+        level, where = "good", "trainers"
+    else:
+        of, where, why = _cause(feed, status)
+        level = "bad" if stall > _STARVES else "slow"
+        text = f"Trainers wait {100 * stall:.0f} % of their time{of}: {why}"
     return {"level": level, "where": where, "text": text}
 
 
-def _settled(feed: FeedStatus, draining: bool, disk: str) -> VerdictStatus | None:
-    if feed["state"] == "failed" and feed["failure"]:
-        return _judged("bad", "", f"The feed has failed: {feed['failure'][-1]}")
-    faults = feed["store"]["faults"] if "store" in feed else []
-    if faults:
-        return _judged("bad", "store", f"Nothing can be committed: {faults[0]}")
-    if disk:
-        return _judged("bad", "store", f"The next start would fail: {disk}")
-    if feed["state"] == "ended":
-        return _judged("idle", "", "All batches are committed.")
-    if feed["state"] == "opening":
-        return _judged("idle", "", "The workers are opening the source.")
-    if draining:
-        return _judged("idle", "", "The server drains: nothing more is handed out.")
-    if not feed["trainers"]:
-        return _judged("idle", "", "No trainer is connected.")
-    return None
+def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str, str]:
+    """Return the share that trainers wait for, the part of it that holds them up, and why.
+
+    A share of several is named where trainers wait for it most of the time that they wait.
+    """
+    numbers, of = {part["worker"] for part in feed["partitions"]}, ""
+    awaited = feed["rates"].get("awaited") or {"": 0.0}
+    slowest = max(awaited, key=awaited.__getitem__)
+    urls = {share["share"]: share["url"] for share in feed["shares"]}
+    if len(urls) > 1 and 2 * awaited[slowest] > sum(awaited.values()):
+        of = f", most of it for share {slowest} at {urls.get(slowest, '')}"
+        mine = f"{slowest.partition('/')[0]}."
+        numbers = {number for number in numbers if str(number).startswith(mine)}
+    times = [w["shares"] for w in status["workers"] if w["worker"] in numbers and w["shares"]]
+    causes = {"work": ("workers", _slowest(feed.get("seconds", {}))), **_CAUSES}
+    for what, (where, why) in causes.items():
+        if sum(shares.get(what, 0.0) for shares in times) > _MOST * len(times):
+            return of, where, why
+    return of, "leases", f"{feed['waiting']}."
 
 
 def _slowest(seconds: Mapping[str, float]) -> str:
@@ -174,13 +160,6 @@ def _slowest(seconds: Mapping[str, float]) -> str:
     part = f"{100 * seconds[name] / total:.0f} % of the time of reading and stages"
     cure = "a faster source" if name == "reading" else "a cheaper function"
     return f"the workers are busy, and {name} takes {part}. More workers or {cure} would help."
-
-
-def _why(feed: FeedStatus, shares: Sequence[Mapping[str, float]]) -> tuple[str, str]:
-    for what, where in _WHERE.items():
-        if sum(share.get(what) or 0.0 for share in shares) > _MOST * len(shares):
-            return where, _slowest(feed.get("seconds", {})) if where == "workers" else _WHY[where]
-    return "leases", f"{feed['waiting']}."
 
 
 def store_faults(status: ServerStatus) -> list[str]:

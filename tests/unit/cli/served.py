@@ -27,7 +27,7 @@ class Served(Watched):
 def serving() -> Iterator[Served]:
     server = Served()
     service = HttpService(HttpOptions("127.0.0.1", 0, None))
-    service.watch(server)
+    service.watch.begin(server)
     server.address, server.stop = service.address, service.close
     yield server
     service.close()

@@ -63,7 +63,7 @@ def test_a_key_may_be_any_bytes(served: Served, capsys: pytest.CaptureFixture[st
 
 def test_a_feed_without_segments_is_a_mistake(served: Served, capsys: pytest.CaptureFixture[str]):
     assert inspected(served, "k", "--feed", "plain") == 2
-    assert "has no segments" in capsys.readouterr().err
+    assert "none of the feeds of segments" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("answer", [b"[1, 2]", b'{"found": 3}', b"null", b"<html>hello</html>"])
@@ -72,8 +72,8 @@ def test_another_kind_of_server_is_told_in_a_line(
 ):
     with stranger(200, "application/json", answer) as url:
         assert main(["inspect", "k", "--http", url]) == 1
-    said = f"headrace: the peer at {url} (which answers 200) is no headrace server\n"
-    assert capsys.readouterr().err == said
+    said = f"headrace: the peer at {url} (which answers 200) is no headrace server, or not of this "
+    assert capsys.readouterr().err.startswith(said)
 
 
 @pytest.mark.parametrize("feed", ["nope", "", "\udcff"])

@@ -63,7 +63,7 @@ def test_other_addresses_are_refused(address: str):
 def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
     server = Watched()
     service = HttpService(HttpOptions("127.0.0.1", 0, TOKEN))
-    service.watch(server)
+    service.watch.begin(server)
     try:
         with pytest.raises(ServerError, match=r"token is needed: give .* --http-token-file"):
             asker(service.address).post("/drain")
@@ -72,7 +72,7 @@ def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
         with pytest.raises(ValueError, match=r"can be read by everybody \(mode 0644\): chmod 600"):
             asker(service.address, tmp_path / "token")
         (tmp_path / "token").chmod(0o640)
-        assert asker(service.address, tmp_path / "token").post("/drain") == {"draining": True}
+        assert asker(service.address, tmp_path / "token").post("/drain") == {"done": "/drain"}
         assert server.draining
     finally:
         service.close()

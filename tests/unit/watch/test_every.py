@@ -65,7 +65,7 @@ def test_a_share_that_is_away_is_named_and_the_others_are_shown():
     assert feed["verdict"]["text"] == whole["why"]
     assert whole["why"] == "Share 1/2 at http://b:1 is away: no answer within 2 s"
     assert [one["state"] for one in feed["shares"]] == ["open", "away"] and feed["batches"] == 3
-    assert 'headrace_share_up{share="1/2"} 0' in exposition(whole).decode()
+    assert 'headrace_share_up{feed="f",share="1/2"} 0' in exposition(whole).decode()
 
 
 def test_a_server_that_starts_has_no_feeds_yet_and_is_away():
@@ -86,4 +86,4 @@ def test_no_two_samples_of_the_metrics_bear_the_same_labels():
     names = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(names) == len(set(names))
     assert 'headrace_share_rows_made_total{feed="f",share="1/2"}' in names
-    assert 'headrace_trainer_awaited_seconds_total{feed="f",share="0/2",trainer="x"}' in names
+    assert 'headrace_trainer_awaited_seconds_total{feed="f",trainer="x",share="0/2"}' in names

@@ -6,9 +6,9 @@ import base64
 import hashlib
 import re
 
-from headrace_server.watch.answers import PAGE_POLICY, page
+from headrace_server.watch.answers import PAGE, PAGE_POLICY
 
-TEXT = page().decode()
+TEXT = PAGE.decode()
 
 
 def test_nothing_is_loaded_from_elsewhere():

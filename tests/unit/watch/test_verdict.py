@@ -8,7 +8,7 @@ import pytest
 
 from headrace_server.watch.verdict import verdict
 
-from .statuses import feed
+from .statuses import feed, server, worker
 
 IDLE = {"work": 0.1, "trainers": 0.9, "states": 0.0, "slab": 0.0}
 
@@ -16,7 +16,10 @@ IDLE = {"work": 0.1, "trainers": 0.9, "states": 0.0, "slab": 0.0}
 def judged(
     stall: float | None, *shares: dict[str, float], draining: bool = False, **more: Any
 ) -> tuple[str, str, str]:
-    found = verdict(feed(**more), {"stall": stall}, shares or (IDLE,), draining)
+    workers = [worker(number, shares=spent) for number, spent in enumerate(shares or (IDLE,))]
+    places = [{"partition": one["worker"], "worker": one["worker"]} for one in workers]
+    status = server(workers=workers) | {"draining": draining}
+    found = verdict(feed(rates={"stall": stall}, partitions=places, **more), status)
     return found["level"], found["where"], found["text"]
 
 
@@ -65,7 +68,6 @@ def test_where_nothing_of_that_is_so_the_fronts_words_stand():
         "leases",
         "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",
     )
-    assert verdict(feed(waiting="x"), {"stall": 0.4}, ())["where"] == "leases"
 
 
 def test_a_full_disk_comes_before_all_that_follows_from_it():
