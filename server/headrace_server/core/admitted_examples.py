@@ -5,7 +5,9 @@
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
 slot when that segment is done.
-Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.
+
+Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.  In both
+batches may be members of rounds of ranks (round_forming.py).
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from .partition import TURN_BITS
 from .plan import Shaper
+from .round_forming import MemberRows, RoundMembers, RoundRank, member_place
 from .slot_queues import Fifo, OldestFirst
-from .slots import Segments, Slots
+from .slots import RoundMember, Segments, Slots
 from .stored_state import CHUNK, INDEX, Examples
 
 
@@ -111,6 +115,11 @@ class AdmittedExamples(Shaper):
     through: Sequence[int] = ()  # see ``take_through``
     slots_kind = Slots  # class of the tables
     _slots: Slots
+    members: RoundMembers | None = None  # None: batches are for any trainer
+    first_stripe = 0  # of batches for any trainer in the order of arrival
+    ahead = False  # whether a batch is drafted before the one before it is done
+    #: Insertion indices and lanes of unfinished examples, for the stripes that open next.
+    places: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 
     def __init__(
         self,
@@ -369,6 +378,148 @@ class AdmittedExamples(Shaper):
     def expected(self) -> Segments | None:
         """Return the next full batch if the oldest one out is saved first; None if unknown."""
 
+    # Rounds of ranks
+
+    def deal(self, world: int, run: int, stripe: int, epoch: int = 0, at: int = 0) -> None:
+        """Draft rounds, from number ``at`` on, for ``world`` ranks; 0: batches for any trainer.
+
+        All batches that are out become ready again, with the states that are kept here.
+        """
+        self.members = None
+        self._recall()
+        self.first_stripe = stripe
+        if world:
+            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch, at)
+            self._open_stripes()
+        self._adapt_to_rows()
+
+    def resume_rounds(self, members: RoundMembers, rows: dict[RoundRank, MemberRows]) -> None:
+        """Resume the rounds of an earlier process; ``rows``: of the last round.
+
+        Unfinished members go to ``again``.
+        """
+        self.members = members
+        self._open_stripes()
+        self._adapt_to_rows()
+        if self.ahead:
+            return
+        for place, known in rows.items():
+            if place in members.again:
+                members.again[place] = known
+            else:
+                self._keep_lanes(place[1], known)
+
+    def _adapt_to_rows(self) -> None:
+        self._read_ahead = max(READ_AHEAD, 4 * self.most_rows)
+        self._drop_leftovers()
+
+    @property
+    def _ranks(self) -> RoundMembers:
+        """The members, where batches are for ranks."""
+        assert self.members is not None
+        return self.members
+
+    @property
+    def most_rows(self) -> int:
+        """Number of rows that are drafted together: those of a batch, or of a round."""
+        return self.batch_size if self.members is None else self.members.rows
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        members = self.members
+        if members is not None:  # an earlier process may have drafted rounds of this epoch
+            members.epoch = epoch
+            members.next_round = max(members.next_round, epoch << TURN_BITS)
+
+    def places_after(self, saved: Mapping[int, Segments]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ``places`` for a later life; none in the order of arrival."""
+        return []
+
+    def _next_member(self) -> Segments | None:
+        members = self._ranks
+        if not members.drafted and not (members.begun and self._draft_more()):
+            return None
+        return members.drafted.popleft()
+
+    def _draft_more(self) -> bool:
+        """Draft the next batch or round; return False if it has to wait for states or input."""
+        members = self._ranks
+        again = members.next_again
+        if again is not None:
+            return self._draft_again(again)
+        waits = self._out and not self.ahead
+        if waits or not members.wanted:
+            return False
+        parts = self._round()
+        if parts:
+            members.newest = parts
+            members.next_round += 1
+            members.wanted -= 1
+            for batch in parts:
+                members.add(batch)
+            self._drop_leftovers()
+        return bool(parts)
+
+    def _draft_again(self, place: RoundRank) -> bool:
+        """Draft a member of ``again``; return False if its rows must be read first."""
+        members = self._ranks
+        rows = members.again[place]
+        member = RoundMember(*place, members.size)
+        if rows is None:
+            batch = self._any_rows(member)
+            if batch is None:
+                return False
+        else:
+            slots = self.find(rows.indices)
+            if (slots < 0).any() and not self._closed:
+                return False
+            there = (slots >= 0).nonzero()[0]  # others have been left out since
+            there = there[self._slots.segment[slots[there]] == rows.segments[there]]
+            batch = self._same_rows(member, slots[there], rows.lanes[there])
+        del members.again[place]
+        members.add(batch)
+        return True
+
+    def will_make(self, place: RoundRank) -> bool:
+        """Return whether a member is or will be drafted again with the same rows."""
+        if self.members is None or self.ahead:
+            return False
+        return place in self.members.again or place in map(member_place, self._out.values())
+
+    @property
+    def left(self) -> list[list[int]]:
+        """Round and rank of members that are not done."""
+        out = map(member_place, self._out.values())
+        return sorted([*place] for place in (*out, *self._ranks.again))
+
+    @abstractmethod
+    def _recall(self) -> None:
+        """Take back all batches that are out."""
+
+    @abstractmethod
+    def _drop_leftovers(self) -> None:
+        """Drop examples that can not fill a batch or a round any more, unless it may be smaller."""
+
+    @abstractmethod
+    def _round(self) -> list[Segments]:
+        """Return the members of the next round; empty if it has to wait, or there is none."""
+
+    @abstractmethod
+    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
+        """Make a member of exactly these rows, which are ready."""
+
+    def _any_rows(self, member: RoundMember) -> Segments | None:
+        """Make a member of the rows that its rank has now."""
+        raise ValueError(f"the rows of {member} are not known")
+
+    def _open_stripes(self) -> None:
+        """Open the stripes of ranks, where rows have lanes."""
+        return
+
+    def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
+        """Put the unfinished rows of a done member in its lanes."""
+        return
+
     # Queries
 
     def chunks(self) -> set[int]:
@@ -430,4 +581,9 @@ class AdmittedExamples(Shaper):
     @property
     def done(self) -> bool:
         """Whether all examples have ended and no more can come."""
+        members = self.members
+        if members is not None and (
+            members.drafted or members.next_again or (self.ahead and self._out)
+        ):  # a member without rows, too, is made again when its rank leaves
+            return False
         return self._closed and not self._slots.live

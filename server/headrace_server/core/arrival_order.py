@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .round_forming import InStep
+from .admitted_examples import AdmittedExamples
 from .slots import NO_NUMBERS, RoundMember, Segments
 
 
-class ArrivalOrder(InStep):
+class ArrivalOrder(AdmittedExamples):
     """The machine of ``order="arrival"``."""
 
     order = "arrival"

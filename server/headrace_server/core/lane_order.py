@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
-from .round_forming import InStep, MemberRows, RoundMembers
+from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE, AdmittedExamples
+from .round_forming import MemberRows, RoundMembers
 from .slots import NO_NUMBERS, LaneSlots, RoundMember, Segments
 
 
@@ -41,7 +41,7 @@ class _Stripe:
     reported: bool = False  # whether it was reported as dry
 
 
-class LaneOrder(InStep):
+class LaneOrder(AdmittedExamples):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"

@@ -17,10 +17,11 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
+from ..core.admitted_examples import AdmittedExamples
 from ..core.arrival_order import ArrivalOrder
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Plan, Read
-from ..core.round_forming import InStep, MemberRows, RoundMembers, place_of
+from ..core.round_forming import MemberRows, RoundMembers, place_of
 from ..core.slots import Segments
 from ..core.stored_state import Change, Saved
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
@@ -42,7 +43,7 @@ class StoredRounds:
     again.
     """
 
-    def __init__(self, machine: InStep) -> None:
+    def __init__(self, machine: AdmittedExamples) -> None:
         self._machine = machine
         self._run = 0
         self._dealt = False  # whether rounds were dealt anew since the last store
