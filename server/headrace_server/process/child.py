@@ -156,7 +156,6 @@ class Child:
         config: bytes,
         on_event: Callable[[Any, Mapping[str, Any]], None],
         environment: Mapping[str, str],
-        arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.reason = ""  # why it is dying, as it reported
@@ -170,7 +169,7 @@ class Child:
             undo.callback(self._connection.close)
             with _blocked(_TO_GROUP):
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, *arguments],
+                    [sys.executable, "-m", module],
                     stdin=self._end.fileno(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

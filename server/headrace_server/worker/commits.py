@@ -62,7 +62,7 @@ class _Gathered:
 
 @dataclass(eq=False)
 class Stores:
-    """The open stores, and the commits that earlier processes stored.
+    """The open stores, the commits for them, and those that earlier processes stored.
 
     One thread uses them.
     """
@@ -286,6 +286,45 @@ class Stores:
         else:
             messages.append((name[0], Desk.on_stored, name[1], [stored]))
 
+    # Calls of partitions
+
+    def save(self, name: PartitionName, run: Run, commit: StoreCommit) -> None:
+        """Take the commit of a batch, with the states of segments; answer it once it is stored."""
+        code, text, batch, token = "", "", commit.batch, commit.token
+        if not self.knows(name, token):
+            columns, states = commit.payload or ((), b"")
+            code, text = run.commits.saved(batch.number, states or b"", columns)
+            rows = 0 if code else batch.filled
+            self.submit(name, run, () if code else (token,), rows)
+        self.answer_commit(name, (batch.number, code, text))
+
+    def flush(
+        self,
+        name: PartitionName,
+        run: Run | None,
+        flush: StateFlush,
+        states: bytes,
+    ) -> None:
+        """Take states of lanes that a trainer flushes; answer the last such message."""
+        if run is not None and flush.rows:
+            run.commits.flushed(flush.number, list(flush.rows), states, flush.columns)
+            self.submit(name, run)
+        if not flush.more:
+            flushed = name[0], Desk.on_flushed, flush.session, flush.request
+            self.answer(name, flushed)
+
+    def claim(self, name: PartitionName, run: Run, place: Any) -> None:
+        """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
+        known: int | None = None
+        if self.knows(name, place.token):
+            verdict = "done"
+        elif place.number < 0:
+            verdict = "no" if self.lacks(name, place.token) else "done"
+        else:
+            known = run.claim(place.number, place.segments)
+            verdict = "no" if known is None else "yes"
+        self.send((name[0], Desk.on_judged, place.token, verdict, known or 0))
+
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed, each in a thread; call ``then`` with each and any fault."""
         for (of, partition), store in self._stores.items():
@@ -332,48 +371,3 @@ class Stores:
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
         self._wake_fd = -1
-
-
-class Commits:
-    """The commits of one worker's partitions."""
-
-    def __init__(self, stores: Stores, send: Callable[[Event], None]) -> None:
-        self._stores = stores
-        self._send = send
-
-    def save(self, name: PartitionName, run: Run, commit: StoreCommit) -> None:
-        """Take the commit of a batch, with the states of segments; answer it once it is stored."""
-        code, text, batch, token = "", "", commit.batch, commit.token
-        if not self._stores.knows(name, token):
-            columns, states = commit.payload or ((), b"")
-            code, text = run.commits.saved(batch.number, states or b"", columns)
-            rows = 0 if code else batch.filled
-            self._stores.submit(name, run, () if code else (token,), rows)
-        self._stores.answer_commit(name, (batch.number, code, text))
-
-    def flush(
-        self,
-        name: PartitionName,
-        run: Run | None,
-        flush: StateFlush,
-        states: bytes,
-    ) -> None:
-        """Take states of lanes that a trainer flushes; answer the last such message."""
-        if run is not None and flush.rows:
-            run.commits.flushed(flush.number, list(flush.rows), states, flush.columns)
-            self._stores.submit(name, run)
-        if not flush.more:
-            flushed = name[0], Desk.on_flushed, flush.session, flush.request
-            self._stores.answer(name, flushed)
-
-    def claim(self, name: PartitionName, run: Run, place: Any) -> None:
-        """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
-        known: int | None = None
-        if self._stores.knows(name, place.token):
-            verdict = "done"
-        elif place.number < 0:
-            verdict = "no" if self._stores.lacks(name, place.token) else "done"
-        else:
-            known = run.claim(place.number, place.segments)
-            verdict = "no" if known is None else "yes"
-        self._send((name[0], Desk.on_judged, place.token, verdict, known or 0))

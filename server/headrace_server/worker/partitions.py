@@ -30,7 +30,7 @@ from ..core.partition_turns import PartitionName, PartitionTurns
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run
 from ..making.slab import Slab
 from ..process.relay_messages import BlockPlace
-from .commits import Commits, Stores
+from .commits import Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened
 from .partition_opening import Life, Opener, Step
@@ -172,9 +172,8 @@ class Partitions:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self.removed = self._slab.removed  # names of segments that trainers are to unmap
-        stores = Stores(*config.journals, send, self._fail, config.term, config.max_credits)
-        self.stores, self.commits = stores, Commits(stores, send)
-        self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, stores.progress)
+        self.stores = Stores(*config.journals, send, self._fail, config.term, config.max_credits)
+        self.reporter = Reporter(begun.diary.totals, self._feeds, self._slab, self.stores.progress)
         self._announcer = Announcer(self._slab, send)
         self._stalls = StallReports(send)
         self._opener = Opener(begun, self._slab, self.stores)
@@ -350,13 +349,13 @@ class Partitions:
         """Take the commit of a batch, of segments with its states."""
         name = feed, effect.batch.partition
         if run := self._running.get(name) or self._made.get(name):
-            self.commits.save(name, run, effect)
+            self.stores.save(name, run, effect)
             self.turns.wake(name)
 
     def flush(self, feed: str, effect: dispatch_effects.StoreLanes) -> None:
         """Take states of lanes that a trainer flushes."""
         name = feed, effect.batch.partition
-        self.commits.flush(name, self._running.get(name), *effect.payload)
+        self.stores.flush(name, self._running.get(name), *effect.payload)
 
     def want(self, feed: str, effect: dispatch_effects.Want) -> None:
         """Allow batches of segments, of these lanes."""
@@ -400,7 +399,7 @@ class Partitions:
         if run := self._known(name):
             self.turns.wake(name)
             with self._failing(name), Step(self._diary, feed, effect.partition):
-                self.commits.claim(name, run, effect.place)
+                self.stores.claim(name, run, effect.place)
 
     def _known(self, name: PartitionName) -> Run | None:
         """Return the run of a partition, at work or at its end; None where its feed has failed."""

@@ -30,7 +30,6 @@ from headrace_proto.state_buffers import PROOF_BYTES
 from ..core.dispatch_effects import Batch
 from ..core.transitions import StateMachine, Transitions
 from ..files.durable_file import writing
-from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from .counters import Tally
 
@@ -175,15 +174,14 @@ class SessionTable:
         proof = secrets.token_bytes(PROOF_BYTES)
         path = self.directory / f"{_FILE}{number}-{self.life}"
         with writing(path, len(proof), MORE_SHARED_MEMORY):
-            with own():
-                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, proof)
             except OSError:
                 os.close(fd)
                 path.unlink()
                 raise
-        session = Session(number, nonce, feed, identity, proof, path, aside(fd), key, name)
+        session = Session(number, nonce, feed, identity, proof, path, fd, key, name)
         self._by_number[number] = session
         self._by_nonce[nonce] = session
         self._by_identity[identity] = session

@@ -10,7 +10,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.core.dispatch_effects import Batch, StoreCommit
-from headrace_server.worker.commits import Commits
+from headrace_server.worker.commits import Stores
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.state_blocks import StateFlush
 from tests.unit.lives import House, step
@@ -21,7 +21,7 @@ SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
 SEGMENTS = hs.from_examples([{"k": b"k%d" % i, "x": [i]} for i in range(200)], SCHEMA)
 STATES = {"s": hs.zeros((2,))}
 SHAPED = SEGMENTS.batch_sequences_with_states("k", ["x"], [], None, STATES, 1, 1, capacity=200)
-Open = Callable[..., tuple[House, Commits, Any]]
+Open = Callable[..., tuple[House, Stores, Any]]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
 
     def open_(
         durable: bool, wanted: int = 100, durability: str = "power"
-    ) -> tuple[House, Commits, Any]:
+    ) -> tuple[House, Stores, Any]:
         state = tmp_path / "state" if durable else None
         one = House(SHAPED, tmp_path / "lives", state, durability)
         houses.append(one)
@@ -39,14 +39,14 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
         run.commits.want(wanted, 0)
         for _ in range(wanted):
             step(run)
-        return one, Commits(one.stores, one.sent.append), run
+        return one, one.stores, run
 
     yield open_
     for one in houses:
         one.stores.close()
 
 
-def save(commits: Commits, run: Any, number: int, token: int = 0) -> None:
+def save(commits: Stores, run: Any, number: int, token: int = 0) -> None:
     batch = Batch(NAME[1], number, 1)
     commits.save(NAME, run, StoreCommit(batch, ([[0, 8, [1, 2]]], bytes(8)), token))
 
