@@ -194,8 +194,8 @@ def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> 
         files = resolve(declaration.source.paths)
         found.files, found.bytes = len(files), sum(file.size for file in files)
         some = files if full else _few(declaration, files)
-        with reporting_cache(some) as cache:
-            open_reader(declaration.source, some, _Noted(), cache).close()
+        cache = reporting_cache(some)
+        open_reader(declaration.source, some, _Noted(), cache).close()
         surveyor = _Surveyor(found, declaration, some, partitions, cache)
         if full:
             surveyor.scan()
@@ -359,20 +359,20 @@ class _Surveyor:
             position: Any = intake.start()
             rows = found.scanned = 0
             known = reader.length if isinstance(reader, IndexedReader) else None
-            with Progress("checking", known, "examples") as progress:
-                while position is not None:
-                    intake.begin()
-                    chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
-                    check_shape(chunk)
-                    for name, column in chunk.columns.items():
-                        sums.setdefault(name, ColumnSum()).add(flattened(column))
-                    intake.end()
-                    rows += len(chunk)
-                    if known is None:
-                        found.scanned = rows + sum(intake.dropped.values())
-                    else:
-                        found.scanned = known if position is None else position
-                    progress.to(found.scanned)
+            progress = Progress("checking", known, "examples")
+            while position is not None:
+                intake.begin()
+                chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
+                check_shape(chunk)
+                for name, column in chunk.columns.items():
+                    sums.setdefault(name, ColumnSum()).add(flattened(column))
+                intake.end()
+                rows += len(chunk)
+                if known is None:
+                    found.scanned = rows + sum(intake.dropped.values())
+                else:
+                    found.scanned = known if position is None else position
+                progress.to(found.scanned)
         found.dropped = dict(intake.dropped)
         found.checksums = {name: total.text for name, total in sums.items()}
         self._judge(bad.texts)

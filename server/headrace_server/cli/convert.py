@@ -46,23 +46,22 @@ def convert(options: Namespace) -> None:
     applied, left = convertible(() if options.source_only else declaration.stages)
     if options.source_only:
         left = declaration.stages
-    with reporting_cache(files) as cache:
-        conversion = Conversion(
-            declaration,
-            applied,
-            files,
-            Path(options.directory),
-            options.rows_per_file,
-            options.verify,
-            cache,
-        )
+    conversion = Conversion(
+        declaration,
+        applied,
+        files,
+        Path(options.directory),
+        options.rows_per_file,
+        options.verify,
+        reporting_cache(files),
+    )
     notes, before = conversion.notes, conversion.notes.rows
     try:
         known = conversion.length
-        with Progress("converting", known, "examples") as progress:
-            progress.start(notes.read)
-            for read in conversion.steps():
-                progress.to(read)
+        progress = Progress("converting", known, "examples")
+        progress.start(notes.read)
+        for read in conversion.steps():
+            progress.to(read)
         result: dict[str, Any] = {
             "directory": options.directory,
             "pattern": str(Path(options.directory) / "part-*.arrow"),

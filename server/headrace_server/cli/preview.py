@@ -66,9 +66,8 @@ def preview(options: Namespace) -> None:
         )
     files = resolve(declaration.source.paths)
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
-    with reporting_cache(files) as cache:
-        local = LocalFeed(declaration, files, bad, cache, options.partitions, options.partition)
-    with local:
+    cache = reporting_cache(files)
+    with LocalFeed(declaration, files, bad, cache, options.partitions, options.partition) as local:
         known = local.reader.length if isinstance(local.reader, IndexedReader) else None
         plain = {"feed": name, "source": declaration.source.kinds, "files": len(files)}
         plain |= {"examples": known, "indexed": known is not None}

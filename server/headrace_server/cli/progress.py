@@ -1,24 +1,21 @@
-"""Progress of long work: a bar on a terminal, elsewhere a line every few seconds.
+"""Progress of long work: a line on standard error every few seconds.
 
-    converting  [#########.............]  41 %  412,000 of 1,000,000 rows, 98,000/s, 6 s left
+    converting   41%  412,000 of 1,000,000 rows, 98,000/s, 6 s left
 
-It goes to standard error, so the output of a command stays whole.  Work that ends before the first
-line is due prints none.
+Work that ends before the first line is due prints none.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, TextIO
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 
-_BAR: Final = 24
+_EVERY_S: Final = 5.0
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -51,77 +48,48 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class Progress:
-    """Progress of one work.  A context manager: at its end a bar goes away."""
+    """Progress of one work."""
 
     def __init__(
         self,
         what: str,
         total: int | None,
         unit: str = "rows",
-        out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        line_every_s: float = 5.0,
     ) -> None:
         """``total`` None: not known.  ``unit`` "bytes" is shown in KiB, MiB and so on."""
         self._what, self._total, self._unit = what, total, unit
-        self._out = out if out is not None else sys.stderr
-        self._bar = self._out.isatty()
         self._clock = clock
-        self._every_s = 0.1 if self._bar else line_every_s
         self._began = self._shown_at = clock()
         self._first = 0
-        self._done = 0
-        self._shown = False
 
     def start(self, done: int) -> None:
         """Note how much was done before: it counts for the share, and not for the pace."""
-        self._first = self._done = done
+        self._first = done
 
     def to(self, done: int) -> None:
         """Note how much is done now."""
-        self._done = done
         now = self._clock()
-        if now - self._shown_at < self._every_s:
-            return
-        self._shown_at = now
-        if self._bar:
-            width = shutil.get_terminal_size().columns - 1
-            self._out.write("\r" + self.text(now)[:width].ljust(width))
-            self._shown = True
-        else:
-            self._out.write(self.text(now) + "\n")
-        self._out.flush()
+        if now - self._shown_at >= _EVERY_S:
+            self._shown_at = now
+            print(self._text(done, now), file=sys.stderr, flush=True)
 
-    def text(self, now: float) -> str:
-        """Return the line for a time."""
-        text = self._amount(self._done)
-        share = ""
+    def _text(self, done: int, now: float) -> str:
+        text, share = self._amount(done), ""
         if self._total:
-            part = min(1.0, self._done / self._total)
-            marks = round(part * _BAR)
-            bar = f"[{'#' * marks}{'.' * (_BAR - marks)}]  " if self._bar else ""
-            share = f"{bar}{part:4.0%}  "
+            share = f"{min(1.0, done / self._total):4.0%}  "
             text += f" of {self._amount(self._total)}"
         if self._unit != "bytes":
             text += f" {self._unit}"
-        pace = (self._done - self._first) / max(now - self._began, 1e-9)
+        pace = (done - self._first) / max(now - self._began, 1e-9)
         if pace > 0:
             text += f", {self._amount(pace)}/s"
-            if self._total and self._total > self._done:
-                text += f", {_duration((self._total - self._done) / pace)} left"
+            if self._total and self._total > done:
+                text += f", {_duration((self._total - done) / pace)} left"
         return f"{self._what}  {share}{text}"
 
     def _amount(self, number: float) -> str:
         return size(number) if self._unit == "bytes" else count(number)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            width = shutil.get_terminal_size().columns - 1
-            self._out.write("\r" + " " * width + "\r")
-            self._out.flush()
 
 
 def _duration(seconds: float) -> str:
@@ -132,14 +100,13 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-@contextmanager
-def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
-    """Give a cache in memory that shows, while the block lasts, how many bytes were indexed."""
-    with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
-        done: dict[str, int] = {}
+def reporting_cache(files: Sequence[DataFile]) -> IndexCache:
+    """Return a cache in memory that shows how many bytes were indexed."""
+    progress = Progress("indexing", sum(file.size for file in files), "bytes")
+    done: dict[str, int] = {}
 
-        def note(file: DataFile, upto: int) -> None:
-            done[file.path] = upto
-            progress.to(sum(done.values()))
+    def note(file: DataFile, upto: int) -> None:
+        done[file.path] = upto
+        progress.to(sum(done.values()))
 
-        yield IndexCache(None, note)
+    return IndexCache(None, note)

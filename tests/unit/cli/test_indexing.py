@@ -24,8 +24,8 @@ def test_each_file_counts_with_all_its_bytes_in_the_end_and_once(
     files = resolve(source.paths)
     told: list[int] = []
     monkeypatch.setattr(progress.Progress, "to", lambda self, done: told.append(done))
-    with progress.reporting_cache(files) as cache:
-        for _ in range(2):
-            open_reader(source, files, BadRecords(), cache).close()
+    cache = progress.reporting_cache(files)
+    for _ in range(2):
+        open_reader(source, files, BadRecords(), cache).close()
     wanted = np.cumsum([file.size for file in files]).tolist()
     assert sorted(set(told)) == wanted and told == sorted(told)
