@@ -227,7 +227,7 @@ def test_an_image_installs_what_the_package_asks_for() -> None:
     ).stdout
     assert [re.split("[>=<]", line)[0] for line in told.split()] == [
         *("pyzmq", "msgpack", "numpy", "google-crc32c", "pyarrow", "fsspec"),
-        *("cloudpickle", "pyyaml"),
+        *("cloudpickle", "prometheus-client", "pyyaml"),
     ]
     extras = re.search(
         r'^ARG EXTRAS="(.*)"$', (ROOT / "docker/server.Dockerfile").read_text(), re.M

@@ -36,9 +36,9 @@ from urllib.parse import parse_qs, urlsplit
 from headrace_proto.errors import HeadraceError, UnknownFeed
 from headrace_proto.token import SNAPSHOT
 
+from ..files.extras import require
 from ..process.statuses import ServerStatus
 from .http_client import HEADER
-from .metrics import CONTENT_TYPE, exposition
 from .verdict import store_faults
 from .watch import Watch
 
@@ -71,7 +71,7 @@ class Answers:
         self._token = token
         self._get: dict[str, Callable[[_Query], Response]] = {
             "/": lambda _: Response(200, PAGE, "text/html; charset=utf-8", _POLICY),
-            "/metrics": lambda query: Response(200, exposition(self._seen(query)), CONTENT_TYPE),
+            "/metrics": self._metrics,
             "/livez": self._lives,
             "/healthz": self._health,
             "/readyz": self._ready,
@@ -109,6 +109,12 @@ class Answers:
             return _text(503, str(error))
 
     # Reading
+
+    def _metrics(self, query: _Query) -> Response:
+        require("prometheus_client", "server", "/metrics")
+        from .metrics import CONTENT_TYPE, exposition
+
+        return Response(200, exposition(self._seen(query)), CONTENT_TYPE)
 
     def _seen(self, query: _Query) -> ServerStatus:
         """Return the status of this server, or of all servers of its feeds."""

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, get_type_hints
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
 from ..process import statuses
 from ..process.option import described
 from ..process.statuses import added
@@ -170,15 +173,17 @@ METRICS = (
 
 def exposition(status: statuses.ServerStatus) -> bytes:
     """Return all metrics of a status, in the text format of Prometheus."""
-    lines = []
-    for metric in METRICS:
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-        for values, number in metric.samples(status):
-            pairs = zip(metric.labels, map(_escaped, values), strict=True)
-            labels = ",".join(f'{label}="{value}"' for label, value in pairs)
-            lines.append(f"{metric.name}{labels and f'{{{labels}}}'} {number}")
-    return "\n".join([*lines, ""]).encode(errors="replace")
 
+    class Collected:
+        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+            for metric in METRICS:
+                made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                family = made(metric.name, metric.help, labels=metric.labels)
+                for values, number in metric.samples(status):
+                    # Half a surrogate pair would break the whole text.
+                    family.add_metric([v.encode(errors="replace").decode() for v in values], number)
+                yield family
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collected())
+    return generate_latest(registry)

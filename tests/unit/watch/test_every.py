@@ -86,4 +86,4 @@ def test_no_two_samples_of_the_metrics_bear_the_same_labels():
     names = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(names) == len(set(names))
     assert 'headrace_share_rows_made_total{feed="f",share="1/2"}' in names
-    assert 'headrace_trainer_awaited_seconds_total{feed="f",trainer="x",share="0/2"}' in names
+    assert 'headrace_trainer_awaited_seconds_total{feed="f",share="0/2",trainer="x"}' in names
