@@ -13,13 +13,13 @@ epoch follows the last one that a server began.
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .feed_progress import batches_of_loop
-from .link import Link
 from .session import Received, Session
+
+if TYPE_CHECKING:
+    from .feed import Feed
 
 #: Takes the next batch from a session, or leaves it there; see ``Link.take``.
 Claim = Callable[[Session], Received | None]
@@ -29,119 +29,6 @@ NoneYet = Callable[[Sequence[Session]], object]
 
 class EpochEnds(Exception):
     """The next batch of a trainer is of a later epoch than its loop."""
-
-
-class EpochLoops(ABC):
-    """The loops over the epochs of a feed: a part of ``Feed``."""
-
-    _link: Link
-    _epochs: Epochs | None  # where batches end with their epoch
-
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @property
-    @abstractmethod
-    def schema(self) -> Any: ...
-
-    @abstractmethod
-    def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any: ...
-
-    def _within_epochs(self, claim: Claim) -> Claim:
-        """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
-        known = self._link.properties
-        if self._epochs is None and known.get("across_batches") is False:
-            self._epochs = Epochs(known.get("at_epoch"))
-        if self._epochs is None:
-            return claim
-        self._epochs.take = claim
-        return self._epochs.claim
-
-    def __iter__(self) -> Iterator[Any]:
-        """Return the batches up to the end of the feed.
-
-        Where the feed is declared with ``repeat(n, across_batches=False)``, those up to the end of
-        the epoch.  Another loop has those of the next one.
-        """
-        _ = self.schema
-        epochs = self._epochs
-        if epochs is None:
-            return self
-        self._look_for_epoch(epochs)
-        epochs.begin()
-        return EpochBatches(self, epochs)
-
-    def __len__(self) -> int:
-        """Return how many batches one ``for`` over the feed has in all, from all partitions.
-
-        The loop is an epoch where the feed is declared with ``repeat(n, across_batches=False)``,
-        else the whole feed.  Ranks all have the same number.  TypeError with the reason where
-        nobody knows it exactly: ``batch`` has a length where the source can be read by number, and
-        no stage drops or repeats examples.
-
-        A loop that goes on after a restart or a resumption has fewer, and several trainers without
-        ranks share them.
-        """
-        known = batches_of_loop(self._link.announced)
-        if isinstance(known, str):
-            raise TypeError(f"feed {self.name!r} has no length: {known}")
-        return known
-
-    def __bool__(self) -> bool:
-        return True  # whatever its length is
-
-    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
-        """Yield the number of each epoch and an iterator that ends with it.
-
-        It needs a feed that is declared with ``repeat(n, across_batches=False)``.  All trainers of
-        a feed number its epochs alike: if others got all batches of one, its iterator is empty.
-        After a ``break`` the next iterator continues the same epoch.  After a restart or a
-        resumption the first one is the rest of the epoch that was under way.
-
-        The end of an iterator commits the last batch of its epoch.  After ``drain`` no epoch
-        follows the last one that the server had begun.
-        """
-        _ = self.schema
-        epochs = self._epochs
-        if epochs is None:
-            raise ValueError(
-                f"epochs(): batches of feed {self.name!r} may hold examples of two epochs; declare "
-                "it with repeat(n, across_batches=False)"
-            )
-        return self._each_epoch(epochs)
-
-    def _each_epoch(self, epochs: Epochs) -> Iterator[tuple[int, Iterator[Any]]]:
-        while True:
-            self._look_for_epoch(epochs)
-            if not epochs.begin():
-                return
-            assert epochs.number is not None
-            yield epochs.number, EpochBatches(self, epochs)
-
-    def _next_epoch(self) -> int | None:
-        """Return the number of the next loop's epoch; None where batches cross epochs."""
-        _ = self.schema
-        epochs = self._epochs
-        if epochs is None:
-            return None
-        self._look_for_epoch(epochs)
-        return sys.maxsize if epochs.number is None else epochs.number + epochs.over
-
-    @property
-    def _last_epoch(self) -> int:
-        """The last epoch that any owner began, as they told before their end."""
-        return max(session.epoch for session in self._link.sessions)
-
-    def _look_for_epoch(self, epochs: Epochs) -> None:
-        """Wait for the next batch where only that shows which epoch comes next."""
-        if epochs.in_doubt:
-            try:
-                self.__next__(epochs.look, epochs.none_yet)
-            except EpochEnds:
-                return
-            except StopIteration:
-                epochs.end(self._last_epoch)
 
 
 class Epochs:
@@ -229,7 +116,7 @@ class Epochs:
 class EpochBatches(Iterator[Any]):
     """The batches of one epoch that a trainer gets."""
 
-    def __init__(self, feed: EpochLoops, epochs: Epochs) -> None:
+    def __init__(self, feed: Feed, epochs: Epochs) -> None:
         self._feed = feed
         self._epochs = epochs
         self._number = epochs.number

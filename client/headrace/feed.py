@@ -1,40 +1,52 @@
-"""The ``Feed`` in a trainer's hands: an iterator of batches, and the requests to their server."""
+"""The ``Feed`` in a trainer's hands: an iterator of batches, and the requests to their servers.
+
+feed.drain(), set_batch_size() …  ─► Link.ask ─► every owner ─► answers, joined
+feed.snapshot() ─► commits, settled ─► every server copies its stores ─► token
+feed.load_state_dict(token) ─► the feed is left, and connected again from there
+"""
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import sys
+import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from headrace_proto.errors import HeadraceError
+import numpy as np
+
+from headrace_proto.errors import HeadraceError, from_code, kind_of
 from headrace_proto.gone import absent
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Answered, Delivery
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
+from headrace_proto.token import Token
 
 from .batch import Batch, KnownSlots
 from .blocks import BatchGone, Blocks, taken_again
-from .checkpoints import Checkpoints
 from .committing import TakenBatches, tokens_of
-from .epochs import Claim, Epochs, NoneYet
+from .epochs import Claim, EpochBatches, EpochEnds, Epochs, NoneYet
+from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
-from .link import Link
+from .link import Link, opened
 from .ragged import RaggedBatch, columns_of, facts_of
+from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
 from .session import Received, Session
-from .steering import Steering
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
+#: Maximum number of sizes of ``set_batch_size``, so that they fit the header of a message.
+_MOST_SIZES = 4096
 #: Errors of a batch that no second try can use.
 _USELESS = (BatchGone, HeadraceError)
 
 
-class Feed(Steering, Checkpoints):
+class Feed:
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too;
@@ -124,14 +136,6 @@ class Feed(Steering, Checkpoints):
             if any(field.ragged for field in self._schema.values()):
                 self._batch = RaggedBatch
         return self._schema
-
-    def _leave_rows_open(self) -> None:
-        _ = self.schema
-        self._link.properties["resized"] = True
-        if self._saving is not None:
-            self._saving.layout.open_rows()
-        self._layout = rows_open(self._layout)
-        self._schema = columns_of(self._layout)
 
     @property
     def facts(self) -> Mapping[str, Field]:
@@ -237,27 +241,6 @@ class Feed(Steering, Checkpoints):
         ):
             raise BatchGone
 
-    def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
-        """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
-
-        A batch is committed when TensorFlow pulls the next one; a ``prefetch`` or a parallel
-        ``map`` of yours pulls it before the batch is trained.  With ``connect(commit="explicit")``
-        it is committed by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  The
-        next loop gets batches that TensorFlow has not pulled.  ``facts`` adds ``length``,
-        ``label``, ``rate`` or ``origin``, where the feed has them, and ``tokens`` the ``token`` of
-        each batch (int64).
-
-        A batch of segments is a dict of the attributes of ``SegmentBatch``, with the ``token`` for
-        ``save_states``, which commits it where it has states.
-        """
-        self._link.check_usable()
-        from .dataset_arguments import checked
-
-        wanted = checked(self, facts, tokens)
-        from .tf_dataset import dataset
-
-        return dataset(self, wanted, tokens)
-
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 
@@ -314,6 +297,206 @@ class Feed(Steering, Checkpoints):
         elif batches is not None:
             self._raise_refusals()
 
+    # Epochs
+
+    def _within_epochs(self, claim: Claim) -> Claim:
+        """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
+        known = self._link.properties
+        if self._epochs is None and known.get("across_batches") is False:
+            self._epochs = Epochs(known.get("at_epoch"))
+        if self._epochs is None:
+            return claim
+        self._epochs.take = claim
+        return self._epochs.claim
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches up to the end of the feed.
+
+        Where the feed is declared with ``repeat(n, across_batches=False)``, those up to the end of
+        the epoch.  Another loop has those of the next one.
+        """
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            return self
+        self._look_for_epoch(epochs)
+        epochs.begin()
+        return EpochBatches(self, epochs)
+
+    def __len__(self) -> int:
+        """Return how many batches one ``for`` over the feed has in all, from all partitions.
+
+        The loop is an epoch where the feed is declared with ``repeat(n, across_batches=False)``,
+        else the whole feed.  Ranks all have the same number.  TypeError with the reason where
+        nobody knows it exactly: ``batch`` has a length where the source can be read by number, and
+        no stage drops or repeats examples.
+
+        A loop that goes on after a restart or a resumption has fewer, and several trainers without
+        ranks share them.
+        """
+        known = batches_of_loop(self._link.announced)
+        if isinstance(known, str):
+            raise TypeError(f"feed {self.name!r} has no length: {known}")
+        return known
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length is
+
+    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
+        """Yield the number of each epoch and an iterator that ends with it.
+
+        It needs a feed that is declared with ``repeat(n, across_batches=False)``.  All trainers of
+        a feed number its epochs alike: if others got all batches of one, its iterator is empty.
+        After a ``break`` the next iterator continues the same epoch.  After a restart or a
+        resumption the first one is the rest of the epoch that was under way.
+
+        The end of an iterator commits the last batch of its epoch.  After ``drain`` no epoch
+        follows the last one that the server had begun.
+        """
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            raise ValueError(
+                f"epochs(): batches of feed {self.name!r} may hold examples of two epochs; declare "
+                "it with repeat(n, across_batches=False)"
+            )
+        return self._each_epoch(epochs)
+
+    def _each_epoch(self, epochs: Epochs) -> Iterator[tuple[int, Iterator[Any]]]:
+        while True:
+            self._look_for_epoch(epochs)
+            if not epochs.begin():
+                return
+            assert epochs.number is not None
+            yield epochs.number, EpochBatches(self, epochs)
+
+    def _next_epoch(self) -> int | None:
+        """Return the number of the next loop's epoch; None where batches cross epochs."""
+        _ = self.schema
+        epochs = self._epochs
+        if epochs is None:
+            return None
+        self._look_for_epoch(epochs)
+        return sys.maxsize if epochs.number is None else epochs.number + epochs.over
+
+    @property
+    def _last_epoch(self) -> int:
+        """The last epoch that any owner began, as they told before their end."""
+        return max(session.epoch for session in self._link.sessions)
+
+    def _look_for_epoch(self, epochs: Epochs) -> None:
+        """Wait for the next batch where only that shows which epoch comes next."""
+        if epochs.in_doubt:
+            try:
+                self.__next__(epochs.look, epochs.none_yet)
+            except EpochEnds:
+                return
+            except StopIteration:
+                epochs.end(self._last_epoch)
+
+    def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
+        """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
+
+        A batch is committed when TensorFlow pulls the next one; a ``prefetch`` or a parallel
+        ``map`` of yours pulls it before the batch is trained.  With ``connect(commit="explicit")``
+        it is committed by ``commit`` of its token, or by ``headrace.keras.CommitTrained``.  The
+        next loop gets batches that TensorFlow has not pulled.  ``facts`` adds ``length``,
+        ``label``, ``rate`` or ``origin``, where the feed has them, and ``tokens`` the ``token`` of
+        each batch (int64).
+
+        A batch of segments is a dict of the attributes of ``SegmentBatch``, with the ``token`` for
+        ``save_states``, which commits it where it has states.
+        """
+        self._link.check_usable()
+        wanted = self._dataset_facts(facts, tokens)
+        from .tf_dataset import dataset
+
+        return dataset(self, wanted, tokens)
+
+    def _dataset_facts(self, facts: Sequence[str], tokens: bool) -> list[str]:
+        """Return the facts that elements of a dataset hold; ValueError where there can be none."""
+        if not isinstance(facts, Iterable):
+            raise TypeError(f"facts={facts!r:.80} is not a list of names")
+        if not isinstance(tokens, bool):
+            raise TypeError(f"tokens={tokens!r:.80} is not True or False")
+        wanted = [facts] if isinstance(facts, str) else list(facts)
+        _ = self.schema
+        if wanted and self._of_segments:
+            raise ValueError(
+                f"facts={facts!r:.80}: a batch of segments tells all that is known of it"
+            )
+        if self._saving is not None and self._saving.lanes is not None:
+            raise ValueError(
+                "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
+                "for batches before the ones before them are saved; declare the feed with "
+                "state_placement='server', or iterate over the feed"
+            )
+        for name in wanted:
+            if name not in self.facts:
+                known = ", ".join(self.facts) or "none"
+                raise ValueError(
+                    f"facts: {name!r:.80} is not a fact of the rows of this feed; it has {known}"
+                )
+            if name in self.schema:
+                raise ValueError(f"facts: {name!r} is a column of the feed too")
+        if tokens and "token" in self.schema:
+            raise ValueError("tokens=True: the feed has a column 'token' too; select other columns")
+        if self._framework.name != "tf":
+            raise ValueError(
+                f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
+            )
+        for name, field in self.schema.items():
+            if field.ragged and field.dtype.startswith("float8"):
+                raise ValueError(
+                    f"as_dataset(): column {name!r} is {field}, and datasets of TensorFlow hold no "
+                    "ragged tensors of float8; iterate over the feed, or pad with dynamic_pad=True"
+                )
+        return wanted
+
+    # Snapshots
+
+    def snapshot(self, upto: Any = None) -> dict[str, Any]:
+        """Store the feed's state as it is after this step; return the token to go on from it.
+
+        The batch in hand is committed first: call it after the step that used it.  With
+        ``connect(commit="explicit")`` it commits nothing.
+
+        ``upto`` is a batch, or its token: the call commits it and the batches that this trainer
+        took before it, and no later one.
+
+        The token is small and plain JSON data: keep it in the model's checkpoint, and give it to
+        ``connect(resume=…)`` with that model.  Commits of other trainers meanwhile may be in
+        the snapshot or not; batches in their hands go out again.
+        """
+        self._link.check_usable()
+        _ = self.schema
+        if self._saving is None:
+            doubt = "" if upto is not None else self._commits.doubt()
+            if doubt:
+                warnings.warn(doubt, stacklevel=2)
+            self._commits.for_snapshot(upto, self)
+            self._say_commits()
+        elif upto is not None:
+            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
+        self._link.settle()
+        if self._saving is not None:
+            self._saving.flush()
+        return dict(_value_of(self._link.snapshot()))
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a snapshot, as ``connect(resume=state)`` does.  Batches in hand go back."""
+        token = Token.from_plain("state", state)
+        self._link.check_usable()
+        if token.feed != self.name:
+            raise ValueError(f"state: a token of feed {token.feed!r}; this one is {self.name!r}")
+        link = self._link
+        self._leave(commit=False)
+        self._begin(opened(link.again(token.snapshot)))
+
+    #: The same under the names that torch and Lightning, and loops like those of Grain, call.
+    state_dict = get_state = snapshot
+    set_state = load_state_dict
+
     def trackable(self) -> Any:
         """Return an object for ``tf.train.Checkpoint``, as in ``Checkpoint(model=model, feed=…)``.
 
@@ -322,6 +505,90 @@ class Feed(Steering, Checkpoints):
         from .tf import FeedState
 
         return FeedState(self)
+
+    # Requests that concern all trainers of the feed
+
+    def drain(self, cancel: bool = False) -> None:
+        """Close the feed's input for all trainers: rows already read are still handed out.
+
+        With ``cancel`` rows that are in no batch yet are dropped.
+        """
+        self._link.check_usable()
+        if not isinstance(cancel, bool):
+            raise TypeError(f"cancel={cancel!r:.80} is not True or False")
+        self._link.ask(DrainInput(cancel))
+
+    def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
+        """Change the proportions of classes that a stratified feed draws, for all trainers.
+
+        Returns, for each partition, the number of the first batch that the new ones can affect.
+        ValueError when the feed can not draw them.
+        """
+        self._link.check_usable()
+        try:
+            if isinstance(probs, (str, bytes, Mapping, Set)):
+                raise TypeError
+            wanted = tuple(map(float, probs))
+        except (TypeError, ValueError):
+            raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
+        return self._change(SetTargetProbs(wanted), str([*wanted]))
+
+    def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
+        """Change how many rows batches have, for all trainers: one size, or one for each bucket.
+
+        Returns, for each partition, the number of the first batch of the new size.  ValueError
+        where the feed can not have such batches: lanes and ranks of segments have a fixed number of
+        rows.
+
+        ``schema`` and later datasets of ``as_dataset`` leave the number of rows open.
+        """
+        self._link.check_usable()
+        sizes = _sizes_of(batch_size)
+        since = self._change(SetBatchSizes(sizes), repr(batch_size))
+        _ = self.schema
+        self._link.properties["resized"] = True
+        if self._saving is not None:
+            self._saving.layout.open_rows()
+        self._layout = rows_open(self._layout)
+        self._schema = columns_of(self._layout)
+        return since
+
+    def _change(self, change: SetBatchSizes | SetTargetProbs, given: str) -> dict[int, int]:
+        answer = self._link.ask(change)
+        if answer.code:
+            raise ValueError(f"{change.call}({given:.80}): {answer.text}")
+        return dict(answer.value)
+
+    def stats(self) -> dict[str, int]:
+        """Count ready, incomplete and in-flight batches or segments, over all workers.
+
+        A feed of segments counts as the ``barrier`` of TensorFlow's state saver: ``ready`` and
+        ``incomplete`` segments (those that wait for a state), and ``in_flight`` examples, which
+        ``capacity`` bounds.  Other feeds count ``ready`` batches that no trainer has, batches
+        ``in_flight`` in trainers' hands, and ``incomplete`` rows that are read and in no batch yet.
+        Prefetched batches are in their trainer's hands.
+
+        It works from any host, without HTTP.
+        """
+        self._link.check_usable()
+        return dict(_value_of(self._link.ask(CountReady())))
+
+    @property
+    def progress(self) -> FeedProgress:
+        """The commits of all trainers since the feed began, over restarts and on all servers.
+
+        ``rows`` and ``batches``; ``epoch`` (from 0) of the first uncommitted rows, and ``epochs``,
+        None for ever; ``fraction`` of all batches, from 0 to 1, None where the feed has no length.
+        It prints as a line.  Each access asks the servers and waits for their answers, as ``stats``
+        does: do not use it in every step.  It counts all commits that this trainer has sent; the
+        batch in hand is not committed yet.
+        """
+        self._link.check_usable()
+        self._link.settle()
+        counts = _value_of(self._link.ask(ReadProgress()))
+        return progress_of(counts, self._link.announced, self._link.session.world_size)
+
+    # Leaving
 
     def close(self) -> None:
         """Leave the feed.  The batch in hand is committed unless an exception is being handled.
@@ -414,3 +681,47 @@ def _abandon(link: Link, pid: int) -> None:
     """Leave a feed whose object was dropped without close, in the process that connected."""
     if os.getpid() == pid:
         link.close()
+
+
+def _value_of(answer: Answered) -> Any:
+    if answer.code:
+        raise from_code(answer.code, answer.text)
+    return answer.value
+
+
+def _sizes_of(batch_size: Any) -> tuple[int, ...]:
+    """Return the sizes as integers; TypeError or ValueError where no feed can have them."""
+    several = isinstance(batch_size, (Sequence, np.ndarray)) and not isinstance(
+        batch_size, (str, bytes)
+    )
+    if isinstance(batch_size, np.ndarray) and batch_size.ndim != 1:
+        several = False
+    given = [*batch_size] if several else [batch_size]
+    if len(given) > _MOST_SIZES:
+        raise ValueError(
+            f"batch_size has {len(given)} sizes; the most is {_MOST_SIZES}: give one for all"
+        )
+    if not given:
+        raise ValueError(f"batch_size={batch_size!r} is empty: give one size, or one a bucket")
+    sizes = []
+    for i, size in enumerate(given):
+        name = f"batch_size[{i}]" if several else "batch_size"
+        sizes.append(_size_of(name, size))
+        if sizes[-1] >= 2**63:
+            raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
+    return tuple(sizes)
+
+
+def _size_of(name: str, value: Any) -> int:
+    """Return the size as an integer; TypeError or ValueError where no batch can have it."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        rows = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
+        ) from None
+    if rows < 1:
+        raise ValueError(f"{name}={rows} is too small: the least is 1")
+    return rows

@@ -24,6 +24,11 @@ Padding has no weight: a loss is the mean over steps that are data, and so are `
 without them no sequence goes on.  An error of the feed comes as one of ``tf.errors`` with its text.
 States that stay with the trainer are for a loop of one's own: TensorFlow fetches ahead of saves.
 
+In several workers of a MultiWorkerMirroredStrategy each is a rank.  Keras 3 pulls a batch before it
+trains, and reduces it by replica, which fails for a batch of many parts; a batch that is pulled and
+not trained would also hold up all ranks.  So a model is built by the spec of its data.  And Keras
+takes the mean of results over their first axis, so results have one.
+
 The callbacks and ``batches`` serve models of Keras 2 (``tf_keras``) too; a ``StatefulModel`` is one
 of Keras 3.
 """
@@ -43,7 +48,6 @@ except ImportError as error:
     raise ImportError("headrace.keras needs TensorFlow: pip install tensorflow") from error
 
 from .keras_callbacks import Checkpoint, CommitTrained
-from .keras_workers import build_by_spec, weights_of_round, workers
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -103,7 +107,7 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
     """
 
     def __init__(self, network: Any) -> None:
-        of_workers = workers()
+        of_workers = _workers()
         if isinstance(network, tf.Module):
             raise TypeError(
                 f"StatefulModel: {network!r:.120} is of Keras 2, and its weights would not be "
@@ -153,7 +157,7 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Build before ``fit`` and ``evaluate`` under a strategy, as Keras 3 calls it."""
         if self._workers > 1 and iterator is not None:
-            build_by_spec(self, iterator, self._symbolic_step)
+            _build_by_spec(self, iterator, self._symbolic_step)
 
     def _symbolic_step(self, data: Any) -> Any:
         step = self._forward(data, training=False)
@@ -169,7 +173,7 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
     def _forward(self, data: Any, training: bool) -> _Step:
         step = _Step(data)
         if self._workers > 1:
-            step.ticket["weights"] = weights_of_round(step.ticket["weights"])
+            step.ticket["weights"] = _weights_of_round(step.ticket["weights"])
         result = self((step.x, step.ticket["state"]), training=training)
         if not isinstance(result, Sequence) or len(result) != 2:
             raise ValueError(f"the network must return (outputs, states), not {result!r:.200}")
@@ -244,3 +248,62 @@ def _check_steps(weights: Any, output: Any) -> Any:
             "not be told from data; let split return (x, y, weights)"
         )
     return weights
+
+
+def _workers() -> int:
+    """Return the number of workers of the current strategy, 1 without one.
+
+    ValueError for a strategy that deals the batches of one feed to several devices.
+    """
+    strategy = tf.distribute.get_strategy()
+    replicas = int(strategy.num_replicas_in_sync)
+    if replicas == 1:
+        return 1
+    of_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not of_workers or len(strategy.extended.worker_devices) > 1:
+        raise ValueError(
+            f"a strategy of {replicas} replicas would tear batches from their states; start a "
+            "process for each device: without a strategy they share the feed, and as workers of "
+            "MultiWorkerMirroredStrategy they are its ranks"
+        )
+    return replicas
+
+
+class _Symbolic(keras.Operation):  # type: ignore[misc]
+    """Calls a function with symbolic tensors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def call(self, data: Any) -> Any:
+        return self._function(data)
+
+
+def _build_by_spec(model: Any, iterator: Any, step: Callable[[Any], Any]) -> None:
+    """Build the variables of a model, of its metrics and of its optimizer, by a symbolic step.
+
+    ``iterator`` is that of Keras over a distributed dataset.
+    """
+    spec = iterator._distributed_dataset.element_spec
+    with model.distribute_strategy.scope():
+        _Symbolic(step).compute_output_spec(tf.nest.map_structure(_symbolic, spec))
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+
+def _symbolic(spec: Any) -> Any:
+    by_replica = getattr(spec, "_value_specs", None)
+    one = spec if by_replica is None else by_replica[0]
+    return keras.KerasTensor(tuple(one.shape), one.dtype.name)
+
+
+def _weights_of_round(weights: Any) -> Any:
+    """Return weights of steps so that the mean over workers is that over all steps with data."""
+    data = tf.cast(weights > 0, weights.dtype)
+    size = tf.cast(tf.size(data), data.dtype)
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return weights
+    whole = context.all_reduce("SUM", tf.reduce_sum(data))
+    return data * tf.math.divide_no_nan(size * context.num_replicas_in_sync, whole)

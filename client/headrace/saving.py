@@ -38,11 +38,10 @@ from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .link import Link
 from .requests import FlushStates
-from .segments import SegmentBatch
+from .segments import SegmentBatch, is_tracing
 from .session import NAMED_KEYS, Received, Session, named
 from .state_block import BlockMaker, Upload
 from .state_values import host, presented, strings_in, unknown_state
-from .traceable import is_tracing
 
 _LOST = (
     "its lease was lost with its session, and its rows go to another trainer or come again: these "

@@ -7,39 +7,54 @@
 
 Every array is made when it is first asked for, and kept.  Arrays are views of memory that the batch
 shares with the server, as those of any batch.
+
+A ``tf.function`` takes a batch apart by TensorFlow's protocol of nested values, so it is traced
+once for all batches of one shape, and not once per batch:
+
+    step(batch) ─► __tf_flatten__ ─► one tensor per column ─► __tf_unflatten__ ─► TracedBatch
+                   (each call)       (placeholders in the trace)
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from struct import error as StructError
-from struct import pack
+from struct import pack, unpack, unpack_from
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import Slot, strings_at
+from headrace_proto.errors import ProtocolError, near
+from headrace_proto.layout import Slot, first_strings, strings_at
 from headrace_proto.messages import Delivery
-from headrace_proto.schema import RESERVED, Field
-from headrace_proto.segment_layout import GROUPS, SegmentLayout
+from headrace_proto.schema import FACTS, RESERVED, Field
+from headrace_proto.segment_layout import GROUPS, ColumnPlace, SegmentLayout
 
 from .batch import BatchInHand, no_fact
 from .framework import Framework
-from .segment_columns import Columns
-from .segment_keys import keys_later, segment_keys
-from .segment_rows import FLAGS, SEGMENT_FACTS, SegmentRows
 from .state_values import unknown_state
-from .traceable import Traceable
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
 
 
-class SegmentBatch(BatchInHand, SegmentRows, Traceable):
+#: Flags of the rows.
+FLAGS = ("first", "last", "valid")
+#: Facts of the rows in an element of ``as_dataset``, beside the flags.
+SEGMENT_FACTS = (
+    *("key", "sequence", "sequence_count", "length", "total_length", "insertion_index"),
+    *("left_length", "right_length"),  # only where there is context
+    "lane",  # only with order="lanes"
+    *(name for name in FACTS if name != "length"),  # only where a stage adds them
+)
+
+
+class SegmentBatch(BatchInHand):
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
@@ -113,6 +128,92 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
         first, first_bytes, *_ = places["@insertion_index"]
         then, then_bytes, *_ = places["@sequence"]
         return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
+
+    @property
+    def key(self) -> Any:
+        """Each row's own name: which segment, of how many, of which example."""
+        return self._strings("key")
+
+    @property
+    def next_key(self) -> Any:
+        """The key of the segment after each row; ``STOP:`` and the example's where it ends."""
+        return self._strings("next_key")
+
+    @property
+    def original_key(self) -> Any:
+        """The example's own key, as the source has it: ``key`` without the segment's number."""
+        return self._column("@key")
+
+    @property
+    def sequence(self) -> Any:
+        """Which segment of its example each row is, from 0."""
+        return self._column("@sequence")
+
+    @property
+    def sequence_count(self) -> Any:
+        """How many segments each row's example has."""
+        return self._column("@sequence_count")
+
+    @property
+    def length(self) -> Any:
+        """How many of each segment's ``num_unroll`` steps are data and not padding."""
+        return self._column("@length")
+
+    @property
+    def left_length(self) -> Any:
+        """How many steps of the context before each segment are data.  They end where it begins."""
+        return self._context_fact("left_length")
+
+    @property
+    def right_length(self) -> Any:
+        """How many steps of the context after each segment are data."""
+        return self._context_fact("right_length")
+
+    def _context_fact(self, name: str) -> Any:
+        if RESERVED + name not in self._layout.schema:  # declared with left=0, or right=0
+            return self.sequence * 0
+        return self._column(RESERVED + name)
+
+    @property
+    def total_length(self) -> Any:
+        """How many steps each row's whole example has."""
+        return self._column("@total_length")
+
+    @property
+    def insertion_index(self) -> Any:
+        """When each row's example came in: smaller is earlier, in one partition."""
+        return self._column("@insertion_index")
+
+    @property
+    def lane(self) -> Any:
+        """The number of each row's lane, of ``feed.lanes``: a sequence keeps it to its end.
+
+        AttributeError in the order of arrival.
+        """
+        if not self._layout.lanes:
+            raise AttributeError(
+                "batch.lane: rows of this feed have no place, it is declared with order='arrival'"
+            )
+        return self._column("@lane")
+
+    @property
+    def first(self) -> Any:
+        """Whether each row is the first segment of its example."""
+        return self._flags("first")
+
+    @property
+    def last(self) -> Any:
+        """Whether each row is the last segment of its example."""
+        return self._flags("last")
+
+    @property
+    def valid(self) -> Any:
+        """Whether each row holds a segment.
+
+        All do but the empty rows of ranks in step: these have length 0, key ``b""`` and zeros, and
+        a state that is saved for one is ignored.  A masked loss counts the others alone.
+        """
+        return self._flags("valid")
 
     # Columns
 
@@ -226,6 +327,19 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
             element[group] = {name: self.array(f"{group}:{name}") for name in names}
         return element
 
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the traits that all batches of the feed share, and the arrays of this batch."""
+        from .traced import flattened
+
+        return flattened(self)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: tuple[Any, ...]) -> Any:
+        """Return the batch that a traced function gets."""
+        from .traced import TracedBatch
+
+        return TracedBatch(metadata, components)
+
     # Inside
 
     def _column(self, name: str) -> Any:
@@ -301,3 +415,84 @@ class SegmentBatch(BatchInHand, SegmentRows, Traceable):
             f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
             f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"
         )
+
+
+class Columns(Mapping[str, Any]):
+    """The sequences, or the context, of a batch by name."""
+
+    __slots__ = ("_batch", "_group")
+
+    def __init__(self, batch: SegmentBatch, group: str) -> None:
+        self._batch = batch
+        self._group = group
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._batch._column(f"{self._group}:{name}")
+        except KeyError:
+            known = list(self)
+        what = f"{name!r} is not in the {self._group} of this batch; there is {known}"
+        raise KeyError(what + near(name, known))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._batch._layout.names(self._group))
+
+    def __len__(self) -> int:
+        return len(self._batch._layout.names(self._group))
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._group}:{name}" in self._batch._layout.schema
+
+    def __repr__(self) -> str:
+        return f"<{self._group} of {self._batch!r}>"
+
+
+def segment_keys(
+    originals: Sequence[bytes], numbers: Sequence[int], counts: Sequence[int], ahead: int = 0
+) -> list[bytes]:
+    return [
+        b"%05d_of_%05d:%s" % (n + ahead, count, key)
+        if n + ahead < count
+        else b"STOP:" + key
+        if count
+        else b""
+        for n, count, key in zip(numbers, counts, originals, strict=True)
+    ]
+
+
+def keys_later(
+    rows: int, block: memoryview, places: Mapping[str, ColumnPlace], upto: int
+) -> Callable[[], list[bytes]]:
+    """Return a function that makes the first ``upto`` keys of a batch, even when its block is gone.
+
+    ProtocolError where the server sent invalid strings.
+    """
+    upto = min(upto, rows)
+    offset, nbytes, *_ = places["@key"]
+    (end,) = unpack_from("=q", block, offset + 8 * upto)
+    end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
+    sequence, count = places["@sequence"].offset, places["@sequence_count"].offset
+    return partial(
+        _first_keys,
+        upto,
+        rows,
+        nbytes,
+        bytes(block[offset:end]),
+        bytes(block[sequence : sequence + 4 * upto]),
+        bytes(block[count : count + 4 * upto]),
+    )
+
+
+def _first_keys(
+    upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
+) -> list[bytes]:
+    """Make the keys of the first rows from copies of the beginnings of their columns."""
+    originals = first_strings(np.frombuffer(keys, np.uint8), 0, nbytes, rows, upto)
+    numbers = f"={upto}i"
+    return segment_keys(originals, unpack(numbers, sequence), unpack(numbers, count))
+
+
+def is_tracing() -> bool:
+    """Return whether TensorFlow is building a graph in this thread."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and not tf.executing_eagerly()

@@ -17,7 +17,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
-from .segment_rows import FLAGS, SEGMENT_FACTS
+from .segments import FLAGS, SEGMENT_FACTS
 
 if TYPE_CHECKING:
     from .batch import Batch

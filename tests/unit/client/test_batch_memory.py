@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batch_memory import Attachment, BufferPool, hold, only_read
-from headrace.written_pages import WrittenPages
+from headrace.batch_memory import Attachment, BufferPool, WrittenPages, hold, only_read
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from tests.footprint import entries
 from tests.shortage import no_descriptors

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.epochs import EpochBatches, EpochEnds, EpochLoops, Epochs
+from headrace.epochs import EpochBatches, EpochEnds, Epochs
+from headrace.feed import Feed
 from headrace.link import Link
 
 
-class Trainer(EpochLoops):
+class Trainer(Feed):
     """A feed that gives a trainer batches of these epochs: a batch is its epoch and its place."""
 
     name = "f"

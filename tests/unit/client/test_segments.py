@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.framework import load
-from headrace.segment_keys import keys_later
+from headrace.segments import keys_later
 from headrace_proto.errors import ProtocolError
 from headrace_proto.segment_layout import SegmentLayout
 
