@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
 from headrace_proto.token import SNAPSHOT
@@ -43,7 +43,6 @@ from .verdict import store_faults
 from .watch import Watch
 
 _LONGEST_KEY = 4096
-_FIELDS = 20
 #: Maximum time for a snapshot, which waits for stores and disks.
 _SNAPSHOT_S = 600.0
 
@@ -84,21 +83,14 @@ class Answers:
         here = _names_here(headers.get("host", ""))
         if self._local and headers.get("host") and not here:
             return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
-        if method not in ("GET", "HEAD", "POST"):
-            return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
-        try:
-            parts = urlsplit(target if target.startswith("/") else "[")
-            # A key has any bytes.
-            fields = parse_qs(parts.query, True, errors="surrogateescape", max_num_fields=_FIELDS)
-        except ValueError:
-            return _text(400, "the target of the request is no path, or has too many fields")
+        path, _, fields = target.partition("?")
+        listed = parse_qs(fields, keep_blank_values=True, errors="surrogateescape")  # of any bytes
+        query = {name: values[-1] for name, values in listed.items()}
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return _text(400, f"{method} {parts.path:.80} takes no body: send none")
-        path, query = parts.path, {name: values[-1] for name, values in fields.items()}
+            return _text(400, f"{method} {path:.80} takes no body: send none")
         paths = _POST if method == "POST" else self._get
         if path not in paths:
-            status = 405 if path in self._get else 404
-            return _text(status, f"there are {' '.join(paths)}, by {method}")
+            return _text(404, f"there are {' '.join(paths)}, by {method}")
         try:
             if method == "POST":
                 return self._refusal(headers, here and is_here(peer)) or self._change(path, query)
@@ -158,8 +150,8 @@ class Answers:
             fault = "feed= is needed: one" if feed is None else f"feed={feed!r:.120} is none"
             return _text(400, f"{fault} of the feeds of segments: {', '.join(keyed) or 'none'}")
         answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())
-        name = key.decode(errors="backslashreplace")
-        return _json({"feed": feed, "key": name, "found": answer["found"]})
+        shown = key.decode(errors="backslashreplace")
+        return _json({"feed": feed, "key": shown, "found": answer["found"]})
 
     # Changing
 

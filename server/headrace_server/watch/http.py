@@ -165,8 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         head = b""
         while not re.search(rb"\n\r?\n", head):
-            more = self.connection.recv(4096)
-            if not more or len(head) > _HEAD_BYTES:
+            more = self.connection.recv(_HEAD_BYTES - len(head))
+            if not more:
                 raise OSError(f"a request has no end within {_HEAD_BYTES} bytes")
             head += more
         self.rfile = io.BytesIO(head)

@@ -33,8 +33,6 @@ MOST = 100
 _STATES = ("opening", "open", "closing", "ended", "failed")
 
 _Labels = tuple[str, ...]
-#: Values of the labels, and of the metric.
-Sample = tuple[_Labels, float]
 #: One value, none, or one by the label (or labels) that the metric has beside those of its subject.
 _Value = float | Mapping[Any, float] | None
 
@@ -70,8 +68,8 @@ class Metric:
     def kind(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
 
-    def samples(self, status: statuses.ServerStatus) -> Iterator[Sample]:
-        """Give the values of a status that has them."""
+    def samples(self, status: statuses.ServerStatus) -> Iterator[tuple[_Labels, float]]:
+        """Give the values of the labels and of the metric that a status has."""
         for of, labels, one in _parts(status):
             value = self.value(one) if of is self.of else None
             if isinstance(value, Mapping):
@@ -140,8 +138,6 @@ _VALUES: Mapping[str, Callable[[Any], _Value]] = {
     "store_fault": lambda store: len(store["faults"]),
     "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
     "trainer_saves_refused_total": _refused,
-    "trainer_leases": lambda one: one.get("leases", 0),
-    "trainer_window": lambda one: one.get("window", 0),
     "worker_seconds_total": lambda one: {"work": one["work_s"], **one["rests_s"]},
 }
 

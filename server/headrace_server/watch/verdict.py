@@ -164,7 +164,6 @@ def _slowest(seconds: Mapping[str, float]) -> str:
 
 def store_faults(status: ServerStatus) -> list[str]:
     """Return why nothing can be committed, or no file written to the state directory."""
-    stores = [feed["store"] for feed in status["feeds"].values() if "store" in feed]
-    disk = status["disk"]
-    faults = [fault for store in stores for fault in store["faults"]]
-    return [*faults, *([disk["fault"]] if disk is not None and disk["fault"] else [])]
+    stores = [feed["store"]["faults"] for feed in status["feeds"].values() if "store" in feed]
+    disk = "" if status["disk"] is None else status["disk"]["fault"]
+    return [fault for faults in (*stores, [disk]) for fault in faults if fault]
