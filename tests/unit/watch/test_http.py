@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch import answers
 from headrace_server.watch import http as module
+from headrace_server.watch import metrics
 from headrace_server.watch.http import HttpOptions, HttpService
 from tests.patience import PATIENCE_S
 
@@ -229,7 +229,7 @@ def test_what_can_not_be_answered_is_an_error_and_not_the_end(
     def broken(*of: object, **named: object) -> str:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(answers, "exposition", broken)
+    monkeypatch.setattr(metrics, "exposition", broken)
     status, body = asked(service, "/metrics")
     assert status == 500 and b"a fault" not in body and "a fault" in caplog.text
     assert asked(service)[0] == 200
