@@ -15,9 +15,9 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import ALIGNMENT, aligned_bytes, array_at, strings_at
 from headrace_proto.schema import Field
 from headrace_server.core.padded_sizes import Padding
-from headrace_server.making.assemble import Assembly, batch_schema
+from headrace_server.making.assemble import Assembly
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Ragged, Strings, measured
+from headrace_server.reading.columns import Column, Ragged, Strings
 
 DIRT = 0xAA
 DTYPES = ("bool", "int8", "uint16", "int64", "float16", "float32", "complex128", "bfloat16")
@@ -211,63 +211,10 @@ def test_numbers_of_the_other_byte_order_become_native_ones(rows: Any):
     assert got.dtype.isnative and got.tolist() == swapped[rows].tolist()
 
 
-_MANY = np.random.default_rng(9).integers(0, 2**31, (3000, 2, 64), np.int32)
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [_MANY, _MANY.astype(">i4"), np.asfortranarray(_MANY)],
-    ids=["plain", "swapped", "by column"],
-)
-def test_many_rows_that_follow_each_other_are_those_of_the_column(stored: np.ndarray):
-    got = filled(chunk_of(x=stored), slice(7, 2900), Field("int32", (2, 64)))
-    assert np.array_equal(got, _MANY[7:2900])
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [([3], [3]), ([3], [5]), ([0], [0]), ([3], [0, 4, 1]), ([1500], [1500]), ([5000, 0], [2])],
-    ids=["one length", "one for each chunk", "empty", "several", "long", "long and short"],
-)
-def test_strings_of_any_lengths_come_as_they_were(sizes: tuple[list[int], list[int]]):
-    rng = np.random.default_rng(4)
-    parts, want = [], []
-    for lengths, rows in zip(sizes, (slice(1, 5), np.array([4, 0, 0])), strict=True):
-        flat = [rng.bytes(lengths[i % len(lengths)]) for i in range(12)]
-        parts.append((chunk_of(x=measured(strings(rng, flat).reshape(6, 2))), rows))
-        want += np.array(flat, object).reshape(6, 2)[rows].tolist()
-    assembly = Assembly(parts, {"x": Field(BYTES, (2,))}, dynamic_pad=False)
-    block = aligned_bytes(assembly.nbytes)
-    block[:] = DIRT
-    assembly.fill(block)
-    assert strings_at(block, assembly.slots[0]).tolist() == want
-
-
-def test_a_dense_column_whose_chunks_differ_in_shape_is_refused():
-    parts = [
-        (chunk_of(x=np.zeros((2, 3))), slice(0, 2)),
-        (chunk_of(x=np.zeros((2, 4))), slice(0, 1)),
-    ]
-    with pytest.raises(DataError, match=r"column 'x' changes its shape: \(3,\)"):
-        Assembly(parts, {"x": Field("float64", (3,))}, dynamic_pad=True)
-
-
-def test_rows_that_all_have_no_step_make_an_array_of_no_bytes():
-    ragged = Ragged.from_values(np.zeros((0, 7), np.float32), np.zeros(4, np.int64))
-    got = filled(chunk_of(x=ragged), slice(0, 3), Field("float32", (None, 7)))
-    assert got.shape == (3, 0, 7)
-
-
 def test_a_bad_batch_is_found_before_any_memory_is_asked_for():
     ragged = Ragged.from_values(np.zeros(3, np.float32), np.array([0, 1, 3]))
     with pytest.raises(DataError, match=r"\[1\] \(here, record 0\) and \[2\] \(here, record 1\)"):
         Assembly([(chunk_of(x=ragged), slice(0, 2))], {"x": Field("float32", (None,))}, False)
-
-
-def test_a_batch_has_one_more_dimension_which_varies_where_smaller_ones_may_come():
-    schema = {"x": Field("float32", (None, 3)), "y": Field(BYTES)}
-    assert batch_schema(schema, 8) == {"x": Field("float32", (8, None, 3)), "y": Field(BYTES, (8,))}
-    assert batch_schema(schema, None)["y"] == Field(BYTES, (None,))
 
 
 def test_rows_are_padded_to_the_sizes_that_were_declared():

@@ -7,13 +7,11 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.partition_run import Blocked, Done, Resting
-from headrace_server.making.segment_maker import Preparing
+from headrace_server.making.partition_run import Blocked
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states
@@ -57,56 +55,10 @@ def moved_on(taken: Taken) -> dict[str, np.ndarray]:
     return {n[6:]: c + 1 for n, c in taken.columns.items() if n.startswith("state:")}
 
 
-@pytest.fixture
-def guesses(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return for each prepared batch whether it was the wanted one."""
-    seen: list[bool] = []
-    take = Preparing.take
-
-    def noting(self: Preparing, batch: Any) -> Any:
-        there = self._ready is not None
-        found = take(self, batch)
-        if there:
-            seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr(Preparing, "take", noting)
-    return seen
-
-
 def same(one: Taken, other: Taken) -> None:
     assert (one.number, one.meta) == (other.number, other.meta)
     for name, column in one.columns.items():
         assert np.array_equal(column, other.columns[name]), name
-
-
-@pytest.mark.parametrize("flight", [1, 2, 3])
-@pytest.mark.parametrize("kind", ORDERS)
-def test_with_saves_in_turn_every_full_batch_is_as_it_was_prepared(
-    kind: tuple[str, str], flight: int, guesses: list[bool], tmp_path: Path
-):
-    pipeline = cut([1 + i % 5 for i in range(60)], 4, kind, capacity=12)
-    one, other = Player(pipeline, tmp_path), Player(pipeline, tmp_path)
-    states = no_states if kind[1] == "trainer" else moved_on
-    out: list[Taken] = []
-    made, more = 0, flight
-    end: Any = None
-    while end is not Done:
-        for player in (one, other):
-            player.feed.commits.want(more, 0)
-        while isinstance(end := one.taken(one.step()), Taken):
-            same(end, other.taken(other.step()))
-            out.append(end)
-            made += 1
-        assert other.step() is end
-        one.feed.prepare()
-        more = int(bool(out))
-        if out:
-            oldest = out.pop(0)
-            for player in (one, other):
-                assert player.save(oldest, states(oldest)) == ("", "")
-    assert made > 20 and one.slab.used_bytes == 0
-    assert all(guesses) and len(guesses) > made - 12
 
 
 @settings(
@@ -169,20 +121,6 @@ def test_no_batch_depends_on_which_ones_were_prepared(
     assert one.slab.used_bytes == other.slab.used_bytes == 0
 
 
-def test_a_guess_that_was_wrong_is_dropped_and_after_it_none_is_made_for_a_while(
-    guesses: list[bool], tmp_path: Path
-):
-    player = Player(cut([20] * 60, 2, ("arrival", "server"), capacity=60), tmp_path)
-    out = [player.take() for _ in range(4)]
-    for _ in range(10):
-        player.feed.prepare()
-        newest = out.pop()
-        player.save(newest, moved_on(newest))
-        out.append(player.take())
-        assert out[-1].number == newest.number + 1 and player.slab.used_bytes == 0
-    assert guesses == [False] * 3, "pauses of 2 and 4 batches"
-
-
 def test_the_room_of_a_prepared_batch_is_there_for_others(tmp_path: Path):
     player = Player(cut([20] * 8, 2, ("arrival", "server")), tmp_path, slab_pages=2)
     first = player.take()
@@ -196,18 +134,3 @@ def test_the_room_of_a_prepared_batch_is_there_for_others(tmp_path: Path):
     player.slab.free(blocks[0])
     taken = player.taken(player.step())
     assert taken["@sequence"].tolist() == [1, 1] and (taken["state:zero"] == 1).all()
-
-
-def test_with_strings_for_states_nothing_is_prepared(guesses: list[bool], tmp_path: Path):
-    rows = [{"k": b"%d" % i, "x": np.arange(9)} for i in range(4)]
-    pipeline = hs.from_examples(rows, {"k": hs.scalar("bytes"), "x": hs.sequence("int64")})
-    cut = pipeline.batch_sequences_with_states(
-        "k", ["x"], [], None, {"word": hs.zeros((), "bytes")}, 2, 2
-    )
-    player = Player(cut, tmp_path)
-    for word in (b"a", b"bcd", b""):
-        taken = player.take()
-        player.feed.prepare()
-        player.save(taken, {"word": np.array([word, b"x" + word], object)})
-    assert player.take()["state:word"].tolist() == [b"", b"x"] and guesses == []
-    assert player.step() is Resting

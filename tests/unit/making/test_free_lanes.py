@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.partition_run import Done, Resting
+from headrace_server.making.partition_run import Done
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.changes import Model
@@ -31,45 +31,6 @@ def free(steps: list[int], batch_size: int = 2, **more: Any) -> Pipeline:
 
 def cells(taken: Taken) -> list[tuple[bytes, int]]:
     return [(key, segment) for key, segment, _ in taken.rows]
-
-
-def test_a_batch_has_no_columns_of_states_and_comes_before_the_one_before_is_done(tmp_path: Path):
-    player = Player(free([3, 1, 2]), tmp_path)
-    assert not any(
-        name.startswith("state:") or name == "@starts" for name in player.feed.maker.schema
-    )
-    assert player.feed.maker.properties["states"] == []
-    one, two, three = player.take(), player.take(), player.take()
-    assert cells(one) == [(b"k0", 0), (b"k1", 0)]
-    assert cells(two) == [(b"k0", 1), (b"k2", 0)]
-    assert cells(three) == [(b"k0", 2), (b"k2", 1)]
-    assert player.take() is Resting and player.feed.commits.take_dry() == [0]
-    assert [player.save(taken) for taken in (one, two, three)] == [("", "")] * 3
-    assert player.step() is Done and player.feed.commits.take_dry() == []
-
-
-def test_examples_of_a_trainer_that_left_continue_after_their_last_gapless_done_segment(
-    tmp_path: Path,
-):
-    player = Player(free([4, 4]), tmp_path)
-    one, two, three = (player.take(0) for _ in range(3))
-    assert player.save(one) == player.save(three) == ("", "")
-    assert player.save(three)[0] == "stale", "it is done"
-    player.feed.commits.leave(0)
-    assert player.save(two)[0] == "stale"
-    batches, end = player.play(lambda taken: {}, stripe=1)
-    assert end in (Resting, Done)
-    assert [cells(taken) for taken in batches] == [[(b"k0", s), (b"k1", s)] for s in (1, 2, 3)]
-    assert player.feed.stats()["segments"]["rewound"] == 2, "of the batch that was done early"
-
-
-def test_a_cancel_takes_the_commits_of_batches_in_hand(tmp_path: Path):
-    player = Player(free([4, 1, 4]), tmp_path)
-    one, two = player.take(), player.take()
-    player.feed.close(cancel=True)
-    assert player.save(two) == player.save(one) == ("", "")
-    assert player.step() is Done
-    assert sum(player.feed.dropped().values()) == 9 - 4
 
 
 class World:

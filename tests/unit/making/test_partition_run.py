@@ -14,9 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
-from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
 from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.stored_state import Examples, Saved
@@ -30,7 +28,6 @@ from headrace_server.reading.intake import Intake
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from tests.examples import some
-from tests.footprint import entries
 
 PAGE = 4096
 
@@ -42,12 +39,6 @@ def odd_is_bad(example: dict[str, Any]) -> dict[str, Any]:
     if example["i"] % 5 == 3:
         raise ValueError("not this one")
     return {"i": example["i"], "steps": np.full(2, example["i"], np.float32)}
-
-
-def bad_from_64_on(example: dict[str, Any]) -> dict[str, Any]:
-    if example["i"] >= 64:
-        raise ValueError("not this one")
-    return example
 
 
 def no_sevens(example: dict[str, Any]) -> bool:
@@ -126,17 +117,6 @@ def step(feed: Run) -> Any:
     return result
 
 
-def values(place: Place, feed: Run, made: Batch) -> dict[str, Any]:
-    """The batch as it lies in memory."""
-    block = place.slab.memory(made.body.block)
-    assert made.body.block.nbytes >= made.nbytes
-    out = {}
-    for slot, name in zip(made.body.written.slots, feed.maker.schema, strict=True):
-        array = (strings_at if slot.dtype == BYTES else array_at)(block, slot)
-        out[name] = array.tolist()
-    return out
-
-
 def contents(place: Place, made: Batch) -> tuple[Any, ...]:
     """Return the bytes of a batch and its description."""
     block = place.slab.memory(made.body.block)
@@ -152,36 +132,6 @@ def play(place: Place, feed: Run) -> list[tuple[Any, ...]]:
         place.slab.free(made.body.block)
     assert made is Done and feed.advance() is Done
     return batches
-
-
-def test_a_partition_is_played_to_its_end(place: Callable[..., Place]):
-    here = place(numbered(100).batch(8, dynamic_pad=True))
-    feed = here.feed()
-    seen: list[int] = []
-    for number in range(12):
-        assert feed.machine.first_number == number
-        made = step(feed)
-        got = values(here, feed, made)
-        assert (made.number, made.rows) == (number, 8)
-        seen += got["i"]
-        assert got["t"] == [b"t" * (i % 4) for i in got["i"]]
-        assert got["v"] == [([i] * (i % 3) + [0, 0])[:2] for i in got["i"]]
-        here.slab.free(made.body.block)
-    assert seen == list(range(96))
-    assert step(feed) is Done
-    assert feed.dropped() == {"remainder": 4}
-    assert here.slab.used_bytes == 0
-
-
-def test_the_schema_is_that_of_a_batch(place: Callable[..., Place]):
-    whole = place(numbered(10).batch(4)).feed().maker.schema
-    assert whole == {
-        "i": Field("int64", (4,)),
-        "t": Field(BYTES, (4,)),
-        "v": Field("int64", (4, None)),
-    }
-    smaller = place(numbered(10).batch(4, allow_smaller_final_batch=True)).feed().maker.schema
-    assert smaller["i"] == Field("int64", (None,))
 
 
 PIPELINES: dict[str, Callable[[Path], Pipeline]] = {
@@ -259,71 +209,6 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         assert successor.dropped() == dropped
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_a_cursor_may_be_taken_late_when_more_was_read_since(
-    name: str, place: Callable[..., Place], tmp_path: Path
-):
-    pipeline = PIPELINES[name](tmp_path)
-    want = play(whole := place(pipeline), whole_feed := whole.feed())
-    here = place(pipeline)
-    feed = here.feed()
-    made = 0
-    while (result := feed.advance()) is not Done:
-        if isinstance(result, Batch):
-            made += 1
-            here.slab.free(result.body.block)
-            continue
-        there = place(pipeline)
-        successor = there.feed()
-        successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
-        assert play(there, successor) == want[made:]
-        assert successor.dropped() == whole_feed.dropped()
-    assert made == len(want)
-
-
-def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
-    place: Callable[..., Place],
-):
-    pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
-    here = place(pipeline)
-    feed = here.feed()
-    for number in range(8):
-        assert step(feed).number == number
-    with pytest.raises(DataError, match="not this one"):
-        step(feed)
-    there = place(pipeline)
-    successor = there.feed()
-    successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
-    assert successor.machine.first_number == 8
-    with pytest.raises(DataError, match="not this one"):
-        step(successor)
-
-
-@pytest.mark.parametrize("name", [name for name in PIPELINES if "stream" not in name])
-def test_the_batches_of_a_partition_do_not_depend_on_partitions_beside_it(
-    name: str, place: Callable[..., Place], tmp_path: Path
-):
-    pipeline, partitions = PIPELINES[name](tmp_path), 3
-    alone = []
-    for k in range(partitions):
-        here = place(pipeline)
-        feed = here.feed(k, partitions)
-        alone.append((play(here, feed), feed.dropped()))
-    here = place(pipeline)
-    feeds = [here.feed(k, partitions) for k in range(partitions)]
-    together: list[list[Any]] = [[] for _ in feeds]
-    running = list(range(partitions))
-    while running:
-        for k in list(running):
-            made = feeds[k].advance()
-            if isinstance(made, Batch):
-                together[k].append(contents(here, made))
-                here.slab.free(made.body.block)
-            elif made is Done:
-                running.remove(k)
-    assert [(together[k], feeds[k].dropped()) for k in range(partitions)] == alone
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
 @given(data=st.data())
 def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
@@ -350,29 +235,6 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
         here.slab.free(gone.body.block)
     assert got == want
-
-
-def test_a_close_gives_out_what_was_read_and_a_cancel_drops_it(place: Callable[..., Place]):
-    here = place(numbered(1000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True))
-    counts = []
-    for cancel in (False, True):
-        feed = here.feed()
-        first = step(feed)  # 64 rows were read for it
-        here.slab.free(first.body.block)
-        feed.close(cancel)
-        rest = play(here, _Committed(feed))
-        counts.append((sum(batch[1] for batch in rest), feed.dropped()))
-    assert counts == [(54, {}), (0, {"cancelled": 54})]
-
-
-class _Committed:
-    """A feed whose commits are of no interest."""
-
-    def __init__(self, feed: Run) -> None:
-        self.advance = feed.advance
-
-    def committed(self, number: int) -> None:
-        pass
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -509,53 +371,6 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     assert again.maker.properties == feed.maker.properties
 
 
-def test_sizes_that_can_not_be_are_refused_and_change_nothing(place: Callable[..., Place]):
-    bounded = numbered(40).bucket("i", 4, 40, dynamic_pad=True, max_examples_in_flight=130)
-    refused: list[tuple[Pipeline, list[int], str]] = [
-        (numbered(40).batch(4, dynamic_pad=True), [4, 5], "there are 2 sizes; the feed has one"),
-        (numbered(40).batch(4, dynamic_pad=True), [0], "batch_size=0 is too small"),
-        (numbered(40).batch(4, dynamic_pad=True), [2**18], r"2097152 bytes or more, and the slab"),
-        (bounded, [4] * 39, "there are 39 sizes; the feed has 40 buckets"),
-        (bounded, [4] * 39 + [0], r"batch_size\[39\]=0 is too small"),
-        (bounded, [5], "max_examples_in_flight=130 is too small: 40 buckets"),
-    ]
-    for pipeline, sizes, text in refused:
-        here = place(pipeline)
-        feed = here.feed()
-        while not isinstance(made := feed.advance(), Batch) and made is Busy:
-            pass
-        with pytest.raises(ValueError, match=text):
-            feed.set_batch_sizes(sizes)
-        assert not feed.commits.take_changes() and feed.maker.properties == {}
-
-
-def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):
-    here = place(numbered(100).batch(10, dynamic_pad=True), slab_pages=1)
-    feed = here.feed()
-    first = step(feed)
-    assert step(feed) is Blocked
-    feed.close(cancel=True)
-    assert feed.advance() is Blocked
-    here.slab.free(first.body.block)
-    made = feed.advance()
-    assert isinstance(made, Batch) and values(here, feed, made)["i"] == list(range(10, 20))
-    assert feed.advance() is Done
-    assert feed.dropped() == {"cancelled": 44}
-
-
-def test_a_bad_example_raises_where_it_is_not_to_be_skipped(place: Callable[..., Place]):
-    feed = place(numbered(20).map(f"{__name__}:odd_is_bad").batch(2)).feed()
-    with pytest.raises(DataError, match=r"record 3: map function .*odd_is_bad raised ValueError"):
-        step(feed)
-
-
-def test_rows_of_unequal_shapes_without_padding_cost_no_memory(place: Callable[..., Place]):
-    here = place(numbered(20).batch(4))
-    with pytest.raises(DataError, match=r"column 'v'.*record 0.*record 1.*dynamic_pad"):
-        step(here.feed())
-    assert here.slab.used_bytes == 0
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     stream: bool, place: Callable[..., Place], tmp_path: Path
@@ -629,32 +444,3 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
     dropped = [feed.dropped() for feed in feeds]
     assert [counts.pop("bad:corrupt_record", 0) for counts in dropped] == [22, 0, 0][:partitions]
     assert sum(counts["bad:map_failed"] for counts in dropped) == failed
-
-
-def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
-    place: Callable[..., Place],
-):
-    source = hs.from_examples([{"y": 0}] * 100).repeat()
-    pipeline = source.stratified_sample_unknown_dist("y", [0.5, 0.5], 8, max_examples_in_flight=64)
-    feed = place(pipeline).feed()
-    kept = []
-    for _ in range(300):
-        assert feed.advance() is Busy
-        kept.append(entries(feed))
-    text, batch = feed.commits.lacks()
-    assert "class" in text and batch == -1
-    assert len(feed.maker.held) < 10 and max(kept[150:]) <= max(kept[:150])
-    assert feed.dropped()["overflow"] > 10_000
-
-
-def test_bad_examples_beyond_the_limit_stop_the_feed_before_any_batch_is_made(
-    place: Callable[..., Place],
-):
-    pipeline = (
-        hs.from_examples([{"y": 9}] * 100)
-        .repeat()
-        .stratified_sample("y", [0.5, 0.5], 8)
-        .options(on_bad_example="skip", max_bad_examples=10)
-    )
-    with pytest.raises(DataError, match="more than max_bad_examples=10 bad examples"):
-        step(place(pipeline).feed())

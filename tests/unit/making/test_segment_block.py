@@ -17,9 +17,8 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
 from headrace_server.core.admitted_examples import FIRST_INDEX
-from headrace_server.core.segment_geometry import Geometry
 from headrace_server.making.partition_run import Done
-from headrace_server.making.segment_block import BlockLayout, write_strings
+from headrace_server.making.segment_block import write_strings
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, same_states
@@ -129,36 +128,6 @@ def test_windows_of_every_dtype_are_exact_and_filled_up_with_zeros(
     check(batches, examples, 4, ["x"], [])
 
 
-def test_several_sequences_of_fixed_and_of_varying_length_go_side_by_side(tmp_path: Path):
-    examples = [
-        {
-            "k": b"%d" % i,
-            "fixed": np.arange(i, i + 14, dtype=np.int16).reshape(7, 2),
-            "named": texts((7, 2), i),
-            "vary": np.full((7, 3), i + 0.5),
-            "also": np.full(7, i % 2 == 0),
-        }
-        for i in range(9)
-    ]
-    features = {
-        "k": hs.scalar("bytes"),
-        "fixed": hs.fixed("int16", (7, 2)),
-        "named": hs.fixed("bytes", (7, 2)),
-        "vary": hs.sequence("float64", (3,)),
-        "also": hs.sequence("bool"),
-    }
-    names = ["also", "fixed", "named", "vary"]
-    pipeline = hs.from_examples(examples, features).shuffle(seed=3)
-    shuffled = pipeline.batch_sequences_with_states(
-        "k", names[::-1], [], None, STATES, 3, 4, capacity=5
-    )
-    _, batches = played(shuffled, tmp_path)
-    order = [key for taken in batches for key, segment, _ in taken.rows if not segment]
-    assert order != sorted(order)
-    by_key = {example["k"]: example for example in examples}
-    check(batches, [by_key[key] for key in order], 3, names, [])
-
-
 def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
     examples = [
         {
@@ -193,25 +162,6 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
         *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
     ]
     check(batches, examples, 2, ["x"], context)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "int8", "uint64"])
-def test_the_length_is_clipped_to_each_segment_and_the_total_length_is_not(
-    dtype: str, tmp_path: Path
-):
-    lengths = [6, 1, 0, 4, 5, -3 if dtype[0] == "i" else 2]
-    examples = [
-        {"k": b"%d" % i, "x": np.full(5, i), "n": np.dtype(dtype).type(n)}
-        for i, n in enumerate(lengths)
-    ]
-    pipeline = hs.from_examples(examples).batch_sequences_with_states(
-        "k", ["x"], [], "n", STATES, 2, 6
-    )
-    _, batches = played(pipeline, tmp_path)
-    check(batches, examples, 2, ["x"], [], "n")
-    told = [taken["@length"].tolist() for taken in batches]
-    assert told == [[min(2, max(0, n - 2 * s)) for n in lengths] for s in range(3)]
-    assert [t["@total_length"].tolist() for t in batches] == [lengths] * 3
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(60))
@@ -253,57 +203,6 @@ def test_every_segment_comes_once_and_whole_for_any_sizes(
     _, batches = played(pipeline, tmp_path)
     check(batches, examples, unroll, ["t", "x"], [])
     assert all(0 < len(taken) <= batch_size for taken in batches)
-
-
-def test_facts_of_stages_follow_their_rows_into_every_segment(tmp_path: Path):
-    examples = [
-        {"k": b"%d" % i, "x": np.zeros(3 + i % 4), "w": 1.0 + i % 5, "y": np.int16(i % 3)}
-        for i in range(60)
-    ]
-    pipeline = (
-        hs.from_examples(examples)
-        .stratified_sample("y", [0.5, 0.25, 0.25], init_probs=[1 / 3] * 3)
-        .weighted_resample("w", 1.0, group=60)
-        .batch_sequences_with_states(
-            "k", ["x"], ["w", "y"], None, STATES, 2, 8, make_keys_unique=True
-        )
-    )
-    player, batches = played(pipeline, tmp_path)
-    assert player.feed.maker.schema["@label"] == Field("int16", (None,))
-    assert player.feed.maker.schema["@rate"] == Field("float32", (None,))
-    ratios = set()
-    for taken in batches:
-        assert_same(taken["@label"], taken["context:y"])
-        ratios |= set(np.round(taken["@rate"] / taken["context:w"], 5).tolist())
-    assert len(batches) > 5 and len(ratios) == 1, "a rate is its weight times one number"
-    assert 0.2 < ratios.pop() < 0.5
-    stats = player.feed.stats()
-    accepted, rejected = (sum(stats["classes"][name]) for name in ("accepted", "rejected"))
-    assert accepted + rejected == 60 and rejected > 5
-    assert stats["segments"] == {"in_flight": 0, "rewound": 0}
-
-
-def test_places_are_reckoned_once_for_the_same_sizes_and_do_not_pile_up():
-    fields = {
-        "@key": Field(BYTES, (None,)),
-        "@sequence": Field("int32", (None,)),
-        "@starts": Field("int32", (None,)),
-        "state:s": Field("float32", (None, 3)),
-    }
-    layout = BlockLayout(fields, Geometry(2, 2))
-    places = layout.places((5, 2, 1), (7,))
-    assert [(s.shape, s.offset, s.nbytes) for s in places.slots] == [
-        ((5,), 192, 8 * 6 + 7),
-        ((5,), 0, 20),
-        ((2,), 64, 8),
-        ((1, 3), 128, 12),
-    ]
-    assert places.nbytes == 256 and layout.places((5, 2, 1), (7,)) is places
-    other = layout.places((5, 2, 1), (17,))
-    assert other.nbytes == 320 and other.arrays is places.arrays
-    for rows in range(2000):
-        assert layout.places((rows, 0, rows), (rows,)).slots[3].shape == (rows, 3)
-    assert layout.places.cache_info().currsize < 300
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9))

@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_proto.errors import DataError
 from headrace_server.core.admitted_examples import FIRST_INDEX
 from headrace_server.core.dispatch_effects import Batch
-from headrace_server.making.partition_run import Blocked, Busy, Done, Resting
+from headrace_server.making.partition_run import Blocked, Busy, Done
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake
 from tests.examples import some
@@ -27,10 +26,6 @@ from tests.unit.segment_player import Player, Taken, no_states, same_states
 
 SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
 ORDERS = [("arrival", "server"), ("lanes", "server"), ("lanes", "trainer")]
-
-
-def nothing_known(row: dict[str, Any]) -> dict[str, Any]:
-    return row
 
 
 def never(row: dict[str, Any]) -> bool:
@@ -62,70 +57,7 @@ def cut(
     )
 
 
-def keys_of(taken: Taken) -> list[bytes]:
-    keys: list[bytes] = taken["@key"].tolist()
-    return keys
-
-
 # Rest and end
-
-
-def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path):
-    player = Player(cut([2] * 5000, 2, capacity=10), tmp_path)
-    assert player.step() is Resting and player.step() is Resting
-    assert player.feed.machine.first_number == 0 and not player.feed.commits.starved
-    assert player.feed.stats()["segments"]["in_flight"] == 10
-    assert sum(len(offer.keys) for offer in player.feed.maker.offers.values()) <= 20
-    player.want()
-    assert isinstance(player.step(), Batch) and player.rested
-    assert player.step() is Resting
-    assert player.feed.machine.first_number == 1 and not player.feed.commits.starved
-
-
-@pytest.mark.parametrize(("order", "placement"), ORDERS)
-def test_it_rests_after_the_last_batch_that_is_wanted_and_not_before(
-    order: str, placement: str, tmp_path: Path
-):
-    player = Player(cut([2] * 5000, 2, 1, order, placement, capacity=10), tmp_path)
-    player.want(1 if order == "lanes" else 0)
-    player.want(2 if order == "lanes" else 0)
-    assert isinstance(player.step(), Batch) and not player.rested
-    assert isinstance(player.step(), Batch) and player.rested == 1
-
-
-def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
-    player = Player(cut([3, 3], 2), tmp_path)
-    first = player.take()
-    assert player.take() is Resting and player.feed.commits.starved
-    assert first.number == 0
-    text = (
-        "0 of 2 rows are ready; it waits for save_state of 00000_of_00003:k0 and 1 more (batch 0)"
-    )
-    assert player.feed.commits.lacks() == (text, 0)
-    assert player.save(first, same_states(first)) == ("", "")
-    assert player.feed.commits.lacks() == ("", -1)
-    second = player.taken(player.step())
-    assert second["@sequence"].tolist() == [1, 1] and not player.feed.commits.starved
-
-
-def test_the_error_shows_a_key_of_any_bytes_in_letters(tmp_path: Path):
-    player = Player(cut(source([2], [b"\xff\n" + b"x" * 5000]), 1), tmp_path)
-    player.take()
-    text, _ = player.feed.commits.lacks()
-    assert "00000_of_00002:\\xff" in text and len(text) < 500 and "(batch 0)" in text
-
-
-@pytest.mark.parametrize(("order", "placement"), ORDERS)
-def test_a_batch_can_be_saved_once_and_only_when_it_is_out(
-    order: str, placement: str, tmp_path: Path
-):
-    player = Player(cut([3, 3], 2, 1, order, placement), tmp_path)
-    first = player.take()
-    states = same_states(first) if placement == "server" else {}
-    assert player.feed.commits.saved(1, b"", [])[0] == "stale"
-    assert player.save(first, states) == ("", "")
-    assert player.save(first, states) == ("stale", "batch 0 is not out")
-    assert player.take()["@sequence"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("order", "placement"), ORDERS)
@@ -169,57 +101,6 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     assert endless.take() is Done, "epochs without examples are no feed"
 
 
-def test_the_error_of_a_source_without_a_schema_asks_to_declare_it(tmp_path: Path):
-    pipeline = source([1] * 9).filter(f"{__name__}:never")
-    with pytest.raises(DataError, match=r"a feed of segments needs to know: declare it.*schema="):
-        Player(cut(pipeline.map(f"{__name__}:nothing_known"), 3), tmp_path)
-
-
-def test_rows_that_fill_no_batch_are_dropped_where_small_ones_are_not_allowed(tmp_path: Path):
-    player = Player(cut([2, 2, 5], 2, allow_small_batch=False), tmp_path)
-    batches, end = player.play(same_states)
-    assert end is Done and [keys_of(taken) for taken in batches] == [[b"k0", b"k1"]] * 2
-    assert player.feed.dropped() == {"remainder": 5}
-    assert player.feed.maker.schema["@key"].shape == (2,)
-
-
-def test_stripes_run_dry_and_another_goes_on_with_what_is_left_behind(tmp_path: Path):
-    player = Player(cut([4, 4], 2, 1, "lanes", "server"), tmp_path)
-    first = player.take(0)
-    player.save(first, {"s": np.full((2, 2), 7, np.float32)})
-    assert player.take(1) is Resting and player.feed.commits.take_dry() == [1]
-    second = player.take(0)
-    player.feed.commits.leave(0)
-    assert player.save(second, same_states(second)) == ("stale", "batch 1 is not out")
-    third = player.take(2)
-    assert third.meta == {"stripe": 2} and third["@sequence"].tolist() == [1, 1]
-    assert (third["state:s"] == 7).all()
-    assert player.feed.stats()["segments"] == {"in_flight": 2, "rewound": 0}
-
-
-def test_partitions_have_indices_of_their_own_and_share_the_source(tmp_path: Path):
-    played = [Player(cut([1] * 10, 3), tmp_path, parts=(k, 2)).play(same_states)[0] for k in (0, 1)]
-    keys = [[key for taken in batches for key in keys_of(taken)] for batches in played]
-    assert keys == [[b"k%d" % i for i in range(5)], [b"k%d" % i for i in range(5, 10)]]
-    firsts = [int(batches[0]["@insertion_index"][0]) for batches in played]
-    assert firsts[0] == FIRST_INDEX < firsts[1]
-
-
-def test_proportions_change_from_the_next_batch_on(tmp_path: Path):
-    rows = [{"k": b"%d" % i, "x": np.zeros(1), "y": i % 2} for i in range(4000)]
-    pipeline = hs.from_examples(rows).stratified_sample("y", [1.0, 0.0], init_probs=[0.5, 0.5])
-    player = Player(cut(pipeline, 10, capacity=10), tmp_path)
-    taken = player.take()
-    assert not taken["@label"].any()
-    player.save(taken, same_states(taken))
-    assert player.feed.set_target_probs([0.0, 1.0]) == 1
-    batches, _ = player.play(same_states)
-    labels = np.concatenate([taken["@label"] for taken in batches])
-    assert len(labels) > 1500 and labels[30:].all()
-    with pytest.raises(ValueError, match=r"the feed has 0 stages.*needs exactly one"):
-        Player(cut([1], 1), tmp_path).feed.set_target_probs([1.0])
-
-
 # Room
 
 
@@ -253,24 +134,6 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             assert player.save(taken, states) == ("", "")
     assert not held and rows == sum(-(-(1 + i % 5) // 2) for i in range(20))
     assert player.slab.used_bytes == 0
-
-
-def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
-    player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
-    player.want(0)
-    held = player.step()
-    player.want(1)
-    assert player.step() is Blocked
-    player.feed.commits.leave(1)
-    assert player.feed.advance() is Blocked
-    player.taken(held)
-    late = player.taken(player.feed.advance())
-    assert late.number == 1 and late.meta == {"stripe": 1}, "numbers have no holes"
-    assert player.save(late) == ("stale", "batch 1 is not out")
-    taken = player.take(2)
-    assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
-    for number in (0, 2):
-        assert player.feed.commits.saved(number) == ("", "")
 
 
 # The end that others set
@@ -311,22 +174,6 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
     else:
         assert not dropped and rows > 0
     assert player.feed.stats()["segments"]["in_flight"] == 0
-    assert player.step() is Done
-
-
-def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
-    player = Player(cut([2] * 30, 10, capacity=20), tmp_path, slab_pages=1)
-    player.want()
-    held = player.step()
-    player.want()
-    assert player.step() is Blocked
-    player.feed.close(cancel=True)
-    assert player.feed.advance() is Blocked
-    first = player.taken(held)
-    second = player.taken(player.feed.advance())
-    assert keys_of(second) == [b"k%d" % i for i in range(10, 20)]
-    for taken in (first, second):
-        assert player.save(taken, same_states(taken))[0] == "cancelled"
     assert player.step() is Done
 
 
@@ -373,56 +220,6 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     assert taken is Done and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
     assert player.feed.maker.offers == {} and max(kept[200:230]) <= max(kept[20:100])
-
-
-def test_payload_of_refused_duplicates_and_of_bad_rows_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    keys = [b"k0" if 4 <= i < 200 else b"k%d" % i for i in range(210)]
-    steps = [0 if 100 <= i < 150 else 9 for i in range(210)]
-    pipeline = (
-        source(steps, keys).options(on_bad_example="skip").map(f"{__name__}:fresh", schema=SCHEMA)
-    )
-    player = Player(cut(pipeline, 4, capacity=6), tmp_path)
-    refs = watched(player, monkeypatch)
-    player.want()
-    assert isinstance(player.step(), Batch) and player.step() is Resting
-    assert player.feed.dropped() == {"bad:duplicate_key": 146, "bad:no_steps": 50}
-    assert len(refs) > 20 and alive(refs) <= 2
-
-
-def test_a_cancel_and_a_leave_let_payload_go_without_another_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    pipeline = source([2] * 20).map(f"{__name__}:fresh", schema=SCHEMA)
-    player = Player(cut(pipeline, 4, 1, "lanes", "trainer"), tmp_path)
-    refs = watched(player, monkeypatch)
-    for _ in range(2):
-        player.take()
-    player.feed.close(cancel=True)
-    player.feed.commits.leave(0)
-    assert player.step() is Done and refs and alive(refs) == 0
-
-
-@pytest.mark.parametrize("allowed", [0, 1])
-def test_duplicates_refused_by_the_take_of_a_last_segment_do_not_take_its_payload_along(
-    allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """1 the chunk of a has only it; 2 its last segment makes room; 3 the second b is refused."""
-    pipeline = source([1, 2, 1], [b"a", b"b", b"b"])
-    pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=allowed)
-    player = Player(cut(pipeline, 1, capacity=2), tmp_path)
-    monkeypatch.setattr(intake.Intake, "limit", lambda self, most: 1)
-    assert player.feed.advance() is Busy
-    monkeypatch.setattr(intake.Intake, "limit", lambda self, most: 2)
-    assert player.step() is Resting and player.feed.dropped() == {}
-    if not allowed:
-        with pytest.raises(DataError, match="max_bad_examples=0 bad examples: 1 duplicate_key"):
-            player.take()
-        return
-    batches, end = player.play(same_states)
-    assert end is Done and [keys_of(taken) for taken in batches] == [[b"a"], [b"b"], [b"b"]]
-    assert player.feed.dropped() == {"bad:duplicate_key": 1}
 
 
 def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
@@ -485,17 +282,6 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     assert dropped.pop("bad:no_steps", 0) == bad
     assert dropped.pop("bad:duplicate_key", 0) == len(numbers) - bad - len(rows)
     assert not dropped and player.feed.maker.offers == {}
-
-
-def test_one_step_of_work_is_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intake, "_CHUNK_SECONDS", 1e9)  # no read is slow, so chunks grow
-    player = Player(cut([1] * 200, 150), tmp_path)
-    player.want()
-    calls = 0
-    while player.feed.advance() is Busy:
-        calls += 1
-        assert player.feed.commits.lacks() == ("", -1)
-    assert 2 <= calls <= 4, "chunks of 64 and more, one at a time"
 
 
 @settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -102,10 +102,6 @@ def fails(columns: dict[str, Any]) -> Any:
     raise KeyError("no such thing")
 
 
-def half(columns: dict[str, Any]) -> Any:
-    return columns["n"] // 2
-
-
 def without_z(columns: dict[str, Any]) -> Any:
     return {"k": columns["k"], "x": columns["x"], "n": columns["n"]}
 
@@ -138,18 +134,6 @@ def test_an_example_that_breaks_a_rule_stops_the_feed_and_is_named(name: str, tm
         Player(pipeline, tmp_path).take()
 
 
-def test_the_first_bad_example_is_named_whichever_rule_it_breaks_and_counts_once(tmp_path: Path):
-    rows = [example(0), example(1, steps=0, others=0, n=9), example(2, steps=3), example(3)]
-    feed = hs.from_examples(rows, FEATURES).batch_sequences_with_states(
-        **{**LEAST, "input_length": "n"}
-    )
-    with pytest.raises(DataError, match=r"^examples, record 1: column 'x' has no steps"):
-        Player(feed, tmp_path).take()
-    player = Player(feed.options(on_bad_example="skip"), tmp_path)
-    player.take()
-    assert player.feed.dropped() == {"bad:no_steps": 1, "bad:unequal_lengths": 1}
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_an_example_that_breaks_a_rule_is_skipped_counted_and_logged_and_the_rest_is_whole(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -175,27 +159,6 @@ def test_an_example_that_breaks_a_rule_is_skipped_counted_and_logged_and_the_res
             assert taken["context:n"][row] == taken["@total_length"][row] == 4
     logged = [record.getMessage() for record in caplog.records]
     assert len(logged) == len(where) and all("skipped: " in line for line in logged)
-
-
-def test_an_example_with_several_faults_is_counted_once(tmp_path: Path):
-    bad = {"steps": 3, "others": 5, "n": 99}
-    pipeline = source(bad).options(on_bad_example="skip")
-    arguments = {**LEAST, "input_length": "n", "pad": False}
-    player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
-    player.play(same_states)
-    assert player.feed.dropped() == {"bad:unequal_lengths": 1}
-
-
-def test_an_error_names_the_file_and_the_byte(tmp_path: Path):
-    path = tmp_path / "rows.jsonl"
-    rows = [{"k": f"k{i}", "x": [0.5] * (i % 3), "n": i} for i in range(1, 9)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32"), "n": hs.scalar("int64")}
-    pipeline = hs.read_jsonl(str(path), features)
-    arguments = {**LEAST, "input_sequences": ["x"]}
-    player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
-    with pytest.raises(DataError, match=r"rows\.jsonl, record 2, byte \d+: column 'x' has no st"):
-        player.take()
 
 
 def test_rows_that_lack_a_column_are_bad_and_so_is_a_schema_without_it(tmp_path: Path):
@@ -229,59 +192,6 @@ def test_a_function_for_the_length_that_raises_makes_its_chunk_bad(tmp_path: Pat
     assert player.feed.dropped() == {"bad:value_failed": 8}
 
 
-def test_the_length_may_come_from_a_function_of_the_columns(tmp_path: Path):
-    arguments = {**LEAST, "input_length": f"{__name__}:half", "batch_size": 8}
-    player = Player(source({}).batch_sequences_with_states(**arguments), tmp_path)
-    batches, _ = player.play(same_states)
-    assert [t["@length"].tolist() for t in batches] == [[2] * 8, [0] * 8]
-    assert [t["@total_length"].tolist() for t in batches] == [[2] * 8] * 2
-
-
-def test_a_sequence_gives_the_length_by_its_steps(tmp_path: Path):
-    lengths = [np.zeros(n, np.float32) for n in (4, 1, 0, 3)]
-    rows = [{**example(i), "y": y} for i, y in enumerate(lengths)]
-    features = {**FEATURES, "y": hs.sequence("float32")}
-    arguments = {**LEAST, "input_length": "y", "batch_size": 4}
-    player = Player(
-        hs.from_examples(rows, features).batch_sequences_with_states(**arguments), tmp_path
-    )
-    batches, _ = player.play(same_states)
-    assert [t["@length"].tolist() for t in batches] == [[2, 1, 0, 2], [2, 0, 0, 1]]
-    assert [t["@total_length"].tolist() for t in batches] == [[4, 1, 0, 3]] * 2
-
-
-def test_two_names_may_show_one_column(tmp_path: Path):
-    names = {
-        "input_sequences": {"now": "x", "again": "x", "z": "z"},
-        "input_context": {"m": "n", "n": "n"},
-    }
-    player = Player(source({}).batch_sequences_with_states(**{**LEAST, **names}), tmp_path)
-    batches, end = player.play(same_states)
-    assert end is Done and keys_of(batches) == [b"k%d" % i for i in range(8)]
-    for taken in batches:
-        numbers = [float(key[1:]) for key, _, _ in taken.rows]
-        assert (taken["sequences:now"] == np.array(numbers)[:, None, None]).all()
-        assert (taken["sequences:again"] == taken["sequences:now"]).all()
-        assert (taken["context:m"] == taken["context:n"]).all()
-        assert "sequences:x" not in taken.columns
-
-
-def test_an_error_names_the_column_and_not_its_name_in_the_batch(tmp_path: Path):
-    named = {**LEAST, "input_sequences": {"a": "x", "b": "z"}}
-    player = Player(source({"others": 3}).batch_sequences_with_states(**named), tmp_path)
-    with pytest.raises(DataError, match=r"record 3.*'x' has 4 steps, 'z' has 3"):
-        player.take()
-
-
-def test_more_bad_examples_than_the_feed_allows_stop_it(tmp_path: Path):
-    pipeline = source({"others": 3}, (1, 4, 6)).options(on_bad_example="skip", max_bad_examples=2)
-    with pytest.raises(DataError, match="more than max_bad_examples=2 bad examples: 3 unequal_len"):
-        Player(pipeline.batch_sequences_with_states(**LEAST), tmp_path).take()
-    twice = source({"k": b"k0"}, (1, 4, 6)).options(on_bad_example="skip", max_bad_examples=2)
-    with pytest.raises(DataError, match="more than max_bad_examples=2 bad examples: 3 duplicate_k"):
-        Player(twice.batch_sequences_with_states(**LEAST), tmp_path).take()
-
-
 # Keys
 
 
@@ -291,61 +201,11 @@ def uniquely(pipeline: Pipeline, directory: Path, seed: int | None = None, **mor
     return keys_of(player.play(same_states)[0])
 
 
-def test_unique_keys_are_keys_with_a_number_below_ten_to_the_eighth(tmp_path: Path):
-    keys = uniquely(source({}, n=500), tmp_path, 7)
-    suffixes = [key[len(b"k%d" % i) :] for i, key in enumerate(keys)]
-    assert all(key.startswith(b"k%d" % i) for i, key in enumerate(keys))
-    numbers = [int(suffix) for suffix in suffixes]
-    assert suffixes == [b"%d" % number for number in numbers], "undelimited and unpadded"
-    assert 0 <= min(numbers) < 10**7 and 9 * 10**7 < max(numbers) < 10**8
-    assert 4.5e7 < np.mean(numbers) < 5.5e7
-
-
 def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path: Path):
     keys = uniquely(source({}), tmp_path, 7)
     assert keys == uniquely(source({}), tmp_path, 7, batch_size=1, capacity=1)
     assert not set(keys) & set(uniquely(source({}), tmp_path, 8))
     assert uniquely(source({}), tmp_path) == uniquely(source({}), tmp_path, 0)
-
-
-def test_epochs_have_keys_of_their_own(tmp_path: Path):
-    keys = uniquely(source({}).repeat(3), tmp_path)
-    assert len(set(keys)) == len(keys) == 24
-
-
-def test_copies_of_an_example_have_different_keys(tmp_path: Path):
-    copied = source({}).resample_at_rate(3.0, seed=1)
-    keys = uniquely(copied, tmp_path)
-    assert len(set(keys)) == len(keys) > 15
-    plain = copied.batch_sequences_with_states(**LEAST)
-    with pytest.raises(DataError, match="an example of this key is in flight"):
-        Player(plain, tmp_path).take()
-
-
-@pytest.mark.parametrize("lanes", [False, True])
-def test_the_same_key_in_another_epoch_is_no_duplicate(lanes: bool, tmp_path: Path):
-    arguments = {**LEAST, "order": "lanes" if lanes else "arrival", "batch_size": 10}
-    player = Player(source({}).repeat(3).batch_sequences_with_states(**arguments), tmp_path)
-    batches, end = player.play(same_states)
-    assert end is Done and player.feed.dropped() == {}
-    assert keys_of(batches) == [b"k%d" % i for i in range(8)] * 3
-    assert any(len(set(taken["@key"].tolist())) < len(taken) for taken in batches)
-
-
-def test_a_key_may_come_again_once_its_example_has_left(tmp_path: Path):
-    pipeline = source({"k": b"k0"}, (4,)).batch_sequences_with_states(
-        **{**LEAST, "batch_size": 2, "capacity": 2}
-    )
-    batches, end = Player(pipeline, tmp_path).play(same_states)
-    assert end is Done and keys_of(batches).count(b"k0") == 2
-
-
-def test_any_bytes_are_a_key(tmp_path: Path):
-    keys = [b"", b":", b"\0\xff", "é".encode(), b"00000_of_00002:k", b"x" * 5000]
-    rows = [example(i, k=key) for i, key in enumerate(keys)]
-    pipeline = hs.from_examples(rows, FEATURES).batch_sequences_with_states(**LEAST)
-    batches, _ = Player(pipeline, tmp_path).play(same_states)
-    assert keys_of(batches) == keys
 
 
 # What trainers are told

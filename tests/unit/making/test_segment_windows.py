@@ -257,23 +257,3 @@ def test_first_segments_are_drawn_for_each_example_and_epoch_and_from_the_seed(t
     assert firsts[:200] != firsts[200:], "epochs differ"
     assert drawn(7, batch_size=3) == firsts and drawn(8) != firsts
     assert drawn(None) == drawn(0)
-
-
-def test_without_padding_every_step_of_a_segment_is_one(tmp_path: Path):
-    examples = [example(i, steps, steps) for i, steps in enumerate([5, 7, 4, 9])]
-    cut = (5, 2, 1, 1, False)
-    pipeline = declared(examples, cut, pad=False, length="n").options(on_bad_example="skip")
-    player = Player(pipeline, tmp_path)
-    batches, _ = player.play(counting)
-    assert player.feed.dropped() == {"bad:no_multiple": 1}
-    assert all((taken["@length"] == 5).all() for taken in batches)
-    assert {key for taken in batches for key, _, _ in taken.rows} == {b"k0", b"k1", b"k3"}
-
-
-def test_a_length_past_the_end_is_bad_and_with_a_phase_in_every_epoch(tmp_path: Path):
-    for total, phased, bad in ((8, False, 0), (9, False, 1), (7, True, 0), (8, True, 1)):
-        cut = (4, 2, 0, 0, phased)  # of 7 steps: 0-3, 2-5, 4-7
-        pipeline = declared([example(0, 7, total)], cut, length="n", batch_size=1)
-        player = Player(pipeline.options(on_bad_example="skip"), tmp_path)
-        player.play(counting)
-        assert player.feed.dropped() == ({"bad:length_past_end": 1} if bad else {})

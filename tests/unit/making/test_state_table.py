@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import weakref
 import zlib
 from collections.abc import Mapping
@@ -19,20 +18,18 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.core.slots import Slots
 from headrace_server.core.stored_state import Examples
 from headrace_server.making.partition_run import Done, Resting
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.state_table import (
     HandedStates,
-    StateTable,
     state_columns,
     stored_states,
 )
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.footprint import entries
-from tests.unit.segment_player import Player, Taken, no_states
+from tests.unit.segment_player import Player, Taken
 
 #: Name → dtype and shape of every state.
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -96,13 +93,6 @@ def states_after(taken: Taken, names: Any = KINDS) -> dict[str, np.ndarray]:
     return out
 
 
-def check_states(taken: Taken) -> None:
-    for name in KINDS:
-        for row, (key, segment, _) in enumerate(taken.rows):
-            got = taken["state:" + name][row]
-            assert np.array_equal(got, seen(name, key, segment)), (name, key, segment)
-
-
 def source(steps: list[int]) -> Pipeline:
     features = {
         "k": hs.scalar("bytes"),
@@ -123,20 +113,6 @@ def stateful(
     return source(steps).batch_sequences_with_states(
         "k", ["x"], [], None, states, 1, batch_size, **more
     )
-
-
-@pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_every_state_goes_from_segment_to_segment(order: str, tmp_path: Path):
-    steps = [1 + i * 7 % 11 for i in range(40)]
-    player = Player(stateful(steps, 6, order=order, capacity=7), tmp_path)
-    batches, end = player.play(states_after)
-    assert end is Done and sum(map(len, batches)) == sum(steps)
-    for taken in batches:
-        check_states(taken)
-        for name, (dtype, shape) in KINDS.items():
-            column = taken["state:" + name]
-            assert column.shape[1:] == shape
-            assert column.dtype == (object if dtype == BYTES else numpy_dtype(dtype))
 
 
 def test_states_of_other_dtypes_than_initial_values_show_are_kept_as_declared(tmp_path: Path):
@@ -175,41 +151,6 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
             sizes.append(player.feed.maker.cutting.machine.slots)
     assert rows == sum(steps)
     assert sizes[0] < sizes[-1], "they grew after states were saved"
-
-
-def test_a_batch_that_waits_for_room_shows_the_states_of_when_it_was_made(tmp_path: Path):
-    steps = [3] * 3000
-    player = Player(stateful(steps, 2, capacity=None), tmp_path, slab_pages=1)
-    first = player.take()
-    player.want()
-    made = player.step()
-    assert player.save(first, states_after(first)) == ("", "")
-    player.want()
-    blocked = player.step()  # the states that just came back, while its room is another's
-    for _ in range(2):
-        assert blocked.__name__ == "Blocked" and player.feed.machine.first_number == 2
-        blocked = player.feed.advance()
-    second = player.taken(made)
-    player.save(second, states_after(second))
-    third = player.taken(player.step())
-    assert [key for key, _, _ in third.rows] == [key for key, _, _ in first.rows]
-    for taken in (first, second, third):
-        check_states(taken)
-
-
-def test_states_on_last_segments_are_ignored(tmp_path: Path):
-    player = Player(stateful([1, 2], 2), tmp_path)
-    first = player.take()
-    rubbish = states_after(first)
-    rubbish["own"][0] = np.nan
-    assert player.save(first, rubbish) == ("", "")
-    second = player.take()
-    assert second.rows == [(b"k1", 1, 2)]
-    check_states(second)
-    assert player.feed.commits.saved(second.number, b"", []) == ("", ""), (
-        "all last: nothing is looked at"
-    )
-    assert player.step() is Done
 
 
 # States at the trainer
@@ -272,128 +213,6 @@ def at_trainer(
     return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
 
 
-def test_starting_lanes_come_with_each_distinct_state_once(tmp_path: Path):
-    constant = {"byte": INITIAL["byte"], "half": INITIAL["half"]}
-    batches, end = Player(at_trainer([2, 1, 2, 2], 3, constant), tmp_path).play(no_states)
-    assert end is Done
-    assert [t["@lane"].tolist() for t in batches] == [[0, 1, 2], [0, 1, 2], [1]]
-    assert [t["@starts"].tolist() for t in batches] == [[0, 1, 2], [1], []]
-    assert [t["@state_of"].tolist() for t in batches] == [[0, 0, 0], [0], []]
-    assert [t["state:byte"].tolist() for t in batches] == [[[1, -2, 3]], [[1, -2, 3]], []]
-    assert [t["state:half"].shape for t in batches] == [(1, 2, 2), (1, 2, 2), (0, 2, 2)]
-
-
-def test_states_that_are_all_zeros_take_no_bytes(tmp_path: Path):
-    zeros = {"number": hs.zeros(()), "wide": hs.zeros((1000,)), "text": hs.zeros((2,), "bytes")}
-    batches, _ = Player(at_trainer([2, 1, 2], 2, zeros), tmp_path).play(no_states)
-    assert [t["@state_of"].tolist() for t in batches] == [[-1, -1], [-1], []]
-    assert all(len(t["state:wide"]) == len(t["state:text"]) == 0 for t in batches)
-
-
-def test_examples_that_bring_their_states_have_one_each(tmp_path: Path):
-    player = Player(at_trainer([2, 1, 2, 2], 3), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    which = []
-    while isinstance(taken := trainer.take(), Taken):
-        which.append(taken["@state_of"].tolist())
-        trainer.save(taken)
-    assert taken is Done and which == [[0, 1, 2], [0], []]
-
-
-def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
-    player = Player(at_trainer([9] * 3, 3), tmp_path)
-    kept = entries(player.feed.maker.states)
-    one = LaneTrainer(player, 0, list(INITIAL))
-    for number in range(4):
-        one.save(one.take())
-        if number == 1:
-            one.flush([2, 0])
-    one.take()  # out when it leaves
-    player.feed.commits.leave(0)
-    other = LaneTrainer(player, 1, list(INITIAL))
-    taken = other.take()
-    assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
-    assert taken["@starts"].tolist() == [0, 1, 2]
-    assert player.feed.stats()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
-    other.save(taken)
-    rest = []
-    while isinstance(taken := other.take(), Taken):
-        rest.append(taken.rows)
-        other.save(taken)
-    assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert entries(player.feed.maker.states) == kept, "what is through is kept no longer"
-
-
-def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
-    player = Player(at_trainer([9, 1, 9], 3), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    kept = entries(player.feed.maker.states)
-    first, second = trainer.take(), trainer.take()
-    states = states_after(first)
-    flush = player.flush
-    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
-    trainer.save(first)
-    trainer.save(second)
-    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
-    flush(77, [0], {n: a[:1] for n, a in states.items()})
-    flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
-    flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
-    flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert entries(player.feed.maker.states) == kept
-    trainer.flush()
-    assert entries(player.feed.maker.states) > kept
-    player.feed.commits.leave(0)
-    flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
-    other = LaneTrainer(player, 1, list(INITIAL))
-    assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
-
-
-def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
-    player = Player(at_trainer([9, 9], 2), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    first, second = trainer.take(), trainer.take()
-    for taken in (second, first):
-        trainer.save(taken)
-    trainer.last = second
-    trainer.flush()
-    player.feed.commits.leave(0)
-    player.feed.commits.take_changes()
-    trainer.flush()
-    assert player.feed.commits.take_changes() == [], "its lanes are another's now"
-    assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
-
-
-def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
-    player = Player(at_trainer([1, 2, 2], 2), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    kept = entries(player.feed.maker.states)
-    trainer.save(trainer.take())
-    trainer.flush()
-    assert entries(player.feed.maker.states) > kept
-    trainer.save(trainer.take())
-    trainer.flush()
-    trainer.save(trainer.take())
-    assert trainer.take() is Done
-    assert entries(player.feed.maker.states) == kept and player.feed.commits.take_dry() == [0]
-    player.feed.commits.take_changes()
-    trainer.flush()
-    assert player.feed.commits.take_changes() == []
-    assert player.feed.stats()["segments"]["in_flight"] == 0
-
-
-def test_a_trainer_that_comes_and_leaves_leaves_nothing_but_its_number(tmp_path: Path):
-    player = Player(at_trainer([1000] * 4, 2), tmp_path)
-    kept = []
-    for stripe in range(200):
-        trainer = LaneTrainer(player, stripe, list(INITIAL))
-        trainer.save(trainer.take())
-        trainer.flush()
-        player.feed.commits.leave(stripe)
-        player.feed.commits.take_changes()
-        kept.append(entries(player.feed.commits) - stripe)
-    assert max(kept[100:]) <= max(kept[:100])
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
 @given(
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
@@ -451,27 +270,6 @@ def plain(name: str, kind: str, dtype: str, shape: list[int], value: Any) -> Sta
     )
 
 
-def test_constants_are_read_from_plain_data_and_blanks_are_zero():
-    numbers = plain("n", "constant", "int16", [2], np.array([5, -6], np.int16).tobytes())
-    assert numbers.constant is not None and numbers.constant.tolist() == [5, -6]
-    strings = plain("t", "constant", BYTES, [2, 1], [b"a", b""])
-    assert strings.constant is not None and strings.constant.tolist() == [[b"a"], [b""]]
-    assert strings.blank(2).tolist() == [[[b""], [b""]]] * 2
-    assert numbers.blank(1).tolist() == [[0, 0]]
-
-
-def test_a_table_grows_and_never_shrinks():
-    table = StateTable([plain("n", "zeros", "int16", [], None)])
-    table.grow(4)
-    table.put(np.array([1, 3]), [np.array([7, 9], np.int16)])
-    for size in (9, 2):
-        table.grow(size)
-        batch = Slots(4).segments(np.array([3, 0, 1]))
-        columns, states = table.columns(batch, {})
-        column, rows = columns["state:n"]
-        assert states == 3 and len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
-
-
 @pytest.mark.parametrize("texts", [False, True])
 def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
     declared = [plain("n", "zeros", "int16", [2], None), plain("x", "zeros", "float64", [], None)]
@@ -509,13 +307,3 @@ def test_handed_states_do_not_keep_the_block_in_which_they_came():
     assert rows == 1 and columns["state:n"].tolist()[-1] == [3, 4]
     handed.forget([5, 6])
     assert entries(handed) == before
-
-
-def test_states_of_an_earlier_process_become_the_table_without_a_copy():
-    table = StateTable([plain("n", "zeros", "int16", [], None)])
-    states = np.array([7, 9, 11], np.int16)
-    table.resume(np.arange(3), [states], 3)
-    table.put(np.array([1]), [np.array([8], np.int16)])
-    assert states.tolist() == [7, 8, 11]
-    table.resume(np.arange(3), [states], 5)
-    assert b"".join(map(bytes, table.stored(np.array([2, 0])))) == struct.pack("<2h", 11, 7)

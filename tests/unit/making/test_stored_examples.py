@@ -7,7 +7,6 @@ import copy
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headrace_server.core.admitted_examples import FIRST_INDEX
@@ -251,37 +250,3 @@ def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
         world.read()
     world.machine.finish()
     assert world.machine.done and world.machine.next_draft() is None
-
-
-def batch_of(machine: ArrivalOrder, record: StoredExamples, rows: int, count: int) -> Segments:
-    """The first batch of a chunk of examples."""
-    record.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
-    facts: Any = {"key": list(range(rows)), "count": [count] * rows}
-    machine.offer(3, rows, facts)
-    machine.want(100)
-    batch = machine.next_draft()
-    assert batch is not None
-    return batch
-
-
-def test_states_that_come_by_themselves_end_nothing():
-    record, machine = StoredExamples(), ArrivalOrder(2)
-    batch = batch_of(machine, record, 2, 2)
-    assert not len(record.saved([(batch.numbers, batch.slots, ())], lambda slots: []).put)
-    machine.saved(batch)
-    change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
-    assert [(e.line, e.segment, e.state) for e in listed(change.put)] == [
-        (0, 1, b"x"),
-        (1, 1, b"y"),
-    ]
-    last = machine.next_draft()
-    assert last is not None and last.last.all()
-    assert record.saved([(last.numbers, last.slots, ())], lambda slots: []).drop == [0, 1]
-
-
-def test_a_chunk_without_lines_is_not_remembered():
-    record = StoredExamples()
-    for number in range(5):
-        record.read(Read(number, 0, number, 1), 0, None, {"position": number})
-        with pytest.raises(KeyError):
-            record.reread(number)
