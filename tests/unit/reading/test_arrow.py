@@ -13,14 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
-from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged, Strings
 from headrace_server.reading.reader import BadRecords, IndexedReader
-from headrace_server.reading.sources import open_reader
 from tests.examples import some
 from tests.unit.readers import all_of, examples, indexed, opened
 
@@ -105,27 +102,6 @@ def test_every_type_is_read_in_every_order(tmp_path: Path, way: dict[str, Any]) 
     assert all_of(reader) == rows_of(table())
 
 
-def test_several_files_are_one_source_and_origins_name_them(tmp_path: Path) -> None:
-    paths = [
-        write(tmp_path / "a", table(4)),
-        write(tmp_path / "b", table(0)),
-        write(tmp_path / "c", table(5), stream=True),
-    ]
-    reader = opened("arrow", *paths)
-    assert all_of(reader) == rows_of(table(4)) + rows_of(table(5))
-    taken = reader.take(np.array([8, 0]))
-    assert [taken.origin.describe(i) for i in range(2)] == [
-        f"{paths[2]}, record 4",
-        f"{paths[0]}, record 0",
-    ]
-
-
-def test_a_file_without_examples_is_a_source_of_none(tmp_path: Path) -> None:
-    reader = opened("arrow", write(tmp_path / "a", table(0)))
-    assert reader.fields == FIELDS
-    assert all_of(reader) == []
-
-
 def test_remote_files_are_read_like_local_ones() -> None:
     path = f"memory://{uuid.uuid4().hex}/a.arrow"
     assert all_of(opened("arrow", write(path, table()))) == rows_of(table())
@@ -173,21 +149,6 @@ def test_tensors_of_fixed_shape_keep_it(tmp_path: Path) -> None:
     reader = opened("arrow", write(tmp_path / "a", pa.table({"x": column})))
     assert reader.fields == {"x": Field("float32", (2, 3))}
     assert [row["x"] for row in all_of(reader)] == values.tolist()
-
-
-def test_a_column_of_nothing_but_nulls_is_as_good_as_none(tmp_path: Path) -> None:
-    one = write(tmp_path / "1", pa.table({"x": pa.array([None, None], pa.null())}))
-    two = write(tmp_path / "2", pa.table({"x": pa.array([1])}))
-    features = {"x": Feature("scalar", "int64", (), 7, True)}
-    reader = opened("arrow", one, two, features=features)
-    assert all_of(reader) == [{"x": 7}, {"x": 7}, {"x": 1}]
-    with pytest.raises(DataError, match="has the Arrow type null"):
-        opened("arrow", one)
-
-
-def test_sliced_arrays_are_read_from_where_they_begin(tmp_path: Path) -> None:
-    source = table(20).slice(7, 9)
-    assert all_of(opened("arrow", write(tmp_path / "a", source, rows=4))) == rows_of(source)
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -422,27 +383,10 @@ def test_offsets_whose_sums_are_too_large_for_64_bits_are_damage(
     assert bad.counts.keys() == {"corrupt_record"}
 
 
-def test_a_remote_file_that_was_replaced_is_never_skipped() -> None:
-    path = write(f"memory://{uuid.uuid4().hex}/a", table(3))
-    files = resolve([path])
-    write(path, table(4))
-    with pytest.raises(FilesMissing, match="was replaced"):
-        open_reader(Source("arrow"), files, BadRecords(skip=True), IndexCache(None))
-
-
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     source = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     with pytest.raises(DataError, match="two columns are named 'x'"):
         opened("arrow", write(tmp_path / "a", source))
-
-
-def test_ordinals_outside_are_refused(tmp_path: Path) -> None:
-    reader = opened("arrow", write(tmp_path / "a", table(3)))
-    for ordinals in ([3], [-1]):
-        with pytest.raises(IndexError, match="of 3"):
-            reader.take(np.array(ordinals))
-    with pytest.raises(IndexError, match="of 3"):
-        reader.take(slice(0, 4))
 
 
 def test_compressed_batches_are_decoded_once_while_they_are_kept(tmp_path: Path) -> None:

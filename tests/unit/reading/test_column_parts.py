@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Rows, column_from_rows, row_of, take
 from headrace_server.reading.reader import BadRecords
@@ -73,15 +72,3 @@ def test_rows_that_are_sound_everywhere_are_kept(
         for i in range(len(kept))
     ] == want
     assert sum(bad.counts.values()) == len(index) - len(kept)
-
-
-def test_columns_that_can_not_be_loaded_leave_out_the_rows() -> None:
-    def load() -> Any:
-        raise DataError("the disk is gone")
-
-    bad = BadRecords(skip=True)
-    part = ColumnPart(5, load, Schema({"x": Field("int8")}), origin_in("f", 0), bad)
-    kept = part.take(slice(1, 4))
-    assert len(kept.columns["x"]) == 0
-    assert len(kept) == 0
-    assert bad.counts == {"corrupt_file": 3}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import (
     Column,
-    Ragged,
     Strings,
     column_from_rows,
     concatenate,
@@ -112,30 +111,6 @@ def test_joined_strings_are_back_to_back(texts: list[bytes], data: st.DataObject
         assert picked.lengths.tolist() == list(map(len, want))
 
 
-def test_joining_rows_of_one_buffer_copies_none_of_it() -> None:
-    values = np.arange(100, dtype=np.float32)
-    column = Ragged.from_values(values, np.array([0, 10, 100]))
-    joined = concatenate([column.take(slice(1, 2)), column.take(slice(0, 1))])
-    assert isinstance(joined, Ragged)
-    assert joined.raw is column.raw
-    assert listed(joined) == [values[10:].tolist(), values[:10].tolist()]
-
-
-def test_joining_little_of_large_buffers_copies_that_little() -> None:
-    large = [Ragged.from_values(np.zeros(1 << 20), np.array([0, 3, 1 << 20])) for _ in range(2)]
-    joined = concatenate([column.take(slice(0, 1)) for column in large])
-    assert isinstance(joined, Ragged)
-    assert joined.raw.size == 2 * 3 * 8
-
-
-def test_ragged_strings_of_separate_buffers_keep_their_shapes() -> None:
-    field = Field("bytes", (None, 2))
-    parts = [column_from_rows(rows, field) for rows in ([[[b"a", b""]], []], [[[b"x", b"yy"]] * 2])]
-    joined = concatenate(parts)
-    assert isinstance(joined, Ragged)
-    assert listed(joined) == [[[b"a", b""]], [], [[b"x", b"yy"]] * 2]
-
-
 @pytest.mark.parametrize(
     ("rows", "field", "text"),
     [
@@ -163,13 +138,6 @@ def test_a_value_that_does_not_fit_is_named_by_its_row(
         column_from_rows(rows, field)
 
 
-def test_an_empty_list_is_an_empty_array_of_any_rank() -> None:
-    column = column_from_rows([[], [[1, 2]]], Field("int32", (None, 2)))
-    assert [row_of(column, i).shape for i in range(2)] == [(0, 2), (1, 2)]
-    texts = column_from_rows([[], ["a"]], Field("bytes", (None,)))
-    assert listed(texts) == [[], [b"a"]]
-
-
 def test_strings_may_be_given_as_text_or_any_buffer_of_bytes() -> None:
     rows = ["é", b"a\0", bytearray(b"b"), memoryview(b"c"), np.bytes_(b"d"), np.str_("e")]
     want = ["é".encode(), b"a\0", b"b", b"c", b"d", b"e"]
@@ -191,17 +159,3 @@ def test_integers_become_floats_and_floats_narrower_ones() -> None:
     assert isinstance(column, np.ndarray)
     assert column.dtype == np.float32
     assert column.tolist() == [1.0, 2.5, float(np.float32(0.1))]
-
-
-def test_a_ragged_column_has_the_lengths_of_its_rows():
-    column = Ragged.from_values(np.arange(6.0), np.array([0, 2, 2, 6]))
-    assert column.lengths.tolist() == [2, 0, 4]
-
-
-def test_numbers_have_bytes_and_strings_have_none_of_one_size() -> None:
-    numbers = Ragged.from_values(np.arange(3, dtype=np.int16), np.array([0, 2, 3]))
-    texts = np.array([b"a", b"", b"ccc"], object)
-    strings = Ragged.from_values(Strings.from_objects(texts), np.array([0, 1, 3]))
-    assert numbers.payload.view(np.int16).tolist() == [0, 1, 2]
-    with pytest.raises(TypeError, match="strings has no values of one size"):
-        _ = strings.payload

@@ -10,22 +10,10 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_server.files.manifest import resolve
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources.concat import _shared_out
-from tests.unit.readers import all_of
 
 from .test_cut import ID, ids, lines, opened
-
-
-def numbers(start: int, stop: int) -> hs.Pipeline:
-    return hs.from_examples([{"i": i, "t": b"t%d" % i} for i in range(start, stop)])
-
-
-def test_numbered_sources_join_to_a_numbered_one() -> None:
-    reader = opened(numbers(0, 5).concat(numbers(5, 6)).concat(numbers(6, 9).skip(3)))
-    assert isinstance(reader, IndexedReader)
-    rows = all_of(reader)
-    assert rows == [{"i": i, "t": b"t%d" % i} for i in range(6)]
 
 
 def test_bad_examples_leave_the_others_in_order(tmp_path: Path) -> None:
@@ -47,17 +35,6 @@ def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path: Path) -> 
     assert ids(reader) == list(range(12))
     assert ids(opened(indexed.concat(forward))) == [*range(7, 12), *range(7)]
     assert ids(opened(indexed.concat(forward).skip(4).take(3))) == [11, 0, 1]
-
-
-def test_a_source_may_be_joined_to_itself(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", i=np.arange(3))
-    source = hs.read_npz(str(tmp_path / "*.npz"))
-    assert ids(opened(source.concat(source))) == [0, 1, 2, 0, 1, 2]
-
-
-def test_columns_stand_in_the_order_of_the_first_source() -> None:
-    other = hs.from_examples([{"t": b"x", "i": 9}])
-    assert all_of(opened(numbers(0, 1).concat(other)))[1] == {"i": 9, "t": b"x"}
 
 
 def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path: Path) -> None:

@@ -41,10 +41,6 @@ def odd(example: dict[str, Any]) -> bool:
     return bool(example["i"] % 2)
 
 
-def tenfold(example: dict[str, Any]) -> dict[str, Any]:
-    return {"i": example["i"] * 10, "x": example["x"]}
-
-
 def begun(pipeline: hs.Pipeline, out: Path, **options: Any) -> Conversion:
     declaration = pipeline.batch(1).declaration()
     files = resolve(declaration.source.paths)
@@ -91,17 +87,6 @@ def test_a_source_that_is_read_forward_is_converted_too(tmp_path: Path):
     (tmp_path / "a.csv").write_text("i,j\n" + lines)
     converted(hs.read_csv(str(tmp_path / "a.csv")), tmp_path / "out", rows_per_file=7)
     assert back(tmp_path / "out") == [{"i": i, "j": 2 * i} for i in range(30)]
-
-
-def test_stages_of_one_example_are_in_the_files_and_those_by_chance_are_not(tmp_path: Path):
-    pipeline = jsonl(tmp_path / "a.jsonl", 20).filter(odd).map(tenfold).rejection_sample(0.5)
-    done = converted(pipeline.select(["i"]), tmp_path / "out", rows_per_file=4)
-    expected = [{"i": 10 * row["i"], "x": row["x"]} for row in plain(20) if row["i"] % 2]
-    assert back(tmp_path / "out") == expected
-    assert done.notes.dropped == {"filtered": 10}
-    applied, left = convertible(pipeline.select(["i"]).batch(1).declaration().stages)
-    assert [s.kind for s in applied] == ["filter", "map"]
-    assert [s.kind for s in left] == ["rejection_sample", "select"]
 
 
 @pytest.mark.parametrize("kind", ["indexed", "forward"])
@@ -221,14 +206,6 @@ def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declar
     lenient = converted(pipeline.options(on_bad_example="skip"), tmp_path / "two")
     assert back(tmp_path / "two") == plain(6)
     assert sum(lenient.notes.dropped.values()) == 1
-
-
-def test_a_source_without_examples_makes_no_files(tmp_path: Path):
-    pipeline = jsonl(tmp_path / "a.jsonl", 6)
-    (tmp_path / "a.jsonl").write_text("")
-    with pytest.raises(DataError, match="no example that comes through its stages"):
-        converted(pipeline, tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*.arrow"))
 
 
 def test_compressed_records_become_files_that_are_read_by_number(tmp_path: Path):

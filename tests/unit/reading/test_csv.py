@@ -50,10 +50,6 @@ def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
     ]
 
 
-def test_not_a_number_is_a_float(tmp_path: Path) -> None:
-    assert opened("csv", write(tmp_path / "a", TEXT)).fields["x"] == Field("float64")
-
-
 def test_origins_are_byte_offsets_of_rows(tmp_path: Path) -> None:
     chunk, _ = opened("csv", write(tmp_path / "a", TEXT)).read(0, b"", 9)
     assert chunk.origin.offset is not None
@@ -68,15 +64,6 @@ def test_remote_files_are_a_stream_each() -> None:
     reader = opened("csv", f"{folder}/*")
     assert reader.streams == 3
     assert [row["n"] for row in all_of(reader)] == [0, 10, 1, 11, 2, 12]
-
-
-def test_options_give_the_delimiter_and_the_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "1;x\n2;y\n")
-    reader = opened("csv", path, delimiter=";", header=["n", "s"])
-    assert all_of(reader) == [{"n": 1, "s": b"x"}, {"n": 2, "s": b"y"}]
-    features = {"n": Feature("scalar", "float32"), "s": Feature("scalar", "bytes")}
-    reader = opened("csv", path, delimiter=";", header=False, features=features)
-    assert all_of(reader) == [{"n": 1.0, "s": b"x"}, {"n": 2.0, "s": b"y"}]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
@@ -211,13 +198,6 @@ def test_numbers_too_long_for_int64_stay_text_and_bytes_stay_bytes(tmp_path: Pat
     assert all_of(opened("csv", path)) == [{"account": b"12345678901234567890", "raw": b"\xff\xfe"}]
 
 
-@pytest.mark.parametrize("text", ["", "n,s\n", "\n"])
-def test_a_file_without_rows_has_no_examples(tmp_path: Path, text: str) -> None:
-    path = write(tmp_path / "a", text)
-    assert all_of(opened("csv", path)) == []
-    assert len(all_of(opened("csv", path, write(tmp_path / "b", "n,s\n1,x\n")))) == 1
-
-
 def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
     twice = write(tmp_path / "twice", "n,n\n1,2\n")
     good = write(tmp_path / "good", "n\n1\n")
@@ -234,25 +214,11 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
         opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
 
 
-def test_empty_lines_may_precede_the_header(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "\n\r\nn,s\n1,x\n\n2,y\n")
-    assert all_of(opened("csv", path)) == [{"n": 1, "s": b"x"}, {"n": 2, "s": b"y"}]
-
-
 def test_features_are_the_remedy_where_no_file_shows_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(b"no gzip")
     with pytest.raises(DataError, match=r"; no row shows the columns: declare the features$"):
         opened("csv", path)
-
-
-def test_the_error_of_a_header_names_the_file_once(tmp_path: Path) -> None:
-    path = write(tmp_path / "twice", "n,n\n1,2\n")
-    features = {"n": Feature("scalar", "int64")}
-    with pytest.raises(DataError) as caught:
-        opened("csv", path, features=features).read(0, b"", 1)
-    fault = "two columns are named 'n'; rename one; nothing after that can be read"
-    assert str(caught.value) == f"{path}, record 0, byte 0: {fault}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -284,14 +250,3 @@ def test_a_quote_that_never_ends_and_a_cut_off_file_are_damage(tmp_path: Path) -
     _, end = opened("csv", cut, features=features, bad=bad).read(0, b"", 9999)
     assert end is None
     assert bad.counts == {"truncated_file": 1}
-
-
-def test_a_position_of_another_kind_is_refused(tmp_path: Path) -> None:
-    reader = opened("csv", write(tmp_path / "a", TEXT))
-    with pytest.raises(ValueError, match="3 bytes are no position"):
-        reader.read(0, b"abc", 1)
-
-
-def test_a_long_cell_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "s\n" + "x" * 300_000 + "\n")
-    assert all_of(opened("csv", path)) == [{"s": b"x" * 300_000}]

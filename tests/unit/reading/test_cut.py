@@ -79,12 +79,6 @@ def test_streams_are_cut_one_after_the_other(
     assert ids(opened(pipeline)) == list(range(15))[start:stop]
 
 
-def test_only_streams_with_an_example_that_is_left_are_streams(tmp_path: Path) -> None:
-    pipeline = hs.read_jsonl(lines(tmp_path, 5, 1, 4, 5), ID)
-    assert [opened(pipeline.take(n)).streams for n in (5, 6, 7, 100)] == [1, 2, 3, 4]
-    assert [opened(pipeline.skip(n)).streams for n in (4, 5, 6, 14)] == [4, 3, 2, 1]
-
-
 def test_no_record_beyond_a_cut_is_judged(tmp_path: Path) -> None:
     whole = hs.read_jsonl(lines(tmp_path, 8, 8, bad=(3, 12)), ID)
     assert ids(opened(whole.take(3))) == [0, 1, 2]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Ragged, column_from_rows, field_of, row_of
-from headrace_server.reading.declared_types import clash, fitted, misfit, rows_of_items
+from headrace_server.reading.declared_types import clash, fitted, misfit
 from tests.unit.readers import plain
 from tests.unit.reading.test_columns import columns
 
@@ -72,21 +72,3 @@ def test_dtypes_change_where_values_keep_their_meaning() -> None:
 )
 def test_fields_that_never_fit_clash(have: Field, want: Field) -> None:
     assert str(have) in (clash(have, want) or "")
-
-
-@given(
-    st.lists(st.integers(0, 90), max_size=6),
-    st.sampled_from(["u1", "f4", "c16"]),
-    st.sampled_from([(), (1,), (2, 2)]),
-    st.sampled_from([1, 4, 8]),
-)
-def test_rows_are_copied_from_wherever_they_start(
-    starts: list[int], dtype: str, shape: tuple[int, ...], step: int
-) -> None:
-    raw = np.arange(1000).astype(np.uint8)
-    kind = np.dtype(dtype)
-    at = np.array(starts, np.int64) * step
-    size = kind.itemsize * int(np.prod(shape, dtype=int))
-    got = rows_of_items(raw, at, kind, shape)
-    assert got.shape == (len(starts), *shape)
-    assert got.tobytes() == b"".join(raw[a : a + size].tobytes() for a in at.tolist())

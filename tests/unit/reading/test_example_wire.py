@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.columns import Ragged, Strings
-from headrace_server.reading.sources import example_layouts, example_parse
 from headrace_server.reading.sources.example_parse import ExampleParser
-from headrace_server.reading.sources.example_wire import Malformed, varints, walk
+from headrace_server.reading.sources.example_wire import varints
 from tests.unit.tfrecord_writer import (
     example,
     f32,
@@ -108,37 +106,6 @@ WANTED = {
 def test_any_legal_message_gives_its_values_alone_and_in_groups(records, times: int) -> None:
     repeated = records * times
     assert values([payload for payload, _ in repeated], WANTED) == [row for _, row in repeated]
-
-
-@given(st.lists(SMALL, min_size=20, max_size=90), st.booleans())
-def test_records_of_several_layouts_keep_their_order(numbers: list[int], packed: bool) -> None:
-    payloads = [
-        example({"n": feature("int", [n], packed), "id": feature("bytes", [b"%03d" % (k % 7)])})
-        for k, n in enumerate(numbers)
-    ]
-    got = values(payloads, {"n": LABEL, "id": Feature("scalar", "bytes")})
-    assert got == [{"n": n, "id": b"%03d" % (k % 7)} for k, n in enumerate(numbers)]
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_packed_floats_of_sequences_are_views_of_the_buffer(mixed: bool) -> None:
-    steps = [k % 5 if mixed else 3 for k in range(1, 61)]
-    payloads = [example({"s": feature("float", np.arange(4 * t).tolist())}) for t in steps]
-    columns, faults = parse(payloads, {"s": Feature("sequence", "float32", (2, 2))})
-    column = columns["s"]
-    assert isinstance(column, Ragged) and not faults
-    assert column.raw.size == sum(map(len, payloads)) + 13 * 61
-    for k, t in enumerate(steps):
-        np.testing.assert_array_equal(column.row(k), np.arange(4 * t).reshape(t, 2, 2))
-
-
-def test_strings_are_starts_into_the_buffer() -> None:
-    payloads = [example({"id": feature("bytes", [b"x" * k])}) for k in range(50)]
-    columns, _ = parse(payloads, {"id": Feature("scalar", "bytes")})
-    column = columns["id"]
-    assert isinstance(column, Strings)
-    assert column.to_objects().tolist() == [b"x" * k for k in range(50)]
-    assert column.data.size > sum(map(len, payloads))
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -317,52 +284,6 @@ def test_the_error_of_an_invalid_record_names_the_rule(payload, wanted, reason, 
     assert text in got_text
 
 
-def test_records_that_lack_the_same_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    described: list[object] = []
-    monkeypatch.setattr(
-        example_parse, "near", lambda word, known: described.append(word) or f" ({len(known)})"
-    )
-    payloads = [example({f"z{k % 2}": feature("int", [1])}) for k in range(40)]
-    _, faults = parse(payloads, {"lacking": LABEL})
-    assert described == ["lacking"] * 2
-    assert [text.split("; ")[1] for _, text in faults.values()] == [
-        f"the record has 'z{k % 2}' (1)" for k in range(40)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "rare", "first"), [(6, 0, "RecordLayout"), (7, 0, "Template"), (2, 1, "Template")]
-)
-def test_templates_come_first_for_many_lengths_and_again_after_odd_records(
-    lengths: int, rare: int, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    matched: list[str] = []
-    for form in (example_layouts.RecordLayout, example_layouts.Template):
-
-        def match(self, *args, whole=form.match):
-            matched.append(type(self).__name__)
-            return whole(self, *args)
-
-        monkeypatch.setattr(form, "match", match)
-
-    def chunk(packed: bool) -> list[bytes]:
-        """Each length comes 20 times, and some one time."""
-        sizes = [*range(1, lengths + 1)] * 20 + [50] * rare
-        return [example({"s": feature("float", [0.5] * size, packed)}) for size in sizes]
-
-    def first_matched(packed: bool) -> str:
-        matched.clear()
-        parse(chunk(packed), {}, parser=parser)
-        return matched[0]
-
-    wanted = {"s": Feature("sequence", "float32")}
-    parser = ExampleParser(wanted, True)
-    assert first_matched(packed=True) == first
-    for _ in range(example_parse._LAYOUTS_FIRST + 1):
-        first_matched(packed=False)
-    assert first_matched(packed=True) == first
-
-
 @given(st.integers(0, 39))
 def test_one_bad_record_among_many_is_the_only_one(at: int) -> None:
     payloads = [example({"x": feature("int", [k])}) for k in range(40)]
@@ -422,20 +343,6 @@ def test_sequence_examples_give_steps_and_context(steps: list[int], packed, mixe
     assert values(payloads, wanted) == rows
 
 
-def test_the_feature_lists_of_an_example_are_not_looked_at() -> None:
-    payload = sequence_example({"x": feature("float", [1])}, {"x": [feature("float", [2])]})
-    wanted = {"x": Feature("sequence", "float32")}
-    assert values([payload], wanted, lists=True) == [{"x": [2]}]
-    assert values([payload], wanted, lists=False) == [{"x": [1]}]
-
-
-def test_a_feature_that_is_not_declared_may_hold_anything() -> None:
-    payloads = [
-        example({"junk": bytes([255 - k]) * 4, "x": feature("int", [k])}) for k in range(30)
-    ]
-    assert values(payloads, {"x": LABEL}) == [{"x": k} for k in range(30)]
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
 def test_varints_are_decoded_as_arrays(numbers: list[int]) -> None:
     got, ends = varints(np.frombuffer(b"".join(map(varint, numbers)), np.uint8))
@@ -488,11 +395,6 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
                 got = rows_of(Parsed(among, 41))[40:]
                 np.testing.assert_equal(got, rows_of(Parsed(alone, 1)))
     assert seen == {True, False}
-
-
-def test_the_walker_refuses_tags_that_are_not_in_their_shortest_form() -> None:
-    with pytest.raises(Malformed, match="no field begins at byte 0"):
-        walk(memoryview(b"\x8a\x00\x00"), {b"x": 0}, {})
 
 
 @pytest.mark.parametrize(

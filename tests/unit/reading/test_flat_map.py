@@ -48,16 +48,8 @@ def ups(example):
     return [{"x": example["x"], "k": k} for k in range(int(example["x"]))]
 
 
-def lone(example):
-    return {"x": example["x"]}
-
-
 def yielded(example):
     yield from ups(example)
-
-
-def drawn(example, rng):
-    return [{"x": example["x"], "u": rng.random()} for _ in range(2)]
 
 
 def endless(example):
@@ -114,16 +106,6 @@ def test_rows_of_every_kind_of_column_come_out_in_order(counts):
         assert run.counts.get("no_output", 0) == numbers_of.count(0)
 
 
-def test_rows_of_a_fixed_batch_share_its_memory():
-    fields = {"x": Field("int32", (4, 2)), "t": Field("bytes", (4,))}
-    rows = [{"x": np.arange(8).reshape(4, 2), "t": [b"a", b"b", b"c", b"d"]}] * 3
-    chunk = chunk_of(rows, fields)
-    out = stages(lambda p: p.unbatch(), fields).apply(chunk, BadRecords())
-    assert out.columns["x"].base is not None and len(out) == 12
-    assert np.shares_memory(out.columns["x"], chunk.columns["x"])
-    assert out.columns["t"].data is chunk.columns["t"].data
-
-
 def test_an_example_whose_columns_differ_in_rows_is_bad():
     fields = {"i": Field("int64", (None,)), "y": Field("int64", (None,))}
     rows = [{"i": [1, 2], "y": [3, 4]}, {"i": [1], "y": [5, 6]}, {"i": [7], "y": [8]}]
@@ -133,11 +115,6 @@ def test_an_example_whose_columns_differ_in_rows_is_bad():
     bad = BadRecords(skip=True)
     out = run.apply(chunk_of(rows, fields), bad)
     assert out.columns["i"].tolist() == [1, 2, 7] and bad.counts == {"unequal_rows": 1}
-
-
-def test_a_column_without_rows_is_refused_when_the_source_shows_it():
-    with pytest.raises(DataError, match=r"column 'x' is int64.., one value per example"):
-        stages(lambda p: p.unbatch(), ONE)
 
 
 @pytest.mark.parametrize("function", [ups, yielded])
@@ -162,21 +139,6 @@ def test_ordinals_of_outputs_depend_on_example_stage_and_output_alone():
         assert len(set(ordinals)) == len(ordinals) > 1000
 
 
-def test_outputs_of_one_example_share_its_generator():
-    run = stages(lambda p: p.flat_map(drawn, seed=3), ONE)
-    out = run.apply(numbers(5, 6), BadRecords())
-    again = run.apply(numbers(5, 6).take(slice(1, 2)), BadRecords())
-    assert len(set(out.columns["u"].tolist())) == 4
-    assert again.columns["u"].tolist() == out.columns["u"].tolist()[2:]
-
-
-def test_facts_of_an_example_go_to_all_its_outputs():
-    run = stages(lambda p: p.stratified_sample("x", [0.5, 0.5], init_probs=[0.5, 0.5]), ONE)
-    chunk = run.apply(numbers(0, 1, 1), BadRecords())
-    out = stages(lambda p: p.flat_map(ups), ONE).apply(chunk, BadRecords())
-    assert out.facts["label"].tolist() == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("function", "text"),
     [
@@ -189,11 +151,6 @@ def test_an_example_with_a_wrong_output_is_bad(function, text):
     run = stages(lambda p: p.flat_map(function), ONE)
     with pytest.raises(DataError, match=text):
         run.apply(numbers(1, 0), BadRecords())
-
-
-def test_a_column_that_a_map_gives_without_rows_is_named():
-    with pytest.raises(DataError, match=r"unbatch .*: column 'x' is int64.*, one value per"):
-        stages(lambda p: p.map(lone).unbatch(), ONE).apply(numbers(1, 0), BadRecords())
 
 
 def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):

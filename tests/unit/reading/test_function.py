@@ -12,7 +12,7 @@ import pytest
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from headrace_server.reading.reader import BadRecords, IndexedReader
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
@@ -95,28 +95,6 @@ def faulty() -> Faulty:
 FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
 
 
-def test_an_iterable_is_a_stream() -> None:
-    reader = opened("function", function=HERE + "generated", args=[40], kwargs={"scale": 2})
-    assert isinstance(reader, StreamReader)
-    assert (reader.streams, reader.fields) == (1, FIELDS)
-    assert all_of(reader) == want(80)
-
-
-def test_the_function_is_named_while_it_is_opened() -> None:
-    names: list[str] = []
-    bad = BadRecords(enters=names.append)
-    opened("function", bad=bad, function=HERE + "listed", args=[3])
-    assert names == [HERE + "listed", ""]
-
-
-def test_reading_on_calls_the_function_once() -> None:
-    reader = opened("function", function=HERE + "generated", args=[200])
-    position: bytes | None = b""
-    while position is not None:
-        _, position = reader.read(0, position, 7)
-    assert CALLS == [200]
-
-
 def test_a_sequence_is_read_by_number() -> None:
     reader = opened("function", function=HERE + "listed", args=[100])
     assert isinstance(reader, IndexedReader)
@@ -164,11 +142,6 @@ def test_a_sequence_may_be_longer_than_any_memory(length: int) -> None:
     assert reader.length == length
     chunk = reader.take(np.array([2**49 + 3, 1, length - 1]))
     assert [r["n"] for r in examples(chunk)] == [3, 1, (length - 1) % 8]
-
-
-def test_no_examples_are_a_source_of_none() -> None:
-    assert all_of(opened("function", function=HERE + "generated", args=[0])) == []
-    assert all_of(opened("function", function=HERE + "listed", args=[0])) == []
 
 
 @pytest.mark.parametrize("at", [1, 8])

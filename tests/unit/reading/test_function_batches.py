@@ -77,11 +77,6 @@ def test_rows_of_all_batches_come_in_order_from_any_position() -> None:
     }
 
 
-def test_each_shard_is_a_stream() -> None:
-    reader = opened(hs.from_function(several, batched=True, shards=2))
-    assert [row["i"] for row in all_of(reader)] == [*range(9), *range(100, 109)]
-
-
 def test_a_batch_whose_memory_is_filled_again_stays_as_it_was() -> None:
     reader = opened(hs.from_function(reused, batched=True))
     first, position = reader.read(0, b"", 4)
@@ -144,32 +139,7 @@ def test_a_wrong_batch_is_bad_and_the_ones_around_it_are_not(wrong: Any, text: s
     assert sum(bad.counts.values()) >= 1
 
 
-def test_single_rows_that_do_not_fit_are_bad_alone() -> None:
-    features = {"i": hs.scalar("int64"), "v": hs.sequence("int64", default=[])}
-    bad = BadRecords(skip=True)
-    batch = {"i": [1, "two", 3]}
-    with pytest.raises(DataError, match="batch 0, row 1, column 'i': 'two'"):
-        rows(batch, features=features)
-    with pytest.raises(DataError, match=r"^[^,]*, batch 0, row 0, column 'o': <object"):
-        rows({"o": np.array([object()])})
-    assert rows(batch, {"i": np.array([4])}, features=features, bad=bad) == [1, 3, 4]
-    assert bad.counts == {"wrong_type": 1}
-
-
 def test_a_batch_of_too_many_rows_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ROWS", 4)
     with pytest.raises(DataError, match="it has 5 rows; at most 4 can be in a batch"):
         rows({"i": np.arange(5)})
-
-
-def test_no_batch_with_rows_shows_no_columns() -> None:
-    with pytest.raises(DataError, match="gives no batch with rows: declare the features"):
-        rows({"i": np.arange(0)})
-    assert rows({"i": np.arange(0)}, features={"i": hs.scalar("int64")}) == []
-
-
-def test_an_unbatched_declaration_is_as_ever() -> None:
-    options = hs.from_function(several).batch(1).declaration().source.options
-    assert options.keys() == {"function", "args", "kwargs", "shards"}
-    with pytest.raises(TypeError, match="batched=1 is an int; it is True or False"):
-        hs.from_function(several, batched=1)  # type: ignore[arg-type]

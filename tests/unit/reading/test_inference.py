@@ -36,11 +36,6 @@ def test_an_empty_list_shows_no_length() -> None:
     assert infer_fields([{"a": []}, {"a": ["x"]}]) == {"a": Field("bytes", (None,))}
 
 
-def test_nothing_shows_nothing() -> None:
-    assert infer_fields([]) == {}
-    assert infer_fields([{"a": None}]) == {}
-
-
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

@@ -15,7 +15,6 @@ from headrace_server.core.plan import Read
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading import intake as module
 from headrace_server.reading.intake import Intake
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
@@ -37,41 +36,6 @@ def intake_of(pipeline: Pipeline) -> Intake:
 
 def numbered(n: int) -> Pipeline:
     return hs.from_examples([{"i": i, "y": i % 2, "w": 1.0 + i % 2} for i in range(n)])
-
-
-class Clock:
-    """A clock that a test advances."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def test_more_is_read_at_once_while_reading_is_quick_and_less_when_it_is_slow(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    intake = intake_of(numbered(10))
-
-    def limit_after(seconds: float) -> int:
-        intake.begin()
-        clock.now += seconds
-        intake.end()
-        return intake.limit(None)
-
-    assert intake.limit(None) == 64
-    assert [limit_after(0.001) for _ in range(8)] == [128, 256, 512, 1024, 2048, 4096, 4096, 4096]
-    assert [limit_after(0.02), limit_after(0.05)] == [4096, 4096], "about right"
-    assert [limit_after(9.0) for _ in range(13)] == [*(4096 >> k for k in range(1, 13)), 1]
-    assert limit_after(0.001) == 2
-
-
-def test_a_bound_of_the_shape_holds_however_quick_reading_is():
-    intake = intake_of(numbered(10))
-    assert [intake.limit(most) for most in (None, 10, 64, 1000)] == [64, 10, 64, 64]
 
 
 def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_path: Path):
@@ -99,18 +63,6 @@ def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_pa
     assert groups == 3 and intake.dropped["bad:corrupt_record"] == 11
 
 
-def test_dropped_rows_are_counted_when_a_read_ends():
-    intake = intake_of(numbered(30).filter(f"{__name__}:no_threes"))
-    intake.begin()
-    chunk, position = intake.chunk(Read(0, 0, 0, 30))
-    assert chunk.columns["i"].tolist() == [i for i in range(30) if i % 3] and position is None
-    assert intake.dropped == {}
-    intake.end()
-    assert intake.dropped == {"filtered": 10}
-    assert intake.dropped_with({"filtered": 1, "remainder": 2}) == {"filtered": 11, "remainder": 2}
-    assert intake.dropped == {"filtered": 10}, "what a shape dropped is the shape's"
-
-
 def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
     intake = intake_of(numbered(9).options(on_bad_example="skip", max_bad_examples=5))
     intake.bad.report(DataError("x"), "wrong", 3)
@@ -120,28 +72,6 @@ def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
     intake.bad.report(DataError("z"), "odd")
     with pytest.raises(DataError, match="more than max_bad_examples=5 bad examples: 3 odd, 3 wro"):
         intake.end()
-
-
-def test_going_on_from_a_cursor_counts_nothing_twice():
-    intake = intake_of(numbered(30).filter(f"{__name__}:no_threes").options(on_bad_example="skip"))
-    intake.begin()
-    intake.chunk(Read(0, 0, 0, 30))  # read again, and counted when it was read first
-    intake.bad.report(DataError("x"), "wrong")
-    intake.resume(0, 30, {"filtered": 10})
-    intake.end()
-    assert intake.dropped == {"filtered": 10}
-
-
-def test_stages_with_proportions_are_found_and_their_memory_comes_back():
-    pipeline = numbered(40).stratified_sample("y", [0.5, 0.5])
-    intake, other = intake_of(pipeline), intake_of(pipeline)
-    assert len(intake.stratified) == 1 and intake_of(numbered(3)).stratified == []
-    intake.begin()
-    intake.chunk(Read(0, 0, 0, 40))
-    assert other.stages.state() != intake.stages.state()
-    other.stages.restore(intake.stages.state())
-    assert other.stages.state() == intake.stages.state()
-    assert intake_of(numbered(3)).stages.state() is None
 
 
 def keyed_copies(row: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.remote_copies import RemoteCopies
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 from headrace_server.reading.sources import jsonl
@@ -64,15 +62,6 @@ def test_remote_files_are_read_like_local_ones(ending: str) -> None:
     assert all_of(opened("jsonl", f"{folder}/*")) == WANT
 
 
-def test_workers_share_a_copy_of_a_remote_file(tmp_path: Path) -> None:
-    path = write(f"memory://{uuid.uuid4().hex}/a.jsonl", *ROWS)
-    for _ in range(2):
-        cache = IndexCache(None, copies=RemoteCopies(str(tmp_path)))
-        assert all_of(opened("jsonl", path, cache=cache)) == WANT
-        (copy,) = tmp_path.glob("*.copy")
-        assert copy.read_bytes() == fsspec.open(path, "rb").open().read()
-
-
 def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:
     path = tmp_path / "a"
     content = b'\xef\xbb\xbf{"a": 1}\r\n\n \t \r\n{"a": 2}\n\n{"a": 3}'
@@ -99,15 +88,6 @@ def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
         all_of(opened("jsonl", tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["a", "a.gz"])
-@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n", b"\xef\xbb\xbf"])
-def test_a_file_without_records_is_a_source_of_none(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    (tmp_path / name).write_bytes(gzip.compress(content) if name == "a.gz" else content)
-    assert all_of(opened("jsonl", tmp_path / name)) == []
-
-
 @settings(max_examples=some(60))
 @given(st.text("a \n\r", max_size=30), st.integers(1, 5))
 def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
@@ -117,13 +97,6 @@ def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
         index = jsonl.line_index(data)
     got = [text[a:b] for a, b in index.reshape(2, -1).T]
     assert got == [line for line in text.split("\n") if line.strip(" \r")]
-
-
-def test_the_line_index_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a", *ROWS)
-    opened("jsonl", path, cache=IndexCache(str(tmp_path / "cache")))
-    monkeypatch.setattr(jsonl, "line_index", None)
-    assert all_of(opened("jsonl", path, cache=IndexCache(str(tmp_path / "cache")))) == WANT
 
 
 BROKEN = [
@@ -234,11 +207,3 @@ def test_a_damaged_compressed_file_ends_where_it_breaks(
     assert end is None
     assert [row["n"] for row in examples(chunk)] == [i % 9 for i in range(len(chunk))]
     assert bad.counts == {reason: 1}
-
-
-def test_a_reader_may_be_closed_twice_and_reads_no_more(tmp_path: Path) -> None:
-    reader = opened("jsonl", write(tmp_path / "a", {"a": 1}))
-    reader.close()
-    reader.close()
-    with pytest.raises(ValueError, match="the reader is closed"):
-        reader.take(slice(0, 1))

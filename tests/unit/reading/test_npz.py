@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import uuid
 import warnings
 import zipfile
 from pathlib import Path
@@ -63,27 +62,12 @@ def test_every_array_is_a_column(tmp_path: Path, save: Any) -> None:
     assert all_of(reader) == WANT
 
 
-def test_an_array_alone_is_named_by_its_file_or_by_the_option(tmp_path: Path) -> None:
-    np.save(tmp_path / "audio.npy", ARRAYS["x"])
-    reader = opened("npz", tmp_path / "audio.npy")
-    assert [row["audio"] for row in all_of(reader)] == ARRAYS["x"].tolist()
-    assert [*opened("npz", tmp_path / "audio.npy", column="y").fields] == ["y"]
-
-
 def test_arrays_are_mapped_and_not_read(tmp_path: Path) -> None:
     reader = opened("npz", write(tmp_path / "a.npz", n=np.arange(1000)))
     column = reader.take(slice(10, 20)).columns["n"]
     assert isinstance(column, np.ndarray)
     assert not column.flags.writeable
     assert not column.flags.owndata
-
-
-def test_files_join_and_remote_ones_too() -> None:
-    folder = f"memory://{uuid.uuid4().hex}"
-    for i in range(3):
-        write(f"{folder}/{i}.npz", **{name: array[:i] for name, array in ARRAYS.items()})
-    rows = all_of(opened("npz", f"{folder}/*", features={"n": Feature("scalar", "float32")}))
-    assert rows == [{"n": 0.0}, {"n": 0.0}, {"n": 1.0}]
 
 
 def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
@@ -191,10 +175,3 @@ def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:
         reader = opened("npz", tmp_path / name, whole, bad=bad)
         assert [row["n"] for row in all_of(reader)] == [0, 1, 2]
         assert bad.counts == {"corrupt_file": 1}
-
-
-def test_the_error_of_a_missing_column_lists_some_of_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "wide.npz"
-    np.savez(path, **{f"c{i}": np.arange(2) for i in range(100)})
-    with pytest.raises(DataError, match=r"'c19', …\); give the feature a default"):
-        opened("npz", path, features={"no": Feature("scalar", "int64")})

@@ -11,12 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace_proto.errors import DataError, FilesMissing
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
-from headrace_server.pipeline.declaration import Feature, Source
+from headrace_proto.errors import DataError
+from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources import open_reader
 from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_arrow import FIELDS, rows_of, table
 
@@ -31,12 +28,6 @@ def test_every_type_is_read_in_every_order(tmp_path: Path) -> None:
     reader = opened("parquet", write(tmp_path / "a.parquet", table()))
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
-
-
-def test_several_files_and_empty_ones_are_one_source(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{i}", table(n)) for i, n in enumerate((0, 4, 5))]
-    assert all_of(opened("parquet", *paths)) == rows_of(table(4)) + rows_of(table(5))
-    assert all_of(opened("parquet", paths[0])) == []
 
 
 def test_remote_files_are_read_like_local_ones() -> None:
@@ -68,24 +59,6 @@ def test_a_column_that_no_file_has_is_refused_with_those_that_it_has(
         opened(kind, path, features={"adio": Feature("scalar", "int64")})
 
 
-def test_dictionaries_and_names_with_dots_are_read(tmp_path: Path) -> None:
-    source = pa.table({"a.b": pa.array(["x", "y", "x"]).dictionary_encode(), "a": [1, 2, 3]})
-    assert all_of(opened("parquet", write(tmp_path / "a", source))) == rows_of(source)
-
-
-def test_the_last_row_groups_stay_decoded(tmp_path: Path) -> None:
-    reader = opened("parquet", write(tmp_path / "a", table(9)))
-
-    def labels(group: int) -> np.ndarray:
-        return reader.take(slice(3 * group, 3 * group + 3)).columns["label"]
-
-    first, second = labels(0), labels(1)
-    assert np.shares_memory(labels(0), first) and np.shares_memory(labels(1), second)
-    reader.take(np.array([8, 3, 7, 4]))
-    assert np.shares_memory(labels(1), second)
-    assert not np.shares_memory(labels(0), first), "only the last two stay"
-
-
 def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
     whole = Path(write(tmp_path / "whole", table(4)))
     (tmp_path / "cut").write_bytes(whole.read_bytes()[:-50])
@@ -115,11 +88,3 @@ def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> Non
     assert [row["x"] for row in examples(reader.take(slice(0, 9)))] == [0, 1, 2, 6, 7, 8]
     assert bad.counts == {"corrupt_file": 3}
     assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
-
-
-def test_a_file_that_was_replaced_is_never_skipped(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", table(3))
-    files = resolve([path])
-    write(path, table(4))
-    with pytest.raises(FilesMissing, match="was replaced"):
-        open_reader(Source("parquet"), files, BadRecords(skip=True), IndexCache(None))

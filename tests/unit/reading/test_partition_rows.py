@@ -177,44 +177,12 @@ def test_epochs_and_partitions_read_in_turn_do_not_disturb_one_another(source, l
                 assert chunk.ordinals.tolist() == steps[i][1]
 
 
-def test_without_a_seed_partitions_are_contiguous_slices():
-    reader = Numbered(11)
-    assert [rows(part) for part in partitions(reader, ReadingOrder(), 3)] == [
-        [0, 1, 2],
-        [3, 4, 5, 6],
-        [7, 8, 9, 10],
-    ]
-    assert {call[0] for call in reader.calls} == {"slice"}
-
-
-def test_a_window_without_a_seed_is_no_shuffle():
-    assert rows(partition_reader(Numbered(9), ReadingOrder(window=4), 0, 1)) == list(range(9))
-    assert rows(partition_reader(Streamed([4, 2]), ReadingOrder(window=4), 0, 1), limits=(1,)) == [
-        0,
-        1,
-        2,
-        3,
-        2**40,
-        2**40 + 1,
-    ]
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_exact_shuffle_is_the_permutation_of_all_cut_into_slices(count):
     parts = partitions(Numbered(2000), ReadingOrder(seed=7), count)
     for epoch in (0, 5):
         got = [row for part in parts for row in rows(part, epoch, (300,))]
         assert got == Permutation(2000, 7, epoch).at(np.arange(2000)).tolist()
-
-
-@pytest.mark.parametrize("reader", [Numbered(50), Streamed([20, 20, 10])])
-def test_epochs_differ_unless_reshuffling_is_off(reader):
-    for order, same in ((ReadingOrder(3, 10), False), (ReadingOrder(3, 10, reshuffle=False), True)):
-        part = partition_reader(reader, order, 0, 1)
-        assert (rows(part, 0) == rows(part, 1)) is same
-    assert rows(partition_reader(reader, ReadingOrder(3, 10), 0, 1)) != rows(
-        partition_reader(reader, ReadingOrder(4, 10), 0, 1)
-    )
 
 
 def test_windows_by_number_stay_in_their_blocks_and_are_each_permuted_in_their_own_way():
@@ -245,47 +213,6 @@ def test_windows_by_stream_stay_in_their_stream_and_streams_change_places_betwee
     assert len(orders) == 4
 
 
-def test_partitions_take_whole_streams_where_there_are_enough():
-    parts = partitions(Streamed([2] * 5), ReadingOrder(), 2)
-    assert [[row >> ORDINAL_BITS for row in rows(part)] for part in parts] == [
-        [0, 0, 2, 2, 4, 4],
-        [1, 1, 3, 3],
-    ]
-
-
-def test_partitions_share_the_rows_of_every_stream_where_there_are_too_few():
-    reader = Streamed([5, 3])
-    parts = partitions(reader, ReadingOrder(), 3)
-    assert [rows(part) for part in parts] == [
-        [0, 3, 2**40],
-        [1, 4, 2**40 + 1],
-        [2, 2**40 + 2],
-    ]
-    assert reader.records_read == 3 * 8
-
-
-def test_a_window_is_read_once_while_it_is_handed_out_and_once_more_after_a_restart():
-    reader = Streamed([30], most=100)
-    part, order = partition_reader(reader, ReadingOrder(2, 10), 0, 1), ReadingOrder(2, 10)
-    rows(part, 0, (2,))
-    assert reader.records_read == 30
-    partition_reader(reader, order, 0, 1).read(0, [0, b"10", 4], 2)
-    assert reader.records_read == 40
-
-
-def test_a_window_at_hand_is_not_taken_for_the_same_window_of_another_epoch():
-    part = partition_reader(Streamed([20], most=100), ReadingOrder(2, 20), 0, 1)
-    first, second = (part.read(epoch, part.start, 20)[0].ordinals.tolist() for epoch in (0, 1))
-    assert first != second and sorted(first) == sorted(second)
-
-
-def test_positions_pass_over_rows_that_are_skipped():
-    steps = walk(
-        partition_reader(Numbered(10, bad=[2, 3, 4, 9]), ReadingOrder(), 0, 1), limits=(3,)
-    )
-    assert steps == [(0, [0, 1]), (3, [5]), (6, [6, 7, 8]), (9, [])]
-
-
 def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
     with pytest.raises(
         ValueError, match=r"not be read by number: use shuffle\(window=n\), or conv"
@@ -307,11 +234,6 @@ def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
 def test_a_position_of_another_source_is_refused(reader, position):
     with pytest.raises(ValueError, match="position"):
         partition_reader(reader, ReadingOrder(1, 9), 0, 1).read(0, position, 3)
-
-
-def test_the_share_is_known_where_examples_have_numbers():
-    assert [part.share for part in partitions(Numbered(11), ReadingOrder(1), 3)] == [3, 4, 4]
-    assert partition_reader(Streamed([5]), ReadingOrder(), 0, 1).share is None
 
 
 @pytest.mark.parametrize("order", [ReadingOrder(), ReadingOrder(1, 3)])
@@ -355,9 +277,3 @@ def test_the_examples_of_a_later_read_are_checked_in_its_order(order):
     while share.check_ahead(3, 18, 10, lambda: None):
         pass
     assert reader.checked[10:] == share.read(3, 18, 10)[0].ordinals.tolist()
-
-
-def test_streams_and_readers_that_can_not_check_have_nothing_ahead():
-    for reader in (Numbered(40), Streamed([5, 5])):
-        share = partition_reader(reader, ReadingOrder(), 0, 1)
-        assert not share.check_ahead(0, share.start, 10, lambda: None)

@@ -1,7 +1,5 @@
 """Samplers apply their cores' decisions to chunks of any size, and can be resumed."""
 
-import logging
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,15 +8,10 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.core.class_acceptance import acceptance
 from headrace_server.pipeline.declaration import Stage
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sampling import Stratified
 from headrace_server.reading.stages import RowStages
-from tests.resampling_rule import rates_by_rule
-
-INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 
 def chunk_of(first=0, **columns):
@@ -54,25 +47,6 @@ def ordinals(chunk):
 
 
 # keep, rejection_sample
-
-
-def test_keep_drops_what_is_false_and_counts_it():
-    keep = Stage("keep", {"keep": ["column", "k"]})
-    for dtype in ("bool", "int32", "float32"):
-        out, run = applied(keep, k=np.array([1, 0, 0, 1, 1], dtype))
-        assert ordinals(out) == [0, 3, 4] and run.counts == {"not_kept": 2}
-    with pytest.raises(
-        DataError, match=r"record 1: bucket: keep_input \(column 'k'\) is 2; it must"
-    ):
-        applied(keep, k=np.array([1, 2]))
-
-
-def test_certain_probabilities_keep_or_drop_for_certain():
-    p = np.tile([0.0, 1.0], 500)
-    out, run = applied(lambda s: s.rejection_sample("p"), p=p)
-    assert ordinals(out) == list(range(1, 1000, 2)) and run.counts == {"rejected": 500}
-    out, _ = applied(lambda s: s.rejection_sample("p"), p=p.astype(bool))
-    assert ordinals(out) == list(range(1, 1000, 2))
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, float("nan"), float("inf"), -float("inf")])
@@ -115,20 +89,6 @@ def labels_of(n, probs, seed=0):
     return np.random.default_rng(seed).choice(len(probs), n, p=probs)
 
 
-def test_survivors_are_those_of_the_acceptance_in_their_order():
-    init, target = [0.8, 0.15, 0.05], [0.2, 0.3, 0.5]
-    y = labels_of(20_000, init)
-    out, run = applied(lambda s: s.stratified_sample("y", target, init_probs=init), y=y)
-    assert ordinals(out) == sorted(ordinals(out))
-    assert out.columns["y"].tolist() == out.facts["label"].tolist() == y[out.ordinals].tolist()
-    stats = run.samplers[0].stats()
-    assert np.add(stats["accepted"], stats["rejected"]).tolist() == np.bincount(y).tolist()
-    kept = acceptance(init, target)
-    share = np.bincount(out.facts["label"]) / np.bincount(y)
-    assert np.allclose(share, kept, atol=0.02) and share[2] == 1
-    assert run.counts == {"rejected": sum(stats["rejected"])}
-
-
 @pytest.mark.parametrize("cut", [None, 1, 97])
 def test_the_estimate_reaches_the_target_and_depends_on_no_cut(cut):
     y = labels_of(3000, [0.7, 0.2, 0.1])
@@ -138,29 +98,6 @@ def test_the_estimate_reaches_the_target_and_depends_on_no_cut(cut):
     whole, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y)
     assert ordinals(out) == ordinals(whole)
     assert sum(run.samplers[0].stats()["accepted"]) == len(out)
-
-
-def test_target_equal_to_init_keeps_all_and_one_hot_is_a_filter():
-    y = labels_of(2000, [0.5, 0.3, 0.2])
-    same = [0.5, 0.3, 0.2]
-    out, _ = applied(lambda s: s.stratified_sample("y", same, init_probs=same), y=y)
-    assert ordinals(out) == list(range(2000))
-    for init in (same, None):
-        out, _ = applied(lambda s: s.stratified_sample("y", [0, 1, 0], init_probs=init), y=y)  # noqa: B023
-        assert ordinals(out) == np.flatnonzero(y == 1).tolist()
-
-
-@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
-def test_labels_may_be_of_any_integer_dtype_and_keep_it(dtype):
-    y = np.array([0, 1, 1, 0, 1, 1]).astype(dtype)
-
-    def declare(s):
-        return s.stratified_sample("y", [0, 1])
-
-    out, run = applied(declare, y=y)
-    assert ordinals(out) == [1, 2, 4, 5]
-    told = out.facts["label"].dtype.name
-    assert told == run.fact_fields["label"].dtype == ("int64" if dtype == "bool" else dtype)
 
 
 @pytest.mark.parametrize(
@@ -181,57 +118,6 @@ def test_a_label_out_of_range_is_a_bad_example(dtype, value):
     assert run.samplers[0].stats()["accepted"] == [1, 0, 1]
 
 
-def test_a_class_that_is_missing_or_floods_breaks_nothing():
-    y = np.zeros(2000, int)
-    y[::1000] = 1
-    out, _ = applied(lambda s: s.stratified_sample("y", [0.5, 0.5, 0]), y=y)
-    assert {0, 1000} <= set(ordinals(out)) and len(out) < 2000
-    out, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3]), y=np.zeros(500, int))
-    assert 0 < len(out) < 500
-
-
-def notices(caplog):
-    return [r for r in caplog.records if "stratified_sample rejects" in r.getMessage()]
-
-
-def test_a_sampler_that_rejects_most_rows_warns_once(caplog):
-    caplog.set_level(logging.WARNING)
-    stages(lambda s: s.stratified_sample("y", [0.5, 0.5], init_probs=[0.6, 0.4]), y=[0])
-    assert not notices(caplog)
-    applied(
-        lambda s: s.stratified_sample("y", [0.1, 0.9], init_probs=[0.9, 0.1]),
-        y=labels_of(4000, [0.9, 0.1]),
-        cut=100,
-    )
-    (notice,) = notices(caplog)
-    assert "about 89 % of the examples" in notice.getMessage()
-    caplog.clear()
-    y = labels_of(4000, [0.9, 0.1])
-    applied(lambda s: s.stratified_sample("y", [0.1, 0.9]), y=y, cut=100)
-    assert len(notices(caplog)) == 1
-
-
-def test_another_target_counts_from_the_next_row_on():
-    y = labels_of(4000, [0.5, 0.5])
-    run = stages(lambda s: s.stratified_sample("y", [1, 0], init_probs=[0.5, 0.5]), y=y)
-    sampler = run.samplers[0]
-    assert isinstance(sampler, Stratified)
-    first = run.apply(chunk_of(0, y=y[:2000]), BadRecords())
-    assert sampler.set_target([0, 1], 17) == 17
-    second = run.apply(chunk_of(2000, y=y[2000:]), BadRecords())
-    assert set(first.facts["label"]) == {0} and set(second.facts["label"]) == {1}
-    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
-    sampler.set_target([0, 1], 30)  # told again: nothing changes
-    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
-    for target, text in (([1], "1 classes; there are 2"), ([0.5, 0.6], "sums to 1.1")):
-        with pytest.raises(ValueError, match=text):
-            sampler.set_target(target, 40)
-    other = stages(lambda s: s.stratified_sample("y", [0, 1], init_probs=[0, 1]), y=y)
-    with pytest.raises(ValueError, match=r"init_probs\[0\]=0 but target_probs\[0\]=1"):
-        other.samplers[0].set_target([1, 0], 0)
-    assert sampler.stats()["changes"] == [[[0, [1, 0]], [17, [0, 1]]]]
-
-
 def test_changes_that_are_remembered_are_bounded():
     run = stages(lambda s: s.stratified_sample("y", [0.5, 0.5]), y=[0])
     for k in range(1, 300):
@@ -241,24 +127,6 @@ def test_changes_that_are_remembered_are_bounded():
 
 
 # Copies
-
-
-def test_copies_stand_side_by_side_and_have_ordinals_of_their_own():
-    out, run = applied(lambda s: s.resample_at_rate("r"), r=np.array([0, 3.0, 0, 200, 2, 0]))
-    rows = out.columns["r"].tolist()
-    assert rows == sorted(rows, key=[3.0, 200, 2].index) and 150 < rows.count(200) < 250
-    assert out.origin.record.tolist() == [{3.0: 1, 200: 3, 2: 4}[r] for r in rows]
-    assert len(set(ordinals(out))) == len(out) and 3 in ordinals(out)
-    assert run.counts["resampled_away"] == 3 + (rows.count(3.0) == 0) + (rows.count(2) == 0)
-
-
-def test_counts_are_poisson_in_mean_and_variance():
-    for rate in (0.25, 1.0, 4.0, 25.0):
-        out, _ = applied(lambda s: s.resample_at_rate("r", seed=3), r=np.full(20_000, rate))
-        counts = np.bincount(out.origin.record, minlength=20_000)
-        bound = 5 * np.sqrt(rate / 20_000)
-        assert abs(counts.mean() - rate) < bound
-        assert abs(counts.var() - rate) < 5 * rate * np.sqrt((2 + 1 / rate) / 20_000)
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e16])
@@ -279,22 +147,6 @@ def test_more_copies_than_memory_holds_are_refused_with_the_row():
 
 
 # weighted_resample
-
-
-@pytest.mark.parametrize("warmup", [10, 3, None])
-def test_rates_are_those_of_the_rule(warmup):
-    w = np.random.default_rng(1).exponential(size=4003)
-    out, _ = applied(
-        lambda s: s.weighted_resample("w", 2.0, mean_decay=0.9, warmup=warmup, group=16),
-        w=w,
-        cut=16,
-    )
-    want = np.array(rates_by_rule(w.tolist(), 16, 2.0, 0.9, warmup))
-    assert np.allclose(out.facts["rate"], want[out.origin.record], rtol=1e-5)
-    assert out.facts["rate"].dtype == np.float32
-    assert abs(len(out) / len(w) - 2) < 0.1
-    # Weighted by 1 / rate the rows stand for the source again.
-    assert abs((1 / out.facts["rate"]).sum() / 4003 - 1) < 0.1
 
 
 def test_the_error_of_too_many_copies_names_record_stage_and_column():
@@ -334,12 +186,6 @@ def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it()
     assert out.facts["rate"].tolist() == [1.0] * len(out)
 
 
-def test_weights_of_0_are_resampled_away_when_others_count():
-    out, run = applied(lambda s: s.weighted_resample("w", 1.0, group=100), w=np.tile([0, 1.0], 50))
-    assert set(out.columns["w"]) == {1.0} and set(out.facts["rate"]) == {2.0}
-    assert run.counts["resampled_away"] >= 50
-
-
 # What all remember
 
 
@@ -377,19 +223,6 @@ def test_state_and_the_chunk_after_it_give_the_same_rows_again(name, before, aft
     assert one.state() == other.state()
 
 
-def test_stages_without_memory_have_no_state():
-    run = stages(lambda s: s.rejection_sample("p").resample_at_rate(1), p=[0.5])
-    assert run.state() is None
-
-
-def test_learning_a_schema_leaves_no_trace():
-    y = labels_of(64, [0.5, 0.5])
-    run = stages(lambda s: s.stratified_sample("y", [0.2, 0.8]), y=y)
-    before = run.state()
-    run.probe(chunk_of(0, y=y), BadRecords())
-    assert run.state() == before and run.counts == {}
-
-
 def test_columns_of_a_sampler_are_hidden_from_user_functions():
     y = np.array([1, 0, 1])
     seen = []
@@ -405,21 +238,3 @@ def test_columns_of_a_sampler_are_hidden_from_user_functions():
     )
     assert seen == [["y"]] and out.facts["label"].tolist() == [1, 1]
     assert run.fact_fields == {"label": Field("int64")}
-
-
-def test_weights_by_class_are_those_of_a_column_of_them():
-    y = np.arange(24) % 3
-    table = [0.5, 2.0, 0.0]
-
-    def by_class(p):
-        return p.weighted_resample(table, 2.0, labels="y", seed=4)
-
-    def by_column(p):
-        return p.weighted_resample("w", 2.0, seed=4)
-
-    listed, _ = applied(by_class, y=y, cut=4)
-    weighed, _ = applied(by_column, w=np.array(table)[y], cut=4)
-    assert ordinals(listed) == ordinals(weighed)
-    assert listed.facts["rate"].tolist() == weighed.facts["rate"].tolist()
-    with pytest.raises(DataError, match=r"record 0: weighted_resample: labels .* is 3; it must be"):
-        applied(by_class, y=np.array([3]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import random
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -104,11 +103,6 @@ def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
         _read_all(opened("csv", path, features={"a": Feature("scalar", "int64")}))
 
 
-def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"kind 'xml' is none of tfrecord, arrow"):
-        opened("xml")
-
-
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -116,12 +110,3 @@ def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(PackageMissing, match=r"pip install '\.\[server\]' in a checkout"):
         opened(kind)
-
-
-def test_the_registry_imports_no_source() -> None:
-    code = (
-        "import sys, headrace_server.reading.sources\n"
-        "assert 'pyarrow' not in sys.modules and 'fsspec' not in sys.modules\n"
-        "assert 'headrace_server.reading.sources.csv' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

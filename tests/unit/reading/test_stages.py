@@ -9,7 +9,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Ragged, Strings, column_from_rows, take
+from headrace_server.reading.columns import Ragged, Strings, column_from_rows
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.stages import RowStages
 from headrace_server.reading.user_columns import examples_of
@@ -61,10 +61,6 @@ def is_even(e):
 
 def are_even(c):
     return c["x"] % 2 == 0
-
-
-def none_kept(e):
-    return False
 
 
 def is_short(e):
@@ -126,32 +122,12 @@ def test_any_stages_do_what_their_functions_do_row_by_row(names, chunks):
     assert run.counts.get("filtered", 0) == dropped
 
 
-def test_a_selection_and_a_filter_that_keeps_all_touch_no_payload():
-    chunk = numbered(3)
-    out = stages(lambda p: p.filter(is_short).select(["v", "x"])).apply(chunk, BadRecords())
-    assert list(out.columns) == ["v", "x"]
-    assert out.columns["v"] is chunk.columns["v"]
-    assert out.columns["x"] is chunk.columns["x"]
-
-
 SEEN = {}
-
-
-def look(example):
-    SEEN.update(example)
-    return {"x": 0}
 
 
 def look_all(columns):
     SEEN.update(columns)
     return {"x": columns["x"]}
-
-
-def test_a_function_sees_numpy_values_and_bytes():
-    stages(lambda p: p.map(look)).apply(numbered(2), BadRecords())
-    assert type(SEEN["x"]) is np.int64
-    assert SEEN["t"] == b"t1"
-    assert SEEN["v"].dtype == np.float32
 
 
 def test_a_vectorized_function_sees_arrays_objects_and_ragged():
@@ -227,62 +203,8 @@ def same(example):
     return example
 
 
-def padded(columns):
-    n, v = len(columns["x"]), columns["v"]
-    most = int(v.extents.max())
-    return {"x": columns["x"], "v": np.zeros((n, most), np.float32)}
-
-
-@pytest.mark.parametrize(("fn", "vectorized"), [(same, False), (padded, True)])
-def test_a_column_that_varied_varies_although_the_first_rows_agree(fn, vectorized):
-    run = stages(lambda p: p.map(fn, vectorized=vectorized).select(["v"]))
-    first = run.apply(numbered(5).take(slice(2, 3)), BadRecords())
-    assert run.fields == {"v": Field("float32", (None,))}
-    assert isinstance(first.columns["v"], Ragged)
-    second = run.apply(numbered(5).take(slice(4, 5)), BadRecords())
-    assert [len(row["v"]) for row in rows_of(second)] == [4]
-
-
 def halves(example):
     return {"y": example["x"] if example["x"] < 3 else example["x"] / 2}
-
-
-def test_the_schema_of_the_first_rows_is_fixed_for_the_run():
-    run = stages(lambda p: p.map(halves))
-    run.apply(numbered(3), BadRecords())
-    assert run.fields == {"y": Field("int64")}
-    rule = (
-        r"a\.tfrecord, record 3: map function .*test_stages:halves gave column 'y': .*1\.5.* "
-        r"does not fit int64 .*wanted int64\[\].*declare schema="
-    )
-    with pytest.raises(DataError, match=rule):
-        run.apply(numbered(6), BadRecords())
-
-
-@pytest.mark.parametrize("vectorized", [False, True])
-def test_a_declared_schema_is_known_at_once_and_casts(vectorized):
-    schema = {"n": hs.scalar("float32"), "v": hs.sequence("float64")}
-    fn = only_nv_all if vectorized else only_nv
-    run = stages(lambda p: p.map(fn, vectorized=vectorized, schema=schema))
-    assert run.fields == {"n": Field("float32"), "v": Field("float64", (None,))}
-    out = run.apply(numbered(3), BadRecords())
-    assert out.columns["n"].dtype == np.float32
-    assert rows_of(out) == [{"n": i, "v": [0.5] * i} for i in range(3)]
-
-
-def only_nv(example):
-    return {"v": example["v"], "n": example["x"]}
-
-
-def only_nv_all(columns):
-    return {"v": columns["v"], "n": columns["x"]}
-
-
-def test_probing_learns_and_counts_nothing():
-    run = stages(lambda p: p.filter(is_even).map(ramp))
-    assert run.probe(numbered(4), BadRecords()) == run.fields
-    assert run.fields is not None
-    assert run.counts == {}
 
 
 def test_a_worker_shows_progress_and_the_function_while_it_probes():
@@ -299,28 +221,6 @@ def fails_on_odd(example):
     if example["x"] % 2:
         raise KeyError("odd")
     return {"x": example["x"]}
-
-
-def test_probing_passes_over_rows_that_fail_in_their_turn():
-    run = stages(lambda p: p.map(fails_on_odd))
-    assert run.probe(numbered(4), BadRecords()) == {"x": Field("int64")}
-    with pytest.raises(DataError, match="KeyError"):
-        run.apply(numbered(4), BadRecords())
-
-
-def test_where_no_row_is_left_nothing_is_learnt():
-    run = stages(lambda p: p.filter(none_kept).map(same))
-    assert run.probe(numbered(3), BadRecords()) is None
-    out = run.apply(numbered(3), BadRecords())
-    assert (len(out), dict(out.columns), run.fields) == (0, {}, None)
-    assert run.counts == {"filtered": 3}
-
-
-def test_an_empty_chunk_has_the_columns_that_are_known():
-    run = stages(lambda p: p.map(only_nv, schema={"n": hs.scalar("int64")}))
-    out = run.apply(numbered(0), BadRecords())
-    assert list(out.columns) == ["n"]
-    assert out.columns["n"].shape == (0,)
 
 
 # What breaks a rule
@@ -406,12 +306,6 @@ def test_a_column_without_a_name_is_refused_unless_it_is_left_out():
     run = stages(lambda p: p.select(["x"]), fields)
     run.check_names()
     assert list(run.fields) == ["x"]
-
-
-def test_the_exception_of_the_function_is_the_cause_of_the_error():
-    with pytest.raises(DataError) as caught:
-        stages(lambda p: p.map(fails_on_odd)).apply(numbered(2), BadRecords())
-    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def raises_all(columns):
@@ -516,19 +410,6 @@ def fails_above_two(example):
     return np.array(example["x"] % 2 == 0)
 
 
-def test_rows_that_a_filter_dropped_are_not_counted_as_bad():
-    bad = BadRecords(skip=True)
-    run = stages(lambda p: p.filter(fails_above_two))
-    run.apply(numbered(4), bad)
-    assert run.counts == {"filtered": 1}
-
-
-def test_nothing_is_learnt_from_a_row_that_is_dropped():
-    run = stages(lambda p: p.map(mixed_ranks))
-    run.apply(numbered(4), BadRecords(skip=True))
-    assert run.fields == {"y": Field("int64")}
-
-
 def test_a_missing_column_is_an_error_before_the_first_chunk():
     with pytest.raises(DataError, match="select: there is no column 'z', only x, v, t"):
         stages(lambda p: p.select(["z"]))
@@ -542,30 +423,6 @@ def test_a_missing_function_is_an_error_before_the_first_chunk():
         stages(lambda p: p.map(f"{__name__}:nothing"))
     with pytest.raises(ImportError, match="STEPS is a dict, not a function"):
         stages(lambda p: p.map(f"{__name__}:STEPS"))
-
-
-def swapped(columns):
-    v = columns["v"]
-    return {"v": take(v, np.arange(len(v))[::-1]), "x": columns["x"].astype(">i8")}
-
-
-def test_columns_that_share_a_buffer_are_taken_as_they_are():
-    chunk = numbered(3)
-    out = stages(lambda p: p.map(swapped, vectorized=True)).apply(chunk, BadRecords())
-    assert [row["v"] for row in rows_of(out)] == [[0.5, 0.5], [0.5], []]
-    assert np.shares_memory(out.columns["v"].raw, chunk.columns["v"].raw)
-    assert out.columns["x"].dtype.isnative
-    assert out.columns["x"].tolist() == [0, 1, 2]
-
-
-def test_a_ragged_result_is_made_dense_where_the_schema_is_fixed():
-    schema = {"v": hs.fixed("float32", (2,)), "x": hs.scalar("int64")}
-    run = stages(lambda p: p.map(swapped, vectorized=True, schema=schema))
-    chunk = numbered(3).take(np.array([2, 2]))
-    out = run.apply(chunk, BadRecords())
-    assert out.columns["v"].shape == (2, 2)
-    with pytest.raises(DataError, match=r"column 'v': .*shape \[1\] does not fit"):
-        run.apply(numbered(3), BadRecords())
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,6 @@ def test_neighbours_of_one_stem_are_an_example(tmp_path: Path, name: str) -> Non
     assert all_of(reader) == want(7)
 
 
-def test_remote_files_are_a_stream_each() -> None:
-    folder = f"memory://{uuid.uuid4().hex}"
-    for i in range(2):
-        write(f"{folder}/{i}.tar", packed(*members(3)))
-    reader = opened("tar", f"{folder}/*")
-    assert reader.streams == 2
-    assert all_of(reader) == want(3) * 2
-
-
 def test_declared_features_are_read_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path / "a", packed(("1.txt", b"a"), ("1.npz", b"?"), ("2.txt", b"b")))
     features = {
@@ -137,19 +128,6 @@ def test_a_packed_archive_is_read_from_any_position(
     features = {"__key__": Feature("scalar", "bytes"), "bin": Feature("scalar", "bytes")}
     got = all_of(opened("tar", path, features=features))
     assert got == [{"__key__": stem[:-4].encode(), "bin": data} for stem, data in listed]
-
-
-def test_joined_archives_are_read_to_the_end(tmp_path: Path) -> None:
-    two = packed(*members(2)) + packed(("z.cls", b"9"), ("z.x.npy", npy([[1.0, 2.0]])))
-    features = {"cls": Feature("scalar", "int64")}
-    rows = all_of(opened("tar", write(tmp_path / "a", two), features=features))
-    assert [row["cls"] for row in rows] == [0, 1, 9]
-
-
-@pytest.mark.parametrize("content", [b"", packed()])
-def test_an_archive_without_members_has_no_examples(tmp_path: Path, content: bytes) -> None:
-    assert all_of(opened("tar", write(tmp_path / "a", content))) == []
-    assert all_of(opened("tar", write(tmp_path / "a.tar.gz", content))) == []
 
 
 CLS = {"cls": Feature("scalar", "int64")}
@@ -237,8 +215,3 @@ def test_an_example_of_a_whole_archive_is_not_held_in_memory(
         opened("tar", path, features=CLS).read(0, b"", 9)
     bad = BadRecords(skip=True)
     assert all_of(opened("tar", path, features=CLS, bad=bad)) == [{"cls": 1}, {"cls": 3}]
-
-
-def test_text_in_arrays_is_bytes(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", packed(("1.npy", npy(["é", "b"]))))
-    assert all_of(opened("tar", path)) == [{"__key__": b"1", "npy": ["é".encode(), b"b"]}]

@@ -18,8 +18,7 @@ from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.columns import Ragged, Strings
-from headrace_server.reading.reader import BadRecords, ChecksAhead, IndexedReader, StreamReader
+from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 from headrace_server.reading.sources import tfrecord, tfrecord_frames
 from tests.examples import some
 from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
@@ -83,16 +82,6 @@ def test_every_row_knows_file_record_and_byte(three: list[str]) -> None:
     assert origin.describe(1) == f"{three[0]}, record 0, byte 0"
 
 
-def test_sequences_and_strings_point_into_the_mapped_files(three: list[str]) -> None:
-    reader = opened(three, WANTED)
-    first, second = reader.take(np.array([199, 3])), reader.take(slice(60, 90))
-    for name, kind in (("x", Ragged), ("id", Strings)):
-        columns = first.columns[name], second.columns[name]
-        assert all(isinstance(column, kind) for column in columns)
-        buffers = [c.raw if isinstance(c, Ragged) else c.data for c in columns]
-        assert buffers[0] is buffers[1] and not buffers[0].flags.writeable
-
-
 def test_a_chunk_outlives_its_reader_and_its_files(three: list[str]) -> None:
     reader = opened(three, WANTED)
     chunk = reader.take(slice(60, 80))
@@ -112,27 +101,6 @@ def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> Non
     del chunk
     gc.collect()
     assert three[0] not in Path("/proc/self/maps").read_text()
-
-
-def test_an_example_that_is_not_there_is_an_index_error(three: list[str]) -> None:
-    for bad in (-1, 200):
-        with pytest.raises(IndexError, match=rf"examples {bad} … {bad} of 200"):
-            opened(three, WANTED).take(np.array([bad]))
-
-
-def test_a_file_of_nothing_has_no_examples(tmp_path: Path) -> None:
-    reader = opened(write(tmp_path / "empty", []), WANTED)
-    assert reader.length == 0
-    assert len(reader.take(slice(0, 0))) == 0
-
-
-def test_frames_are_found_once_and_remembered(three, tmp_path, monkeypatch) -> None:
-    cache = IndexCache(str(tmp_path / "cache"))
-    assert all_rows(opened(three, WANTED, cache=cache)) == rows(range(200))
-    monkeypatch.setattr(tfrecord_frames, "walk_in_lanes", None)
-    monkeypatch.setattr(tfrecord_frames, "length_is_sound", None)
-    again = opened(three, WANTED, cache=IndexCache(str(tmp_path / "cache")), compression=None)
-    assert all_rows(again) == rows(range(200))
 
 
 def test_a_file_that_is_replaced_is_an_error(tmp_path: Path) -> None:
@@ -247,21 +215,7 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
     assert bad.counts == {"truncated_file": 1}
 
 
-def test_the_first_requested_of_two_bad_records_is_reported(tmp_path: Path) -> None:
-    raw = bytearray(b"".join(map(frame, SMALL)))
-    raw[BOUNDS[2] - 1] ^= 1
-    raw[BOUNDS[4]] ^= 1
-    path = tmp_path / "two"
-    path.write_bytes(raw)
-    reader = opened(str(path), WANTED)
-    with pytest.raises(DataError, match=r"record 1, .*the payload does not have its checksum"):
-        reader.take(slice(0, 5))
-    with pytest.raises(DataError, match=r"record 4, .*the length of the record, or its checksum"):
-        reader.take(np.array([4, 1]))
-
-
 def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch) -> None:
-    from headrace_server.reading.sources import tfrecord
 
     seen: list[int] = []
 
@@ -276,49 +230,6 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
     reader.take(np.arange(199, -1, -1))
     reader.take(slice(0, 200))
     assert seen == [50, 150]
-
-
-def test_checksums_are_verified_ahead_of_a_read_until_there_is_something_else_to_do(
-    three, monkeypatch
-) -> None:
-    reader = opened(three, WANTED)
-    assert isinstance(reader, ChecksAhead)
-    monkeypatch.setattr(tfrecord, "_AHEAD_BYTES", 1)  # a look after each record
-    looks = iter([0, 0, "a message"])
-    assert reader.check_ahead(np.arange(60, 80), lambda: next(looks)) == 3
-    assert reader.check_ahead(np.arange(63, 80), lambda: None) == 17
-    verified: list[int] = []
-    verify = tfrecord.bad_payloads
-
-    def noted(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        verified.append(starts.size)
-        return verify(data, starts, lengths)
-
-    monkeypatch.setattr(tfrecord, "bad_payloads", noted)
-    assert rows_of(reader.take(slice(60, 80))) == rows(range(60, 80))
-    assert verified == []
-    assert rows_of(reader.take(slice(50, 90))) == rows(range(50, 90))
-    assert verified == [20]
-
-
-def test_a_record_that_is_bad_ahead_of_its_read_is_reported_by_the_read(tmp_path: Path) -> None:
-    frames = [frame(payload(n)) for n in range(5)]
-    frames[3] = frames[3][:20] + bytes([frames[3][20] ^ 1]) + frames[3][21:]
-    path = tmp_path / "bad"
-    path.write_bytes(b"".join(frames))
-    bad = BadRecords(skip=True)
-    reader = opened(str(path), WANTED, bad=bad)
-    assert isinstance(reader, ChecksAhead)
-    assert reader.check_ahead(np.arange(5), lambda: None) == 5
-    assert not bad.counts
-    assert reader.take(slice(0, 5)).ordinals.tolist() == [0, 1, 2, 4]
-    assert bad.counts == {"corrupt_record": 1}
-
-
-def test_nothing_is_checked_ahead_without_verification(three) -> None:
-    reader = opened(three, WANTED, verify=False)
-    assert isinstance(reader, ChecksAhead)
-    assert reader.check_ahead(np.arange(5), lambda: None) == 0
 
 
 def test_without_verification_changed_values_are_taken(tmp_path: Path) -> None:
@@ -384,30 +295,12 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind, option) 
     reader.close()
 
 
-@pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_data_with_a_high_compression_ratio_is_read_whole(tmp_path: Path, kind: str) -> None:
-    big = example({"id": feature("bytes", [bytes(5_000_000)])})
-    path = tmp_path / "zeros"
-    path.write_bytes(compressed(kind, frame(big) * 2))
-    assert path.stat().st_size < 20_000
-    (first, second) = all_rows(opened(str(path), {"id": WANTED["id"]}), limit=1)
-    assert first == second == {"id": bytes(5_000_000)}
-
-
 def test_a_compressed_file_may_have_several_members(tmp_path: Path) -> None:
     raw = b"".join(map(frame, SMALL))
     cuts = [raw[:3], raw[3:100], b"", raw[100:]]
     path = tmp_path / "members.gz"
     path.write_bytes(b"".join(compressed("gzip", cut) for cut in cuts) + bytes(512))
     assert all_rows(opened(str(path), WANTED)) == rows(range(5))
-
-
-def test_compressed_and_plain_files_go_together_as_streams(tmp_path: Path) -> None:
-    write(tmp_path / "a", map(payload, range(3)))
-    (tmp_path / "b").write_bytes(compressed("zlib", b"".join(map(frame, SMALL[3:]))))
-    (tmp_path / "c.gz").write_bytes(b"")
-    reader = opened([str(tmp_path / name) for name in ("a", "b", "c.gz")], WANTED)
-    assert all_rows(reader) == rows(range(5))
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
@@ -483,24 +376,6 @@ def test_a_position_of_a_longer_file_is_refused(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_many_streams_are_read_in_turn(tmp_path: Path) -> None:
-    paths = []
-    for k in range(40):
-        path = tmp_path / f"{k}.gz"
-        path.write_bytes(compressed("gzip", b"".join(map(frame, SMALL))))
-        paths.append(str(path))
-    reader = opened(paths, WANTED)
-    positions: list[bytes | None] = [b""] * 40
-    for k in (0, 1):
-        for stream in range(40):
-            position = positions[stream]
-            assert position is not None
-            chunk, positions[stream] = reader.read(stream, position, 3)
-            assert rows_of(chunk) == rows(range(3 * k, min(3 * k + 3, 5)))
-    assert positions == [None] * 40
-    reader.close()
-
-
 # --- declarations and remote files ------------------------------------------------------------
 
 
@@ -532,12 +407,6 @@ def tf():  # type: ignore[no-untyped-def]
     return pytest.importorskip("tensorflow")
 
 
-FEW = settings(
-    max_examples=some(25),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-WAYS = st.sampled_from(["", "GZIP", "ZLIB"])
 KINDS = {"ints": "int64_list", "floats": "float_list", "texts": "bytes_list"}
 
 

@@ -8,7 +8,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from headrace_server.reading.sources.tfrecord_frames import CORRUPT, TRUNCATED, scan
+from headrace_server.reading.sources.tfrecord_frames import CORRUPT, scan
 from headrace_server.reading.sources.tfrecord_lanes import walk_in_lanes
 
 
@@ -51,14 +51,6 @@ def array(file: bytearray) -> np.ndarray:
     return np.frombuffer(bytes(file), np.uint8)
 
 
-def test_lanes_find_all_frames_but_those_at_the_end():
-    kinds = (30, 31, 33, 0)
-    file, at = records(lengths_of(1, 40_000, kinds))
-    frames, after = walk_in_lanes(array(file), at[7], known(*kinds), 40.0)
-    assert frames.tolist() == at[7 : 7 + len(frames)]
-    assert after == at[7 + len(frames)] and len(frames) > 35_000
-
-
 @pytest.mark.parametrize("traps", [1, 2, 50])
 def test_a_payload_that_looks_like_frames_leads_no_lane_astray(traps: int):
     kinds = (0, 31, 100, 160)
@@ -72,26 +64,6 @@ def test_a_payload_that_looks_like_frames_leads_no_lane_astray(traps: int):
             break
         position = after
     assert scan(array(file)).bounds.tolist() == [*at, len(file)]
-
-
-def test_a_header_that_was_not_settled_stops_them_there():
-    lengths = lengths_of(3, 30_000, (30, 31, 33))
-    lengths[20_000] = 32
-    file, at = records(lengths)
-    frames, after = walk_in_lanes(array(file), 0, known(30, 31, 33), 47.0)
-    assert frames.tolist() == at[:20_000] and after == at[20_000]
-    index = scan(array(file))
-    assert index.bounds.tolist() == [*at, len(file)] and index.damage == 0
-
-
-@pytest.mark.parametrize("cut", [1, 5, 17, 40])
-def test_a_file_that_was_cut_off_ends_with_its_last_whole_frame(cut: int):
-    file, at = records(lengths_of(4, 20_000, (24, 25, 27)))
-    del file[-cut:]
-    index = scan(array(file))
-    assert index.damage == TRUNCATED
-    whole = [a for a, b in zip(at, [*at[1:], at[-1] + 10**9], strict=True) if b <= len(file)]
-    assert index.bounds.tolist() == [*whole, at[len(whole)]]
 
 
 @pytest.mark.parametrize("where", [0, 3, 8, 11])

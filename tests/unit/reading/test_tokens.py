@@ -65,17 +65,6 @@ def test_windows_and_lanes_are_slices_of_their_file(
     assert all(("targets" in row) == bool(shift) for row in rows)
 
 
-def test_a_numpy_file_has_its_dtype_and_a_slice_of_it_is_a_view(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(100, dtype=np.int32))
-    reader = opened(hs.read_tokens(tmp_path / "a.npy", window=10))
-    assert str(reader.fields["tokens"]) == "int32[10]"
-    chunk = reader.take(slice(2, 4))
-    assert chunk.columns["tokens"].base is not None
-    assert chunk.columns["targets"][1].tolist() == list(range(31, 41))
-    lanes = opened(hs.read_tokens(tmp_path / "a.npy", lanes=3)).take(slice(0, 3))
-    assert lanes.columns["tokens"].raw is lanes.columns["targets"].raw
-
-
 @pytest.mark.parametrize(
     ("array", "dtype", "text"),
     [
