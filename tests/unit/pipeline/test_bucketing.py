@@ -8,7 +8,6 @@ import headrace_server as hs
 from .signatures import signature
 
 FEATURES = {"x": hs.scalar("int64"), "v": hs.sequence("float32"), "p": hs.scalar("float32")}
-INT32_MAX = 2**31 - 1
 
 
 def source():
@@ -40,56 +39,6 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
         "bucket_boundaries",
         *rest,
     ]
-
-
-def test_arguments_may_be_given_by_position():
-    by_name = source().bucket("x", 4, 2, capacity=7, bucket_capacities=[1, 2], dynamic_pad=True)
-    assert source().bucket("x", 4, 2, 7, [1, 2], True) == by_name
-    by_name = source().bucket_by_sequence_length(
-        "v", 4, [3], capacity=7, allow_smaller_final_batch=True, keep_input="x"
-    )
-    assert source().bucket_by_sequence_length("v", 4, [3], 7, None, False, True, "x") == by_name
-
-
-def test_what_is_declared():
-    options = bucket(batch_size=(2, 3, 4), bucket_capacities=[9, 8, 7]).shape.options
-    assert options["batch_sizes"] == [2, 3, 4] and options["bucket_capacities"] == [9, 8, 7]
-    assert options["bucket"] == ["column", "x"] and options["length"] is None
-    options = by_length(input_length="v", batch_size=None, max_padded_elements=100).shape.options
-    assert options["batch_sizes"] == [None] * 3 and options["max_padded_elements"] == 100
-    assert options["boundaries"] == [5, 9] and options["length"] == ["column", "v"]
-
-
-def test_the_lists_of_the_caller_stay_as_they_are():
-    sizes, bounds, capacities = [np.int64(2), 3, 4], [5, 9], [7, 8, 9]
-    bucket(batch_size=sizes, bucket_capacities=capacities)
-    by_length(batch_size=sizes, bucket_boundaries=bounds)
-    assert sizes == [2, 3, 4] and type(sizes[0]) is np.int64
-    assert bounds == [5, 9] and capacities == [7, 8, 9]
-
-
-@pytest.mark.parametrize("keep_input", [None, True])
-def test_all_is_kept_without_a_stage(keep_input):
-    assert bucket(keep_input=keep_input).stages == ()
-
-
-@pytest.mark.parametrize(
-    ("keep_input", "selector"),
-    [(False, ["constant", 0.0]), (1, ["constant", 1.0]), ("x", ["column", "x"])],
-)
-def test_keep_input_is_a_stage_before_the_shape(keep_input, selector):
-    (stage,) = by_length(keep_input=keep_input).stages
-    assert (stage.kind, stage.options) == ("keep", {"keep": selector})
-
-
-@pytest.mark.parametrize(
-    "boundaries",
-    [[0], [-5, 0, 5], [INT32_MAX], [-(2**63), 2**63 - 1], (1, 2), [np.int32(3), np.int64(4)]],
-)
-def test_boundaries_may_lie_anywhere(boundaries):
-    options = by_length(bucket_boundaries=boundaries).shape.options
-    assert options["boundaries"] == list(map(int, boundaries))
-    assert len(options["batch_sizes"]) == len(boundaries) + 1
 
 
 COMMON = [
@@ -165,19 +114,3 @@ def test_invalid_arguments_of_bucket_are_refused(arguments, error, text):
 def test_an_error_in_the_boundaries_is_refused(boundaries, error, text):
     with pytest.raises(error, match=text):
         by_length(bucket_boundaries=boundaries)
-
-
-def test_a_budget_counts_for_the_least_that_may_be_in_flight():
-    sizes = {"batch_size": None, "max_padded_elements": 10}
-    assert by_length(**sizes, max_examples_in_flight=28).shape.options["max_examples_in_flight"]
-    with pytest.raises(
-        ValueError, match=r"=27 is too small: 3 buckets.*hold 27, so the least is 28"
-    ):
-        by_length(**sizes, max_examples_in_flight=27)
-
-
-def test_the_shape_comes_last():
-    with pytest.raises(ValueError, match=r"\.bucket\(\) comes after \.batch\(\): .*no second"):
-        source().batch(2).bucket("x", 2, 3)
-    with pytest.raises(ValueError, match=r"\.bucket_by_sequence_length\(\) comes after \.bucket"):
-        source().bucket("x", 2, 3).bucket_by_sequence_length("x", 2, [1])

@@ -7,7 +7,6 @@ import pytest
 from headrace_proto.dtypes import numpy_dtype
 from headrace_server import zeros
 from headrace_server.pipeline.initial_states import (
-    Zeros,
     block_name,
     checked_states,
 )
@@ -29,31 +28,6 @@ def constant(value):
         assert type(data) is list
         return dtype, shape, data
     return dtype, shape, np.frombuffer(data, numpy_dtype(dtype)).reshape(shape).tolist()
-
-
-def test_zeros_are_float32_by_default():
-    assert zeros((2, 256)) == zeros([2, 256], "float32") == Zeros((2, 256), "float32")
-    assert plain(zeros((2, 256))) == ("zeros", "float32", [2, 256], None)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        ("string", "bytes"),
-        (bytes, "bytes"),
-        (bool, "bool"),
-        (np.int16, "int16"),
-        (np.dtype("complex64"), "complex64"),
-        ("bfloat16", "bfloat16"),
-    ],
-)
-def test_zeros_may_have_any_dtype(dtype, name):
-    assert plain(zeros((), dtype)) == ("zeros", name, [], None)
-
-
-def test_the_shape_of_zeros_may_be_of_numpy_integers():
-    made = zeros(np.array([3, 4]))
-    assert made.shape == (3, 4) and all(type(d) is int for d in made.shape)
 
 
 @pytest.mark.parametrize(
@@ -80,29 +54,6 @@ def test_zeros_that_can_not_be_are_refused(shape, dtype, error, text):
         zeros(shape, dtype)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (np.float32([1, 2]), ("float32", [2], [1.0, 2.0])),
-        (np.arange(6, dtype=">i2").reshape(2, 3), ("int16", [2, 3], [[0, 1, 2], [3, 4, 5]])),
-        (np.arange(6).reshape(2, 3).T, ("int64", [3, 2], [[0, 3], [1, 4], [2, 5]])),
-        (np.float16(2), ("float16", [], 2.0)),
-        ([[1.0], (2.0,)], ("float64", [2, 1], [[1.0], [2.0]])),
-        ([1, 2], ("int64", [2], [1, 2])),
-        (3, ("int64", [], 3)),
-        (0.5, ("float64", [], 0.5)),
-        (True, ("bool", [], True)),
-        ([1j], ("complex128", [1], [1j])),
-        (["a", "é"], ("bytes", [2], [b"a", "é".encode()])),
-        ([[b"a\0", b""]], ("bytes", [1, 2], [b"a\0", b""])),
-        (b"start", ("bytes", [], [b"start"])),
-        (np.array(["ab", "c"]), ("bytes", [2], [b"ab", b"c"])),
-    ],
-)
-def test_a_constant_keeps_the_dtype_and_shape_that_numpy_gives_it(value, expected):
-    assert constant(value) == expected
-
-
 def test_a_constant_is_in_little_endian_bytes_in_c_order():
     turned = np.array([[1, 2], [3, 4]], ">u2").T
     assert plain(turned)[3] == bytes([1, 0, 3, 0, 2, 0, 4, 0])
@@ -119,21 +70,6 @@ def test_a_constant_is_what_the_array_was_when_it_was_declared():
     state = plain(array)
     array[:] = 5
     assert state[3] == np.ones(2, np.float32).tobytes()
-
-
-def test_a_constant_may_be_anything_that_gives_an_array():
-    class Tensor:
-        def __array__(self, dtype=None, copy=None):
-            return np.int8([7])
-
-    assert constant(Tensor()) == ("int8", [1], [7])
-
-
-@pytest.mark.parametrize("name", ["start", np.str_("start")])
-def test_a_str_is_the_name_of_a_column(name):
-    state = plain(name)
-    assert state == ("column", None, None, "start")
-    assert type(state[3]) is str
 
 
 def test_states_are_sorted_by_name_and_survive_the_wire():

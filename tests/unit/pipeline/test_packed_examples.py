@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import numpy_dtype
-from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import cast, pack_examples, packed_fields
 from headrace_server.pipeline.function_names import from_extension, to_extension
 
@@ -40,33 +39,6 @@ def unpacked(packed, name):
     assert len(flat) == sum(counts)
     stops = np.cumsum([0, *counts]).tolist()
     return [flat[a:b].reshape(s) for a, b, s in zip(stops, stops[1:], shapes, strict=False)]
-
-
-def field_of(*values):
-    return packed_fields(pack_examples([{"c": value} for value in values]))["c"]
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ((1, 2), Field("int64")),
-        ((1.5, 2), Field("float64")),
-        ((1, 2.5), Field("float64")),
-        ((True,), Field("bool")),
-        (("ä", b"b", bytearray(b"c")), Field("bytes")),
-        ((np.float16(1), np.float16(2)), Field("float16")),
-        (([1, 2], [3, 4]), Field("int64", (2,))),
-        (([1, 2], [3]), Field("int64", (None,))),
-        (([], [3], [4]), Field("int64", (None,))),
-        (([1.0], []), Field("float64", (None,))),
-        (([], np.zeros((2, 3), np.int8)), Field("int8", (None, 3))),
-        ((np.zeros((3, 1)), np.zeros((3, 2))), Field("float64", (3, None))),
-        ((["a", "b"], ["c"]), Field("bytes", (None,))),
-        ((np.array([1, 2], ">i4"),), Field("int32", (2,))),
-    ],
-)
-def test_dtype_and_shape_are_those_that_the_values_show(values, field):
-    assert field_of(*values) == field
 
 
 @given(
@@ -98,28 +70,6 @@ def test_packed_examples_are_unpacked_unchanged(rows):
 def test_zero_bytes_at_the_end_of_strings_are_kept():
     packed = pack_examples([{"t": [b"a\0", b"b"]}, {"t": np.array([b"c\0\0", b""], object)}])
     assert [v.tolist() for v in unpacked(packed, "t")] == [[b"a\0", b"b"], [b"c\0\0", b""]]
-
-
-def test_features_choose_columns_dtypes_and_defaults():
-    features = {
-        "x": hs.scalar("float32"),
-        "s": hs.sequence("int16", (2,), default=[]),
-        "f": hs.fixed("bytes", (2,), default=b"-"),
-    }
-    packed = pack_examples([{"x": 1, "other": object()}, {"x": 2.5, "s": [[1, 2]]}], features)
-    assert packed_fields(packed) == {name: f.field for name, f in features.items()}
-    assert [v.item() for v in unpacked(packed, "x")] == [1.0, 2.5]
-    assert [v.tolist() for v in unpacked(packed, "s")] == [[], [[1, 2]]]
-    assert unpacked(packed, "s")[0].shape == (0, 2)
-    assert unpacked(packed, "f")[0].tolist() == [b"-", b"-"]
-
-
-def test_no_examples_are_accepted_where_features_are_declared():
-    packed = pack_examples([], {"x": hs.sequence("int64")})
-    assert packed["n"] == 0
-    assert packed_fields(packed) == {"x": Field("int64", (None,))}
-    with pytest.raises(ValueError, match="no examples: an empty list needs features="):
-        pack_examples([])
 
 
 @pytest.mark.parametrize(
@@ -172,11 +122,6 @@ def test_a_name_that_is_no_text_is_refused():
         hs.from_examples([{"x": 1}], {"\udc80": hs.scalar("int8")})
     with pytest.raises(ValueError, match=r"args\[0\]='\\udc80' is not a text"):
         hs.from_function("module:function", "\udc80")
-
-
-def test_an_example_is_a_mapping():
-    with pytest.raises(TypeError, match="example 1 is a tuple"):
-        pack_examples([{"x": 1}, ("x", 1)])
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.sampled_from(["int8", "uint8", "int32", "uint64"]))

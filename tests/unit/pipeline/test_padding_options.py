@@ -28,41 +28,6 @@ def lengths(p, **more):
     return p.bucket_by_sequence_length("x", 4, [8, 16], dynamic_pad=True, **more)
 
 
-def squared(columns):
-    return columns["x"].lengths ** 2
-
-
-def test_a_declaration_without_them_is_as_ever():
-    for pipeline in (
-        source().batch(4),
-        lengths(source()),
-        source().bucket("n", 4, 3),
-        source().stratified_sample_unknown_dist("n", [0.5, 0.5], 4),
-    ):
-        options = pipeline.declaration().shape.options
-        assert not options.keys() & {"cost", "ragged"}
-        assert not [name for name in options if name.startswith("pad_to")]
-
-
-def test_they_are_part_of_the_declaration():
-    options = lengths(
-        source(), pad_to_multiple=8, pad_to_boundary=True, pad_to={"x": 16, "m": [9]}
-    ).declaration()
-    found = {name: options.shape.options[name] for name in ("pad_to_multiple", "pad_to_boundary")}
-    assert found == {"pad_to_multiple": 8, "pad_to_boundary": True}
-    assert options.shape.options["pad_to"] == {"x": [16], "m": [9]}
-    for pipeline in (
-        source().batch(4, ragged=True),
-        source().bucket("n", 4, 3, ragged=True),
-        source().bucket_by_sequence_length("x", 4, [8], ragged=True),
-        source().stratified_sample_unknown_dist("n", [0.5, 0.5], 4, ragged=True),
-    ):
-        assert pipeline.declaration().shape.options["ragged"] is True
-        assert pipeline.declaration().shape.options["dynamic_pad"] is False
-    priced = source().bucket("n", None, 3, max_padded_elements=9, cost=squared, **PADDED)
-    assert priced.declaration().shape.options["cost"][0] == "function"
-
-
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

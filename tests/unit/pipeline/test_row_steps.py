@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import headrace_server as hs
-from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import convertible
 
 
@@ -20,18 +19,6 @@ def two(example, rng):
 def source():
     features = {"x": hs.sequence("int64"), "m": hs.fixed("float32", (4, 2))}
     return hs.read_tfrecord("/data/a", features)
-
-
-def test_a_map_without_a_seed_is_declared_as_ever():
-    options = source().map(one).batch(1).declaration().stages[0].options
-    assert options.keys() == {"function", "vectorized", "schema"}
-
-
-def test_a_seed_and_the_group_of_a_vectorized_map_are_part_of_the_declaration():
-    declared = source().map(two, seed=7).map(two, vectorized=True, seed=8).batch(4).declaration()
-    first, second = (stage.options for stage in declared.stages)
-    assert (first["seed"], "group" in first) == (7, False)
-    assert (second["seed"], second["group"]) == (8, 256)
 
 
 def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_in():
@@ -68,11 +55,6 @@ def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_i
 def test_a_wrong_call_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call(source())
-
-
-def test_an_unbatched_column_loses_its_first_dimension():
-    assert source().unbatch().fields == {"x": Field("int64"), "m": Field("float32", (2,))}
-    assert source().flat_map(one).fields is None
 
 
 def test_enqueue_many_is_unbatch_before_the_sampler():

@@ -1,6 +1,5 @@
 """The sampling calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
 
-import numpy as np
 import pytest
 
 import headrace_server as hs
@@ -62,38 +61,6 @@ def test_a_sampler_with_a_batch_size_ends_the_pipeline():
         assert rows == source().select(["x", "v"]).stratified_sample("x", [0.5, 0.5]).batch(
             4, **given
         )
-
-
-def test_samplers_may_follow_one_another_before_a_shape():
-    declared = (
-        source()
-        .rejection_sample("b")
-        .stratified_sample("x", (0.25, 0.75), init_probs=[0.5, 0.5])
-        .resample_at_rate(2)
-        .weighted_resample("w", 1.5)
-        .bucket("x", [4, 8], 2)
-        .declaration()
-    )
-    assert [stage.kind for stage in declared.stages] == [
-        "rejection_sample",
-        "stratified_sample",
-        "resample_at_rate",
-        "weighted_resample",
-    ]
-    assert declared.stages[3].options["group"] == 8  # the largest batch size, as none was given
-
-
-def test_a_group_is_the_batch_size_unless_it_is_given():
-    def group(pipeline):
-        return pipeline.declaration().stages[0].options["group"]
-
-    assert group(source().weighted_resample("w", 1).batch(6)) == 6
-    assert group(source().weighted_resample("w", 1, group=9).batch(6)) == 9
-    budget = {"batch_size": None, "bucket_boundaries": [3], "max_padded_elements": 99}
-    budgeted = source().weighted_resample("w", 1)
-    assert group(budgeted.bucket_by_sequence_length("v", **budget)) == 32
-    with_group = source().weighted_resample("w", 1, group=9)
-    assert group(with_group.bucket_by_sequence_length("v", **budget)) == 9
 
 
 BAD_PROBS = [
@@ -203,16 +170,6 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
         declare(**arguments)
 
 
-def test_a_bool_column_may_keep_rate_and_label():
-    source().rejection_sample("b").resample_at_rate("b").stratified_sample("b", [0.5, 0.5], 4)
-
-
-def test_a_number_of_numpy_is_a_number():
-    assert weighted(overall_rate=np.float32(2), mean_decay=np.int64(0)) == weighted(
-        overall_rate=2.0, mean_decay=0.0
-    )
-
-
 def test_a_group_that_is_read_whole_must_fit_the_bounds_of_the_buckets():
     source = hs.from_examples([{"w": 1.0, "n": 3}])
     weighted = source.weighted_resample("w", 1.0, group=100)
@@ -234,12 +191,6 @@ def test_more_classes_than_counters_fit_are_refused():
         source.stratified_sample("y", [1.0] + [0.0] * 1000)
     with pytest.raises(ValueError, match="probs has 1001 classes; the most is 1000"):
         source.stratified_sample_unknown_dist("y", [1.0] + [0.0] * 1000, 4)
-
-
-def test_weights_by_class_are_declared_with_the_labels():
-    options = source().weighted_resample([1, 0.5], 2.0, labels="x").batch(4).declaration().stages[0]
-    assert options.options["class_weights"] == [1.0, 0.5]
-    assert options.options["labels"] == ["column", "x"] and "weights" not in options.options
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import inspect
 
-import msgpack
 import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_proto.schema import Field
-from headrace_server.pipeline.segment_options import columns_by_name, fitted
+from headrace_server.pipeline.segment_options import fitted
 
 from .signatures import signature
 
@@ -100,70 +98,6 @@ def test_arguments_that_tensorflow_does_not_have_are_keyword_only(method):
     assert named == {"order": "arrival", "state_placement": "server", **cut}
 
 
-def test_arguments_may_be_given_by_position():
-    declared = source().batch_sequences_with_states(
-        "utt", ["audio"], ["label"], "label", STATES, 20, 32, 50, False, True, True, 7
-    )
-    assert declared == batch(
-        input_length="label",
-        capacity=50,
-        allow_small_batch=False,
-        make_keys_unique=True,
-        make_keys_unique_seed=7,
-    )
-    declared = source().sequence_queueing_state_saver(
-        32, 20, "label", "utt", ["audio"], ["label"], STATES, 50, True
-    )
-    assert declared == saver(capacity=50, allow_small_batch=True)
-
-
-def test_what_is_declared():
-    assert options(batch()) == {
-        "input_key": "utt",
-        "input_sequences": ["audio"],
-        "input_context": ["label"],
-        "input_length": None,
-        "initial_states": [
-            {
-                "name": "lstm",
-                "kind": "zeros",
-                "dtype": "float32",
-                "shape": [2, 256],
-                "value": None,
-            },
-            {
-                "name": "seen",
-                "kind": "column",
-                "dtype": "float16",
-                "shape": [2, 8],
-                "value": "start",
-            },
-        ],
-        "num_unroll": 20,
-        "batch_size": 32,
-        "capacity": 1000,
-        "allow_small_batch": True,
-        "pad": True,
-        "make_keys_unique": False,
-        "make_keys_unique_seed": 0,
-        "order": "arrival",
-        "state_placement": "server",
-    }
-
-
-def test_the_geometry_is_declared_where_it_is_not_the_default():
-    whole = {"stride": 5, "left": 2, "right": 3, "phase": "random", "phase_seed": -4}
-    declared = options(batch(num_unroll=6, **whole))
-    assert {name: declared[name] for name in whole} == whole
-    assert "stride=5, left=2, right=3, phase='random', phase_seed=-4)" in shown(
-        batch(num_unroll=6, **whole)
-    )
-    default = {"stride": 20, "left": 0, "right": 0, "phase": None, "phase_seed": None}
-    assert batch(**default) == batch()
-    assert saver(stride=10, left=1) != saver() and options(saver(left=1))["left"] == 1
-    assert "phase_seed" not in options(batch(phase="random", phase_seed=0))
-
-
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
@@ -205,12 +139,6 @@ def test_without_padding_the_steps_must_be_those_of_whole_segments():
         saver(input_sequences=["twelve"], num_unroll=13, stride=1)
 
 
-def test_both_calls_declare_the_same_shape():
-    same = batch(input_length="label", capacity=None, allow_small_batch=False, pad=False)
-    assert saver() == same
-    assert options(saver()) == options(same)
-
-
 def test_every_argument_shows_in_what_is_declared():
     told = options(
         batch(
@@ -247,53 +175,6 @@ def test_the_lists_of_the_caller_stay_as_they_are():
     sequences, context, states = ["flags", "audio"], ["tag", "label"], dict(STATES)
     batch(input_sequences=sequences, input_context=context, initial_states=states)
     assert sequences == ["flags", "audio"] and context == ["tag", "label"] and states == STATES
-
-
-def test_there_need_be_no_context():
-    assert options(batch(input_context=[]))["input_context"] == []
-    assert batch(input_context={}) == batch(input_context=[])
-
-
-def test_a_dict_names_columns_anew_and_two_names_may_share_one():
-    named = {"later": "audio", "x": "audio", "b": "flags"}
-    declared = options(batch(input_sequences=named, input_context={"y": "label"}))
-    assert declared["input_sequences"] == {"b": "flags", "later": "audio", "x": "audio"}
-    assert list(columns_by_name(declared["input_sequences"])) == ["b", "later", "x"]
-    assert declared["input_context"] == {"y": "label"}
-
-
-def test_a_dict_that_keeps_all_names_declares_what_the_list_does():
-    same = batch(input_sequences={"flags": "flags", "audio": "audio"})
-    assert same == batch(input_sequences=["audio", "flags"])
-    assert columns_by_name(options(same)["input_sequences"]) == {"audio": "audio", "flags": "flags"}
-    assert batch(input_context={"label": "label"}) == batch()
-
-
-def test_lanes_may_have_no_states():
-    declared = options(batch(initial_states={}, order="lanes"))
-    assert declared["initial_states"] == [] and declared["state_placement"] == "server"
-    assert "initial_states={}" in shown(batch(initial_states={}, order="lanes"))
-    with pytest.raises(ValueError, match="in order='arrival' the segment is handed out when that"):
-        batch(initial_states={})
-    with pytest.raises(ValueError, match="state_placement='trainer' needs a state"):
-        batch(initial_states={}, order="lanes", state_placement="trainer")
-
-
-def test_the_length_may_be_that_of_a_sequence():
-    for name in ("audio", "flags", "twelve"):
-        assert options(batch(input_length=name))["input_length"] == ["column", name]
-
-
-def test_a_column_may_serve_in_several_parts():
-    declared = batch(input_sequences=["twelve"], input_context=["twelve", "utt"], num_unroll=5)
-    assert options(declared)["input_sequences"] == ["twelve"]
-    assert options(declared)["input_context"] == ["twelve", "utt"]
-
-
-def test_bools_and_a_fixed_number_of_steps_make_sequences_too():
-    assert options(batch(input_sequences=["flags", "nine"]))["input_sequences"] == ["flags", "nine"]
-    declared = batch(input_sequences=["twelve"], num_unroll=6, pad=False, input_length="label")
-    assert options(declared)["num_unroll"] == 6
 
 
 @pytest.mark.parametrize(
@@ -490,87 +371,12 @@ def test_without_padding_a_fixed_number_of_steps_must_fill_its_segments():
     assert options(batch(input_sequences=["twelve"], num_unroll=5))["pad"]
 
 
-def test_only_the_number_of_steps_of_a_sequence_may_vary():
-    known = {"k": Field("bytes"), "grid": Field("float32", (None, None, 2))}
-    declared = options(
-        batch(
-            unknown(),
-            input_key="k",
-            input_sequences=["grid"],
-            input_context=[],
-            initial_states={"h": 0.0},
-        )
-    )
-    with pytest.raises(ValueError, match=r"'grid' is float32\[\?, \?, 2\]; only the number of its"):
-        fitted(declared, known)
-    with pytest.raises(ValueError, match="'grid' has 32 dimensions; 31 can be"):
-        fitted(declared, {**known, "grid": Field("float32", (None, *[1] * 31))})
-    with pytest.raises(ValueError, match=r"'grid' is float32\[0\], which is empty"):
-        fitted(declared, {**known, "grid": Field("float32", (0,))})
-
-
 def test_a_schema_that_comes_later_completes_what_was_declared():
     early, late = options(batch()), options(batch(unknown()))
     brought = late["initial_states"][1]
     assert (brought["dtype"], brought["shape"]) == (None, None)
     assert fitted(late, source().fields) == early
     assert (brought["dtype"], brought["shape"]) == (None, None)
-
-
-def test_the_schema_is_that_of_the_last_stage():
-    made = {"k": hs.scalar("bytes"), "s": hs.sequence("int8"), "i": hs.fixed("int8", (5,))}
-    declared = batch(
-        source().map("pkg.mod:f", schema=made),
-        input_key="k",
-        input_sequences=["s"],
-        input_context=[],
-        initial_states={"h": "i"},
-    )
-    assert options(declared)["initial_states"][0]["shape"] == [5]
-    with pytest.raises(ValueError, match="input_key='utt' is not one of the columns audio, label"):
-        batch(source().select(["audio", "label"]))
-
-
-def test_a_declaration_survives_the_wire():
-    states = {"a": hs.zeros((2,), "bytes"), "b": [b"x", b"\xff"], "c": np.ones((2, 2)), "d": "tag"}
-    declared = batch(initial_states=states, order="lanes", capacity=None).declaration()
-    again = hs.Declaration.from_plain(msgpack.unpackb(msgpack.packb(declared.to_plain())))
-    assert again == declared
-    assert again.fingerprint() == declared.fingerprint()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"initial_states": {"lstm": hs.zeros((2, 256), "float64"), "seen": "start"}},
-        {"initial_states": {"lstm": np.ones((2, 256), np.float32), "seen": "start"}},
-        {"num_unroll": 21},
-        {"batch_size": 31},
-        {"capacity": None},
-        {"allow_small_batch": False},
-        {"make_keys_unique": True},
-        {"order": "lanes"},
-        {"order": "lanes", "state_placement": "trainer"},
-        {"input_context": []},
-        {"input_length": "label"},
-        {"stride": 10},
-        {"left": 1},
-        {"right": 1},
-        {"phase": "random"},
-        {"phase": "random", "phase_seed": 1},
-    ],
-)
-def test_a_pipeline_with_another_option_is_another_pipeline(changed):
-    one, other = batch(), batch(**changed)
-    assert one == batch() and hash(one) == hash(batch())
-    assert one != other
-    assert one.declaration().fingerprint() != other.declaration().fingerprint()
-
-
-def test_constants_of_other_values_are_another_pipeline():
-    one, same, other = ({"h": np.float32([1, x])} for x in (2, 2, 3))
-    assert batch(initial_states=one) == batch(initial_states=same)
-    assert batch(initial_states=one) != batch(initial_states=other)
 
 
 def shown(pipeline):
@@ -590,28 +396,6 @@ def test_the_text_shows_the_call_that_declares_it():
     assert text.endswith("initial_states={'h': 0.5}, order='lanes')")
 
 
-def test_the_shape_comes_last():
-    with pytest.raises(
-        ValueError, match=r"map\(\) comes after sequences with states: the shape ends"
-    ):
-        batch().map("pkg.mod:f")
-    for declare in (batch, saver):
-        with pytest.raises(ValueError, match=r"comes after \.batch\(\): the shape ends"):
-            declare(source().batch(2))
-
-
-def test_a_pipeline_without_a_shape_names_these_too():
-    with pytest.raises(
-        ValueError, match=r"batch_sequences_with_states.*sequence_queueing_state_sa"
-    ):
-        source().declaration()
-
-
-def test_a_weighted_resampling_takes_the_batch_size_for_its_group():
-    stage, *_ = batch(source().weighted_resample("p", 1.0)).declaration().stages
-    assert stage.options["group"] == 32
-
-
 def test_a_sequence_whose_steps_differ_in_shape_is_to_be_declared():
     """Nested lists of a file do not show that the inner ones are of one length."""
     shapes = [{"k": "a", "x": np.zeros((3, 2))}, {"k": "b", "x": np.zeros((3, 4))}]
@@ -620,3 +404,13 @@ def test_a_sequence_whose_steps_differ_in_shape_is_to_be_declared():
         hs.from_examples(shapes).batch_sequences_with_states(
             "k", ["x"], [], None, {"s": 0.0}, num_unroll=2, batch_size=2
         )
+
+
+def test_lanes_may_have_no_states():
+    declared = options(batch(initial_states={}, order="lanes"))
+    assert declared["initial_states"] == [] and declared["state_placement"] == "server"
+    assert "initial_states={}" in shown(batch(initial_states={}, order="lanes"))
+    with pytest.raises(ValueError, match="in order='arrival' the segment is handed out when that"):
+        batch(initial_states={})
+    with pytest.raises(ValueError, match="state_placement='trainer' needs a state"):
+        batch(initial_states={}, order="lanes", state_placement="trainer")

@@ -1,10 +1,9 @@
 """A selector is a column, a function or a constant, and is checked where the columns are known."""
 
-import numpy as np
 import pytest
 
 from headrace_proto.schema import Field
-from headrace_server.pipeline.selectors import checked_value, selector_text
+from headrace_server.pipeline.selectors import checked_value
 
 KNOWN = {
     "n": Field("int16"),
@@ -21,18 +20,6 @@ KNOWN = {
 
 def of(columns):
     return columns["n"]
-
-
-def test_each_kind_becomes_plain_data():
-    assert checked_value("a", "n", KNOWN) == ["column", "n"]
-    assert checked_value("a", "anything", None) == ["column", "anything"]
-    assert checked_value("a", "pkg.mod:f", KNOWN) == ["function", "pkg.mod:f"]
-    kind, name = checked_value("a", of, KNOWN)
-    assert kind == "function" and name.endswith(":of")
-    assert checked_value("a", True, KNOWN, constant=(0, 1)) == ["constant", 1.0]
-    assert checked_value("a", 0, KNOWN, constant=(0, 1)) == ["constant", 0.0]
-    assert checked_value("a", np.float32(0.5), KNOWN, constant=(0, 1)) == ["constant", 0.5]
-    assert checked_value("a", np.bool_(True), KNOWN, constant=(0, 1)) == ["constant", 1.0]
 
 
 @pytest.mark.parametrize("name", ["steps", "words", "pair", "n", "flag"])
@@ -66,9 +53,3 @@ def test_a_sequence_serves_where_its_length_counts(name):
 def test_an_invalid_selector_is_refused_with_the_name_of_its_argument(value, options, error, text):
     with pytest.raises(error, match=text):
         checked_value("a", value, KNOWN, **options)
-
-
-def test_a_selector_is_described_in_words():
-    assert selector_text(["column", "n"]) == "column 'n'"
-    assert selector_text(["function", "m:f"]) == "function m:f"
-    assert selector_text(["constant", 0.5]) == "constant 0.5"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.pipeline import sources
 
 FEATURES = {"x": hs.scalar("int64")}
 
@@ -47,54 +46,6 @@ def test_local_paths_are_made_absolute_and_urls_are_kept(tmp_path, monkeypatch):
 def test_an_invalid_path_is_refused(paths, kind, text):
     with pytest.raises(kind, match=text):
         hs.read_parquet(paths)
-
-
-@pytest.mark.parametrize("name", ["arrow", "parquet", "jsonl", "csv", "npz", "tar"])
-def test_files_with_a_schema_need_no_features(name):
-    read = getattr(hs, f"read_{name}")
-    source = declared(read("/a"))
-    assert (source.kind, source.paths, source.features) == (name, ("/a",), None)
-    assert declared(read("/a", FEATURES)).features == FEATURES
-
-
-def test_tfrecord_stands_for_all_its_options():
-    assert declared(hs.read_tfrecord("/a", FEATURES)).options == {
-        "compression": "auto",
-        "verify": True,
-        "record": "auto",
-    }
-    chosen = hs.read_tfrecord(
-        "/a", FEATURES, compression="GZIP", verify=False, record="sequence_example"
-    )
-    assert declared(chosen).options == {
-        "compression": "gzip",
-        "verify": False,
-        "record": "sequence_example",
-    }
-    assert (
-        declared(hs.read_tfrecord("/a", FEATURES, compression="none")).options["compression"]
-        is None
-    )
-
-
-def test_csv_and_npz_keep_their_options():
-    csv = hs.read_csv("/a", FEATURES, delimiter=";", header=False, group_by="utt")
-    assert declared(csv).options == {"delimiter": ";", "header": False, "group_by": "utt"}
-    named = hs.read_csv("/a", header=("x", "y"))
-    assert declared(named).options["header"] == ["x", "y"]
-    npz = hs.read_npz("/a", column="x", ragged={"x": "x_offsets"})
-    assert declared(npz).options == {"column": "x", "ragged": {"x": "x_offsets"}}
-
-
-def test_a_function_is_named_with_its_arguments():
-    source = declared(hs.from_function(rows, 5, shards=2, sizes=(1, np.int64(2)), path=Path("/p")))
-    assert source.kind == "function"
-    assert source.options == {
-        "function": f"{__name__}:rows",
-        "args": [5],
-        "kwargs": {"sizes": [1, 2], "path": "/p"},
-        "shards": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -168,11 +119,6 @@ def test_a_default_is_kept_as_plain_values_of_the_whole_shape(feature, default):
     assert type(feature.default) is type(default)
 
 
-def test_without_a_default_there_is_none():
-    assert hs.scalar("int64") == hs.Feature("scalar", "int64", (), None, False)
-    assert hs.fixed(np.float32, np.array([2, 3])).shape == (2, 3)
-
-
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
@@ -196,13 +142,3 @@ def test_without_a_default_there_is_none():
 def test_an_invalid_feature_is_refused_at_once(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
-
-
-def test_every_source_and_feature_is_listed():
-    defined = {
-        name
-        for name, thing in vars(sources).items()
-        if getattr(thing, "__module__", "") == sources.__name__ and not name.startswith("_")
-    }
-    assert "read_tfrecord" in defined and defined <= set(hs.__all__)
-    assert all(hasattr(hs, name) for name in hs.__all__)

@@ -23,14 +23,6 @@ def source():
     return hs.read_tfrecord("/data/a", FEATURES)
 
 
-def test_takes_and_skips_are_one_cut():
-    declared = source().skip(3).take(10).skip(2).take(5).batch(1).declaration().source
-    assert (declared.kind, declared.options["start"], declared.options["stop"]) == ("cut", 5, 10)
-    assert [leaf.kind for leaf in declared.leaves] == ["tfrecord"]
-    assert source().skip(0) == source()
-    assert source().take(5).take(7) == source().take(5)
-
-
 def test_joined_sources_survive_the_wire_and_name_all_their_files_and_functions():
     other = hs.from_function(factory, features=FEATURES)
     pipeline = source().take(3).concat(other).concat(hs.read_jsonl("/data/b", FEATURES))

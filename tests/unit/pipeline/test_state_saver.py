@@ -1,6 +1,5 @@
 """TensorFlow's class of the name: it takes the arguments, and ends pipelines with the shape."""
 
-import inspect
 from typing import Any
 
 import pytest
@@ -33,12 +32,6 @@ def test_a_saver_ends_a_pipeline_as_the_method_of_its_name_does():
     assert by_position(source()) == by_position(source())
 
 
-def test_its_signature_is_that_of_the_method():
-    names = [*inspect.signature(hs.SequenceQueueingStateSaver).parameters]
-    method = inspect.signature(hs.Pipeline.sequence_queueing_state_saver).parameters
-    assert names == [*method][1:] and names[0] == "batch_size"
-
-
 def test_an_error_that_needs_no_column_is_raised_when_the_saver_is_made():
     with pytest.raises(ValueError, match="capacity=3 is too small"):
         hs.SequenceQueueingStateSaver(**LEAST, capacity=3)
@@ -47,16 +40,3 @@ def test_an_error_that_needs_no_column_is_raised_when_the_saver_is_made():
     saver = hs.SequenceQueueingStateSaver(**{**LEAST, "input_key": "n"})
     with pytest.raises(TypeError, match="input_key='n' is int64"):
         saver(source())
-
-
-def test_it_is_called_with_a_pipeline():
-    with pytest.raises(TypeError, match="pipeline=3 is an int; it is a Pipeline"):
-        hs.SequenceQueueingStateSaver(**LEAST)(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="comes after"):
-        hs.SequenceQueueingStateSaver(**LEAST)(source().batch(2))
-
-
-def test_its_text_is_the_call_that_makes_it():
-    text = repr(hs.SequenceQueueingStateSaver(**LEAST))
-    assert text.startswith("SequenceQueueingStateSaver(batch_size=4, num_unroll=2, ")
-    assert text.endswith("input_context={'length': 'n'}, initial_states={'s': 0.0})")

@@ -48,12 +48,6 @@ def test_a_dtype_that_may_not_travel_is_refused_with_those_that_may(given):
         canonical(given)
 
 
-@pytest.mark.parametrize("name", [BYTES, "float", "object", "datetime64[s]"])
-def test_a_name_that_is_no_number_has_no_numpy_dtype(name):
-    with pytest.raises(TypeError, match="is not one of bfloat16"):
-        numpy_dtype(name)
-
-
 def test_the_error_of_a_dtype_of_ml_dtypes_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     monkeypatch.setattr("headrace_proto.dtypes._KNOWN", {})

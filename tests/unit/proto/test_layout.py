@@ -114,10 +114,6 @@ def test_copied_bytes_are_those_of_the_source_and_no_others_change(nbytes):
     assert np.array_equal(out[1:-1], source[1:]) and out[0] == out[-1] == 7
 
 
-def test_an_empty_block_takes_no_memory():
-    assert aligned_bytes(0).nbytes == 0
-
-
 BLOCK = 256
 GOOD = Slot("float32", (4, 4), 64, 64)
 
@@ -125,15 +121,6 @@ GOOD = Slot("float32", (4, 4), 64, 64)
 def changed(**what):
     values = {name: what.get(name, getattr(GOOD, name)) for name in Slot.__slots__}
     return Slot(**values)
-
-
-def test_a_slot_that_fits_is_not_refused():
-    check_slot(GOOD, BLOCK)
-    check_slot(changed(offset=192), BLOCK)
-    check_slot(Slot("int64", (), 0, 8), 8)
-    check_slot(Slot("int8", (0,), BLOCK, 0), BLOCK)
-    check_slot(Slot(BYTES, (2, 0), 64, 8), BLOCK)
-    check_slot(Slot(BYTES, (2,), 64, 192), BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -228,24 +215,3 @@ def test_offsets_that_lie_are_refused(offsets):
         strings_at(block, slot)
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         first_strings(block, 0, slot.nbytes, count, count)
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        [b"ab\0", b"\0\0\0", b"xyz"],
-        [b"", b""],
-        [b"a"],
-        [],
-        [b"a", b"bcd", b"ef"],
-        [b"ab", b"", b"cdef"],
-    ],
-    ids=repr,
-)
-def test_strings_of_one_length_and_of_several_come_as_they_were(texts: list[bytes]):
-    (slot,), nbytes = arrange([(BYTES, (len(texts),), sum(map(len, texts)))])
-    block = aligned_bytes(nbytes)
-    write_strings(block, slot, texts)
-    assert strings_at(block, slot).tolist() == texts
-    for upto in range(5):
-        assert first_strings(block, slot.offset, slot.nbytes, len(texts), upto) == texts[:upto]

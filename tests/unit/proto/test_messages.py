@@ -5,13 +5,11 @@ import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto import checks, errors, limits
-from headrace_proto.dtypes import BYTES, DTYPES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -24,7 +22,6 @@ from headrace_proto.messages import (
     Outcome,
     Save,
     Step,
-    Welcome,
 )
 
 from .generated import KINDS, NAMES, of_kind, steady
@@ -71,34 +68,10 @@ def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
     assert FROM_SERVER.encode(answered).hex() == "96090301c0a57374617465a26e6f"
 
 
-def test_a_default_that_can_be_changed_is_not_shared_between_messages():
-    wire = FROM_SERVER.encode(Welcome(1, "0.1", 1, "f", [], 1.0, 30.0, 64))
-    seven = FROM_SERVER.decode(_with_fields(wire, 8))
-    seven.properties["x"] = 1
-    assert FROM_SERVER.decode(_with_fields(wire, 8)).properties == {}
-
-
-def _with_fields(header: bytes, count: int) -> bytes:
-    return msgpack.packb(msgpack.unpackb(header)[: 1 + count])
-
-
 def test_an_error_names_message_record_and_field():
     wire = FROM_SERVER.encode(Deliver(3, (Delivery(1, 2, 0, 5, 32, "64", [], {}),)))
     with pytest.raises(ProtocolError, match=r"Deliver\.items: Delivery\.nbytes: '64' is not a cou"):
         FROM_SERVER.decode(wire)
-
-
-def test_descriptors_of_a_batch_of_a_thousand_columns_fit_a_header():
-    columns = [[i * 2**20, 2**20, [1024, 256]] for i in range(limits.MAX_COLUMNS)]
-    one = Deliver(1, (Delivery(1, 1, 0, 0, 1024, 2**30, columns, {}, "slab-0-0-1"),))
-    assert FROM_SERVER.decode(FROM_SERVER.encode(one)).items == one.items
-
-
-def test_a_message_that_needs_too_long_a_header_is_not_sent():
-    with pytest.raises(
-        ProtocolError, match=r"Step needs a header of \d+ bytes; the limit is 65536"
-    ):
-        FROM_TRAINER.encode(Step(1, 1, tuple(range(2**40, 2**40 + 8000))))
 
 
 # docs/protocol.md
@@ -138,11 +111,6 @@ def test_the_document_lists_every_message_with_its_number_and_fields(registry):
 @pytest.mark.parametrize("record", [Delivery, Handed, Save])
 def test_the_document_lists_the_fields_of_a_record(record):
     assert f"A `{record.__name__}` is the list {described(record)}." in DOCUMENT.read_text()
-
-
-def test_the_document_lists_every_dtype():
-    listed = DOCUMENT.read_text().split("The dtypes are ")[1].split(".")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == DTYPES - {BYTES}
 
 
 def test_the_document_gives_every_limit_as_it_is():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from headrace_proto.placement import (
     WHOLE,
     Placement,
-    next_term,
     owner_of,
     partitions_of,
     share_of,
@@ -42,21 +41,6 @@ def test_servers_with_different_numbers_of_workers_own_every_partition_once(
             found += some
             number += 1
     assert sorted(found) == list(range(partitions))
-
-
-@given(partition=st.integers(0, 5000), owners=st.integers(1, 12))
-def test_the_only_server_has_the_rule_of_before(partition: int, owners: int):
-    assert (
-        owner_of(partition, owners) == partition % owners == Placement([owners]).owner_of(partition)
-    )
-
-
-@given(after=st.integers(0, 2**31), servers=st.integers(1, 20), index=st.integers(0, 19))
-def test_terms_grow_and_no_two_shares_have_the_same(after: int, servers: int, index: int):
-    share = index % servers, servers
-    term = next_term(after, share)
-    assert after < term <= after + servers and term % servers == share[0]
-    assert next_term(after) == after + 1
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,6 @@ def test_a_schema_comes_out_as_it_went_in_and_in_its_order(schema):
     assert list(back.items()) == list(schema.items())
 
 
-def test_unknown_properties_of_a_field_are_ignored():
-    assert schema_from_wire([["x", "int8", [-1], "later"]]) == {"x": Field("int8", (None,))}
-
-
 @pytest.mark.parametrize(
     ("wire", "why"),
     [
@@ -69,21 +65,3 @@ def test_a_peer_can_cause_nothing_but_a_protocol_error(wire):
     except ProtocolError:
         return
     assert schema_from_wire(schema_to_wire(schema)) == schema
-
-
-@pytest.mark.parametrize(
-    ("shape", "ragged"),
-    [((), 0), ((3,), 0), ((None,), 1), ((None, 64), 1), ((3, None), 2), ((None, 3, None, 4), 3)],
-)
-def test_leading_dimensions_up_to_the_last_that_varies_are_ragged(shape, ragged):
-    assert Field("int8", shape).ragged_dims == ragged
-
-
-def test_a_field_admits_arrays_that_fit_what_does_not_vary():
-    field = Field("float32", (None, 64))
-    assert field.admits((0, 64))
-    assert field.admits((9, 64))
-    assert not field.admits((9, 63))
-    assert not field.admits((64,))
-    assert not field.admits((9, 64, 1))
-    assert str(field) == "float32[?, 64]"

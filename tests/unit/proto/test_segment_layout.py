@@ -107,20 +107,6 @@ def test_a_schema_that_is_not_one_of_segments_is_refused(name, field):
         SegmentLayout(schema, TRAINER)
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 1, 5])
-def test_columns_have_as_many_rows_as_the_batch(rows):
-    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER), rows=rows)
-    with pytest.raises(ProtocolError, match=r"of a batch of . rows has 2|has -?\d rows; its feed"):
-        layout_of(SERVER).places(delivery)
-
-
-def test_missing_columns_are_refused():
-    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER))
-    for columns in (delivery.columns[:-1], None, {}, [*delivery.columns, [0, 0, [0]]]):
-        with pytest.raises(ProtocolError, match="does not have the 9 columns"):
-            layout_of(SERVER).places(dataclasses.replace(delivery, columns=columns))
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | st.text(max_size=2),
     lambda inner: st.lists(inner, max_size=4),

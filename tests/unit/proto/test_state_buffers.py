@@ -38,12 +38,5 @@ def test_a_file_has_as_many_buffers_as_its_length_says_up_to_a_bound(file: int, 
     assert len(mapped(file, 128)) == min(count, MOST)
 
 
-def test_a_file_that_did_not_grow_or_buffers_of_no_bytes_are_none(file: int):
-    os.ftruncate(file, 16)
-    assert mapped(file, 64) == []
-    os.ftruncate(file, file_bytes(3, 64))
-    assert mapped(file, 0) == []
-
-
 def test_no_frame_has_the_number_of_a_buffer_and_a_packed_save_holds_the_last_buffer():
     assert limits.MAX_FRAMES < FIRST_BUFFER and FIRST_BUFFER + MOST < 1 << 16

@@ -84,31 +84,6 @@ def test_a_message_comes_out_as_from_msgpack(registry, messages, data):
         assert types_in(decoded) == types_in(registry.decode(by_msgpack(registry, message)))
 
 
-@pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
-def test_a_usual_message_is_packed(registry, message):
-    assert is_packed(registry.encode(message))
-
-
-def test_the_packed_form_stays_as_it_is():
-    tokens = struct.pack("<4Q", 1, 2, 2**64 - 1, 300)
-    columns = struct.pack("<13Q", 1, 0, 64, 16, 0, 64, 8, 3, 128, 24, 3, 1, 8)
-    assert FROM_TRAINER.encode(STEP) == (
-        b"\x01\x03" + struct.pack("<4H2Q", 2, 1, 1, 2, 3, 9) + tokens
-        + struct.pack("<QHH", 300, 1, 104) + columns + struct.pack("<QHH", 301, 0, 0)
-    )  # fmt: skip
-    faults = bytes.fromhex("91" + "93cd012ca57374617465a26e6f")
-    meta = bytes.fromhex("81a66275636b657403")
-    assert FROM_SERVER.encode(DELIVER) == (
-        b"\x01\x03" + struct.pack("<4HQ", 1, 2, 2, 14, 3) + struct.pack("<3Q", 1, 2, 3) + faults
-        + struct.pack("<8QHBBHH", 1, 2**40, 0, 5, 32, 192, 4096, 0, 0, 0, 10, 104, 9)
-        + b"slab-0-0-1" + columns + meta
-        + struct.pack("<8QHBBHH", 2, 2**40 + 1, 3, 6, 1, 8, 0, 4, 1, 0, 0, 0, 0)
-    )  # fmt: skip
-    assert FROM_SERVER.encode(OUTCOME) == (
-        b"\x01\x04" + struct.pack("<4HQ", 1, 1, 0, 14, 3) + struct.pack("<2Q", 1, 2) + faults
-    )
-
-
 ODD = {
     "a negative number": (FROM_TRAINER, Step(1, -1)),
     "a number that is none": (FROM_TRAINER, Step(1, 1, ("1",))),
@@ -262,31 +237,12 @@ def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
         FROM_SERVER.decode(header)
 
 
-def test_a_save_with_columns_beyond_the_end_is_refused():
-    header = struct.pack("<BB4H2Q", 1, 3, 0, 0, 0, 1, 7, 9) + struct.pack("<QHH", 5, 1, 24)
-    with pytest.raises(ProtocolError, match="a packed Save does not fit the 38 bytes"):
-        FROM_TRAINER.decode(header)
-
-
 def test_only_messages_that_have_a_layout_are_read_so():
     assert not is_packed(FROM_SERVER.encode(Pulse(7)))
     with pytest.raises(
         ProtocolError, match="trainer has no packed message that begins with 0x0104"
     ):
         FROM_TRAINER.decode(FROM_SERVER.encode(OUTCOME))
-
-
-@pytest.mark.parametrize("count", [1, 300])
-def test_columns_that_came_before_are_the_same_list_again(count):
-    """That saves comparing them; where they are many they are read anew."""
-    item = replace(ITEM, columns=[[64 * i, 64, [16]] for i in range(count)])
-    first, second = (
-        FROM_SERVER.decode(FROM_SERVER.encode(Deliver(1, (replace(item, seq=n),)))).items[0]
-        for n in (1, 2)
-    )
-    assert first.columns == second.columns == item.columns
-    assert (first.columns is second.columns) == (count == 1)
-    assert first.meta == second.meta and first.meta is not second.meta  # a trainer's own
 
 
 def test_columns_are_packed_correctly_after_any_others():
