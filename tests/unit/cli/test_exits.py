@@ -35,16 +35,6 @@ def test_whose_fault_it_was_makes_the_exit_code(error: BaseException, code: int)
     assert isinstance(error, exits.SHOWN)
 
 
-def test_a_fault_of_the_program_is_not_told_as_if_it_were_the_users():
-    assert not isinstance(KeyError("x"), exits.SHOWN)
-    assert not isinstance(AssertionError("x"), exits.SHOWN)
-
-
-def test_every_exit_code_has_a_meaning_and_no_two_are_the_same():
-    codes = [exits.WELL, exits.FAILED, exits.MISTAKE, exits.INTERRUPTED]
-    assert sorted(exits.MEANINGS) == sorted(set(codes)) == codes
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [

@@ -53,24 +53,6 @@ def raising(error: BaseException) -> Callable[[Namespace], int]:
     return does
 
 
-def test_a_command_is_given_its_options_and_its_result_is_the_exit_code(greet):
-    said = []
-    greet(lambda options: said.append(options.word) or 7)
-    assert frame.main(["greet", "--word", "hello"]) == 7
-    assert frame.main(["greet"]) == 7
-    assert said == ["hello", "well"]
-
-
-def test_options_may_stand_between_the_words_that_a_command_takes(monkeypatch):
-    feeds = Option("feeds", "text", "the feeds", positional=True, many=True)
-    said: list[Namespace] = []
-    declared = frame.with_options(feeds, *OPTIONS)(said.append)
-    monkeypatch.setitem(frame.COMMANDS, "greet", "say a word")
-    monkeypatch.setattr(frame, "command", {"greet": declared}.__getitem__)
-    assert frame.main(["greet", "a", "--word", "hello", "b"]) == 0
-    assert (said[0].feeds, said[0].word) == (("a", "b"), "hello")
-
-
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [

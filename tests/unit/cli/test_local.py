@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.cli import local, main
+from headrace_server.cli import main
 from headrace_server.cli.local import LocalFeed
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.reading.reader import BadRecords
@@ -101,15 +101,6 @@ def test_they_are_those_of_a_server(name: str):
             assert sample.nbytes > 0 and sample.seconds > 0
 
 
-def test_what_was_padded_is_known():
-    with feed_of(PLAIN["batch"]) as here:
-        for sample in here.batches():
-            rows = sample.columns["x"]
-            used = sum(int(k[4:]) % 7 + 1 for k in sample.columns["k"].tolist())
-            assert sample.unpadded["x"] == used * 2 < rows.size
-            assert sample.unpadded["y"] == sample.unpadded["k"] == len(rows)
-
-
 @pytest.mark.parametrize("options", [{}, {"order": "lanes"},
                                      {"order": "lanes", "state_placement": "trainer"}])  # fmt: skip
 def test_all_segments_come_when_states_come_back_as_they_were(options: dict[str, Any]):
@@ -122,25 +113,3 @@ def test_all_segments_come_when_states_come_back_as_they_were(options: dict[str,
                 steps[name] = steps.get(name, 0) + length
             assert sample.unpadded["sequences:x"] == 2 * sum(lengths)
     assert steps == {e["k"].encode(): len(e["x"]) for e in EXAMPLES}
-
-
-def test_more_batches_than_the_slab_holds_come_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(local, "_SLAB_BYTES", 1 << 14)
-    monkeypatch.setattr(local, "_SEGMENT_BYTES", 1 << 14)
-    with feed_of(hs.from_examples(EXAMPLES).batch(4, dynamic_pad=True)) as here:
-        assert [sample.number for sample in here.batches()] == list(range(15))
-
-
-def test_nothing_stays_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    real = local.RunDirectory
-    monkeypatch.setattr(local, "RunDirectory", lambda: real(str(tmp_path)))
-    with feed_of(PLAIN["batch"]) as here:
-        next(here.batches())
-        assert list(tmp_path.iterdir())
-    assert not list(tmp_path.iterdir())
-    broken = hs.from_examples(EXAMPLES).map("absent_module:f").batch(1)
-    with pytest.raises(ImportError, match="there is no module 'absent_module'"):
-        feed_of(broken)
-    assert not list(tmp_path.iterdir())

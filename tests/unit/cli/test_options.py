@@ -26,28 +26,6 @@ def read(*words: str) -> argparse.Namespace:
     return settled(OPTIONS, parser.parse_args(words), {})
 
 
-def test_what_is_not_given_has_its_default():
-    assert vars(read("x")) == {
-        "targets": ("x",),
-        "bind": ("tcp://a", "tcp://b"),
-        "workers": 1,
-        "lease_ttl": 30.0,
-        "state_dir": None,
-        "durability": "power",
-        "yes": False,
-    }
-
-
-def test_what_is_given_takes_the_place_of_the_default():
-    read_ = read(
-        *("x", "y", "--bind", "tcp://c", "--bind", "tcp://d", "--workers", "3"),
-        *("--lease-ttl", "2", "--state-dir", "s", "--durability", "off", "--yes"),
-    )
-    assert read_.targets == ("x", "y") and read_.bind == ("tcp://c", "tcp://d")
-    assert (read_.workers, read_.lease_ttl, read_.state_dir) == (3, 2.0, "s")
-    assert (read_.durability, read_.yes) == ("off", True)
-
-
 @pytest.mark.parametrize(
     "words",
     [[], ["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 
 import pytest
@@ -93,11 +92,6 @@ def test_a_server_that_answers_nothing_has_not_ended(
     assert "no answer within 0.05 s" in said.err and not said.out
 
 
-def test_without_a_server_nothing_is_drained(capsys: pytest.CaptureFixture[str]):
-    assert main(["drain", "--http", "127.0.0.1:1"]) == 1
-    assert "no server answers" in capsys.readouterr().err
-
-
 def test_a_living_server_is_drained_and_the_dead_ones_are_named(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
@@ -109,27 +103,9 @@ def test_a_living_server_is_drained_and_the_dead_ones_are_named(
         assert f"no server answers at http://127.0.0.1:{port}: " in said.err
 
 
-def test_a_feed_is_closed(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["end", "a", "--http", served.address]) == 0
-    assert main(["end", "b/c&d", "--cancel", "--http", served.address]) == 0
-    assert served.asked == [{"end": "a", "cancel": False}, {"end": "b/c&d", "cancel": True}]
-    assert "feed 'a' reads no more" in capsys.readouterr().out
-
-
 def test_a_feed_that_is_not_served_is_refused(served: Served, capsys: pytest.CaptureFixture[str]):
     assert main(["end", "absent", "--http", served.address]) == 2
     assert "is none of a" in capsys.readouterr().err
-
-
-def test_the_name_of_a_feed_may_be_any_bytes(served: Served):
-    assert main(["end", "\udcff", "--http", served.address]) == 0
-    assert served.asked == [{"end": "\udcff", "cancel": False}]
-
-
-def test_a_feed_is_started_anew(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["restart", "a", "--http", served.address]) == 0
-    assert served.asked == [{"restart": "a", "force": False}]
-    assert capsys.readouterr().out == "feed 'a' starts from its beginning\n"
 
 
 def test_one_that_is_used_is_refused_unless_forced(
@@ -154,12 +130,6 @@ def restarted(served: Served, *looks: dict[str, object]) -> int:
 
     served.look = later  # type: ignore[method-assign,assignment]
     return main(["restart", "a", "--wait", "1", "--http", served.address])
-
-
-def test_a_restart_lasts_until_the_feed_is_open(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert restarted(served, {"state": "opening"}, {"state": "opening"}, {"state": "open"}) == 0
-    assert served.looks == 4  # the first is before the order
-    assert capsys.readouterr().out == "feed 'a' starts from its beginning\n"
 
 
 @pytest.mark.parametrize(
@@ -211,15 +181,6 @@ def test_an_order_without_an_answer_may_still_be_carried_out(
             HttpClient(url).restart("a", timeout_s=0.05)
         assert main(["restart", "a", "--wait", "0", "--http", url]) == 2
     assert "--wait 0.0 does not lie in 1 " in capsys.readouterr().err
-
-
-def test_the_token_is_one_line_of_json(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["snapshot", "--http", served.address]) == 0
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1
-    assert json.loads(said)["snapshot"] == "20260102T030405Z-0123456789ab"
-    assert main(["snapshot", "--http", served.address, "--feed", "b"]) == 0
-    assert json.loads(capsys.readouterr().out)["feed"] == "b"
 
 
 def test_a_feed_that_is_not_served_and_a_snapshot_that_fails_are_told(
@@ -281,12 +242,3 @@ def test_an_order_to_some_of_the_servers_of_a_feed_is_refused_and_nothing_is_don
     told = capsys.readouterr().err
     assert f"1 of the 3 servers of the feed ({served.address} has share 1/3)" in told
     assert served.asked == []
-
-
-def test_the_refused_address_is_named_where_it_is_the_default(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    served.share = [1, 3]
-    monkeypatch.setattr(remote, "_DEFAULT", served.address)
-    assert main(["end", "a"]) == 2
-    assert f"--http {served.address!r} names 1 of the 3 servers" in capsys.readouterr().err

@@ -64,11 +64,6 @@ def test_paths_of_a_file_are_meant_from_its_directory(write, tmp_path: Path):
     assert read(["m:f", "--state-dir", "state"]).state_dir == "state"
 
 
-def test_pipelines_of_a_file_may_bear_names_of_feeds(write, tmp_path: Path):
-    file = write('[pipelines]\nspeech = "feeds.py:a"\ntext = "module:b"\n')
-    assert read(["--config", file]).pipelines == (f"speech={tmp_path}/feeds.py:a", "text=module:b")
-
-
 def test_a_target_of_a_list_may_name_its_feed(write, tmp_path: Path):
     file = write('pipelines = ["a=feeds.py:f", "b=module:g", "c=d/feeds.py:h", "e/f=g.py:i"]\n')
     named = (f"a={tmp_path}/feeds.py:f", "b=module:g", f"c={tmp_path}/d/feeds.py:h")
@@ -154,21 +149,6 @@ def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], w
     with pytest.raises(ValueError, match="in the environment") as caught:
         read(["m:f"], environment)
     assert words in str(caught.value)
-
-
-def test_variables_of_others_and_empty_ones_are_nobodys_mistake():
-    environment = {
-        "HEADRACE_PORT": "tcp://10.0.0.1:5557",
-        "HEADRACE_SERVICE_HOST": "10.0.0.1",
-        "HEADRACE_WORKERS": "",
-        "OTHER": "x",
-    }
-    assert read(["m:f"], environment).workers == 1
-
-
-def test_several_values_of_a_variable_are_words_as_in_a_shell():
-    found = read([], {"HEADRACE_PIPELINES": "'a b.py:f' m:g", "HEADRACE_BIND": "tcp://a ipc://b"})
-    assert found.pipelines == ("a b.py:f", "m:g") and found.bind == ("tcp://a", "ipc://b")
 
 
 def test_what_must_be_given_says_all_places_where_it_was_not():

@@ -13,9 +13,6 @@ from headrace_server.watch.http import HttpOptions, HttpService
 from headrace_server.watch.http_client import HttpClient
 
 from ..watch.watched import Watched
-from .served import Served, served
-
-__all__ = ["served"]
 
 TOKEN = "0123456789abcdef"
 
@@ -25,26 +22,9 @@ def asker(address: str | None = None, token_file: Path | None = None) -> HttpCli
     return one
 
 
-def test_an_address_is_a_url_or_host_and_port(served: Served):
-    port = served.address.rpartition(":")[2]
-    for address in (served.address, f"{served.address}/", f"127.0.0.1:{port}", f"localhost:{port}"):
-        assert asker(address).get("/status.json")["state"] == "serving"
-
-
-def test_where_none_is_given_the_usual_port_of_this_machine_is_asked():
-    assert asker().url == "http://127.0.0.1:8080"
-    assert asker("h:1").url == "http://h:1"
-
-
 def test_the_token_comes_from_a_file_and_a_missing_one_is_named(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"http_token_file='.*nonesuch' can not be used"):
         asker(token_file=tmp_path / "nonesuch")
-
-
-def test_what_listens_everywhere_is_asked_here(served: Served):
-    port = served.address.rpartition(":")[2]
-    assert asker(f"0.0.0.0:{port}").url == served.address
-    assert asker(f"http://[::]:{port}").url == f"http://[::1]:{port}"
 
 
 @pytest.mark.parametrize(

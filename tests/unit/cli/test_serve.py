@@ -45,14 +45,6 @@ def test_a_signal_during_the_start_gives_it_up_and_later_it_is_the_first(number:
     send(number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_is_counted(number: int):
-    signals = started()
-    send(signal.SIGHUP)
-    send(number)
-    assert signals.second.is_set()
-
-
 @pytest.mark.parametrize("first", NUMBERS)
 def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_send_it(first: int):
     signals = started()
@@ -69,12 +61,3 @@ def test_after_a_drain_by_http_its_end_can_be_seen_before_the_server_ends(
     monkeypatch.setattr(stop.first, "wait", done.append)
     assert until_stopped(server, stop, Namespace(drain_timeout=0)) == 0
     assert done == ["drained", 2.0]
-
-
-def test_nohup_stays_in_force():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signals = started()
-    send(signal.SIGHUP)
-    assert not signals.first.is_set()
-    signals.ignore()
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -9,27 +9,9 @@ import pytest
 from headrace_server.cli import main
 
 from ..watch.statuses import feed
-from .served import Served, other, served
+from .served import Served, served
 
-__all__ = ["other", "served"]
-
-
-def test_the_text_is_for_people(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["status", "--http", served.address]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("serving  up ") and "batches: 3 done" in told
-
-
-def test_the_json_is_all_that_is_known(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["status", "--json", "--http", served.address]) == 0
-    assert json.loads(capsys.readouterr().out)["feeds"]["a"]["rows"] == 12
-
-
-def test_the_address_may_come_from_the_environment(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HEADRACE_HTTP", served.address)
-    assert main(["status"]) == 0 and "serving" in capsys.readouterr().out
+__all__ = ["served"]
 
 
 def test_a_watch_shows_it_again_until_ctrl_c_and_outlives_the_server(
@@ -70,28 +52,6 @@ def test_a_server_that_is_gone_makes_it_1_too(served: Served, capsys: pytest.Cap
     served.fail("the front is gone")
     assert main(["status", "--http", served.address]) == 1
     assert "the front is gone" in capsys.readouterr().out
-
-
-def test_none_at_all_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]):
-    assert main(["status", "--http", "127.0.0.1:1"]) == 1
-    assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
-
-
-def test_several_servers_are_shown_one_after_the_other(
-    served: Served, other: Served, capsys: pytest.CaptureFixture[str]
-):
-    both = f"{served.address},{other.address}"
-    assert main(["status", "--http", both]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("batches: 3 done") == 2
-    assert shown.index(served.address) < shown.index(other.address)
-    assert main(["status", "--json", "--http", both]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {served.address, other.address}
-
-
-def test_one_of_several_servers_that_has_failed_makes_it_1(served: Served, other: Served):
-    other.feeds = {"a": feed(state="failed", failure=["data", "row 7 is bad"])}
-    assert main(["status", "--http", f"{served.address},{other.address}"]) == 1
 
 
 def test_living_servers_are_shown_and_the_dead_one_is_named(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_server.cli.status_lines import lines
 
-from ..watch.statuses import feed, server, trainer, worker
+from ..watch.statuses import feed, server, trainer
 
 RATES = {"read": 812.4, "made": 1204.0, "rows": 1199.0, "bytes": 9.5e6, "stall": 0.41}
 VERDICT = {"level": "bad", "where": "workers", "text": "Trainers wait 41 % of their time."}
@@ -26,10 +26,6 @@ def test_a_feed_is_shown_with_its_verdict_and_the_rates_of_its_flow():
     assert told.startswith(f"serving  up 1 min  headrace 0.1.0  {refused}  tcp://")
 
 
-def test_rates_that_are_not_known_yet_are_dashes():
-    assert "npz ─ – ─► shuffle ─► batch ─ – ─► slab ─ – ─►" in text(a=feed())
-
-
 def test_trainers_are_columns_with_a_bar_of_the_time_that_they_wait():
     one = trainer(1, rates={"stall": 0.4, "rows": 402.0}, batches=1024, committed=1022)
     two = trainer(12, host="", rank=3, rates={"stall": None, "rows": None})
@@ -44,17 +40,6 @@ def test_trainers_are_columns_with_a_bar_of_the_time_that_they_wait():
     assert {told[at + 1].index("402") + 3} == widths
 
 
-def test_a_worker_is_shown_with_what_it_waits_for_mostly():
-    shares = {"work": 0.25, "trainers": 0.1, "states": 0.65, "slab": 0.0}
-    told = "\n".join(lines(server(workers=[worker(shares=shares), worker(1, pid=None)])))
-    assert "██░░░░░░░░  25 %  states 65 %" in told and "gone" in told
-
-
-def test_only_what_went_wrong_is_counted():
-    told = text(a=feed(dropped={"x": 1200}, refused={"state": 2}, expired=1))
-    assert "; 1 leases expired; 2 saves refused; 1,200 rows dropped" in told and "stale" not in told
-
-
 def test_a_trainer_can_not_begin_a_line_of_its_own():
     named = {"name": "mine\n  and 9 more trainers", "host": "there\nfailed"}
     seen = server(a=feed(trainers=[trainer(**named)]))
@@ -67,19 +52,3 @@ def test_hostile_texts_are_shown_as_what_they_are():
     seen = server(**{hostile: feed(trainers=[trainer(host=hostile)], verdict=verdict)})
     seen |= {"why": hostile, "events": [{"at": 0.0, "kind": "worker died", "text": hostile}]}
     assert "\x1b" not in "\n".join(lines(seen)) and "\x07" not in "\n".join(lines(seen, color=True))
-
-
-def test_the_last_words_of_a_worker_are_in_the_log_alone():
-    told = "worker-0-0 was killed by SIGKILL"
-    event = {"at": 0.0, "kind": "worker died", "text": f"{told}; its last words were:\nbye"}
-    assert lines(server() | {"events": [event]})[-1] == f"worker died: {told}"
-
-
-def test_colors_are_only_there_when_they_are_asked_for():
-    assert "\x1b[31m●\x1b[0m" in text(True, a=feed(verdict=VERDICT))
-    assert "\x1b" not in text(False, a=feed(verdict=VERDICT))
-
-
-def test_a_server_that_has_failed_says_why():
-    gone = {**server(workers=[]), "state": "failed", "why": "the front was killed"}
-    assert lines(gone)[-1] == "the front was killed"

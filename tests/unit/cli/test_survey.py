@@ -73,45 +73,6 @@ def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
     assert looked(pipeline, full=True).examples == 6
 
 
-def test_what_waits_is_bounded_by_the_shape():
-    source = hs.from_examples(EXAMPLES)
-    bucket = source.bucket_by_sequence_length("x", 8, [2, 4], dynamic_pad=True)
-    assert looked(bucket).waiting_examples == 3 * 8
-    mixed = source.select(["y"]).stratified_sample_unknown_dist("y", [0.2, 0.3, 0.5], 4)
-    most = mixed.declaration().shape.options["max_examples_in_flight"]
-    assert looked(mixed).waiting_examples == most
-    segments = source.batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"h": hs.zeros((4,), "float32")},
-        num_unroll=2,
-        batch_size=4,
-        capacity=50,
-    )
-    found = looked(segments)
-    assert (found.waiting_examples, found.state_bytes) == (50, 50 * 16)
-    assert found.slab_bytes == 2 * (found.batch_bytes or 0)
-
-
-def test_no_more_examples_wait_than_the_epochs_have():
-    options: dict[str, Any] = {
-        "input_key": "k",
-        "input_sequences": ["x"],
-        "input_context": [],
-        "initial_states": {"h": hs.zeros((4,), "float32")},
-        "num_unroll": 2,
-        "batch_size": 4,
-    }
-    source = hs.from_examples(EXAMPLES)
-    twice = looked(source.repeat(2).batch_sequences_with_states(**options))
-    most = 2 * len(EXAMPLES)
-    assert (twice.waiting_examples, twice.state_bytes) == (most, most * 16)
-    unbounded = looked(source.batch_sequences_with_states(**options, capacity=None))
-    assert unbounded.waiting_examples == len(EXAMPLES)
-    assert looked(source.repeat().batch_sequences_with_states(**options)).waiting_examples == 1000
-
-
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [
@@ -132,11 +93,6 @@ def test_an_order_that_the_source_can_not_be_read_in_is_a_problem(tmp_path: Path
     (tmp_path / "a.csv").write_text("i\n1\n")
     found = looked(hs.read_csv(str(tmp_path / "a.csv")).shuffle(seed=1).batch(1))
     assert "can not be read by number" in found.problems[0] and found.shuffle == "not possible"
-
-
-def test_more_partitions_than_examples_are_a_problem():
-    found = looked(hs.from_examples(EXAMPLES[:3]).select(["y"]).batch(1), partitions=4)
-    assert "partition 0 of 4 is empty" in found.problems[0]
 
 
 def test_all_examples_are_gone_through_only_when_asked(tmp_path: Path):

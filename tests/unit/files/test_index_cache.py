@@ -34,14 +34,6 @@ def assert_same(got: np.ndarray) -> None:
     assert not got.flags.writeable
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_an_entry_is_built_once_and_is_read_only(tmp_path: Path, on_disk: bool) -> None:
-    cache, build = IndexCache(str(tmp_path / "deep" / "er") if on_disk else None), Builder()
-    for _ in range(3):
-        assert_same(cache.get(FILE, "frames", build))
-    assert build.calls == 1
-
-
 def test_another_object_finds_what_was_stored(tmp_path: Path) -> None:
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     build = Builder()
@@ -157,19 +149,6 @@ def test_only_one_of_several_processes_builds_an_index(tmp_path: Path) -> None:
         child.stdin.flush()
     assert [child.communicate(timeout=PATIENCE_S)[0] for child in children] == ["4950\n"] * 3
     assert log.read_text() == "built"
-
-
-def test_a_builder_reports_its_progress_up_to_the_whole_file():
-    told: list[tuple[str, int]] = []
-    cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
-
-    def build() -> np.ndarray:
-        cache.progress_of(FILE)(4)
-        return INTEGERS.copy()
-
-    cache.get(FILE, "frames", build)
-    cache.get(FILE, "frames", build)
-    assert told == [("/data/a", 4), ("/data/a", 10)]
 
 
 def test_a_process_that_waits_for_a_builder_reports_progress(tmp_path: Path):

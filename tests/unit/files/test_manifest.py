@@ -39,12 +39,6 @@ def test_a_name_with_magic_in_it_is_taken_as_it_is_when_it_exists(tmp_path: Path
     assert [f.path for f in resolve([f"{tmp_path}/a[1].txt"])] == [f"{tmp_path}/a[1].txt"]
 
 
-def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "a")
-    monkeypatch.chdir(tmp_path)
-    assert resolve(["a"])[0].path == str(tmp_path / "a")
-
-
 def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
     written(tmp_path / "a")
     with pytest.raises(FilesMissing, match=r"b\*' matches no file"):
@@ -129,16 +123,6 @@ def test_a_chain_of_urls_keeps_its_links(tmp_path: Path) -> None:
         f"zip://{name}.txt::file://{tmp_path}/all.zip" for name in ("one", "two")
     ]
     assert mapped(files[1]).tobytes() == b"22"
-
-
-def test_an_unknown_protocol_is_named() -> None:
-    with pytest.raises(FilesMissing, match="nosuch"):
-        resolve(["nosuch://a/b"])
-
-
-def test_a_file_travels_as_plain_data() -> None:
-    file = DataFile("/a", 3, "7")
-    assert DataFile(*file.to_plain()) == file
 
 
 def test_the_error_of_an_unreadable_file_is_that_of_the_system(tmp_path: Path) -> None:

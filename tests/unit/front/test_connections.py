@@ -25,55 +25,10 @@ def crowd(most: int, *numbers: int) -> Strangers:
     return strangers
 
 
-def test_nobody_is_spared_while_there_are_few():
-    strangers = crowd(4, 1, 2, 3, 4)
-    assert strangers.spare(100.0) == [] and len(strangers) == 4
-
-
 def test_the_older_half_ends_when_there_are_too_many():
     strangers = crowd(4, 1, 2, 3, 4, 5)
     assert strangers.spare(100.0) == [1, 2, 3]
     assert len(strangers) == 2 and strangers.spare(100.0) == []
-
-
-def test_a_connection_has_some_time_for_its_hello():
-    strangers = crowd(2, 1, 2, 30)
-    assert strangers.spare(0.3) == [1, 2]
-    strangers.accepted(31, 0.31)
-    strangers.accepted(32, 0.32)
-    assert strangers.spare(0.32) == []
-    assert strangers.spare(10.0) == [30, 31]
-
-
-def test_a_connection_of_a_session_stays_and_is_a_strangers_again_after_it():
-    strangers = crowd(2, 1, 2, 3)
-    strangers.belongs(1, 7, 1.0)
-    assert strangers.spare(100.0) == [2]
-    strangers.left(7, 100.0)
-    strangers.accepted(4, 100.5)
-    assert strangers.spare(200.0) == [3, 1]
-
-
-def test_a_session_protects_one_connection_and_a_connection_one_session():
-    strangers = crowd(0, 1, 2)
-    strangers.belongs(1, 7, 1.0)
-    strangers.belongs(2, 7, 2.0)  # it came by another
-    strangers.belongs(2, 8, 3.0)  # another session came by that
-    strangers.left(7, 4.0)
-    assert strangers.spare(100.0) == [1]
-    strangers.left(8, 101.0)
-    assert strangers.spare(200.0) == [2] and len(strangers) == 0
-
-
-def test_a_number_that_is_used_again_is_another_connection():
-    strangers = crowd(0, 1)
-    strangers.belongs(1, 7, 1.0)
-    strangers.accepted(1, 5.0)
-    assert strangers.spare(100.0) == [1]
-    strangers.left(7, 100.0)
-    strangers.belongs(9, 8, 100.0)  # it has ended meanwhile
-    strangers.ended(9)
-    assert len(strangers) == 0
 
 
 class Port:
@@ -164,15 +119,6 @@ def test_only_connections_of_the_port_are_ended_though_other_files_have_their_nu
     os.close(file)
 
 
-def test_a_storm_is_read_in_turns(port: Port, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace_server.front.connections._BURST", 5)
-    for end in [port.knock() for _ in range(20)]:
-        assert end.recv(1), "each is accepted, and so greeted, before the first is read"
-    port.connections.hear(0.0)
-    assert len(port.connections) <= 5 and port.connections.more
-    port.until(lambda: len(port.connections) == 20 and not port.connections.more)
-
-
 def test_the_send_buffer_is_bounded_only_where_a_trainer_has_the_address_of_the_server():
     port = Port(4, "tcp://0.0.0.0:*")
     number = int(port.address.rpartition(":")[2])
@@ -198,12 +144,3 @@ def test_the_send_buffer_is_bounded_only_where_a_trainer_has_the_address_of_the_
         assert other == before and bounded == 2 * _SEND_BYTES  # the kernel doubles it
     finally:
         port.close()
-
-
-def test_a_session_whose_connection_is_unknown_changes_no_socket(port: Port):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        before = ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        for number in (-1, 9999, ours.fileno()):
-            port.connections.belongs(number, 1, 0.0)
-        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before

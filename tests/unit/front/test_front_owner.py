@@ -18,7 +18,7 @@ from headrace_server.front import front_owner
 from headrace_server.front.front_owner import FrontOwner
 from headrace_server.process.channel_server import ChannelServer
 from headrace_server.process.descriptors import divide, undivide
-from headrace_server.process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
+from headrace_server.process.relay_messages import FROM_FRONT, AllBack, Known
 from headrace_server.process.worker_diary import Diary, DiaryFile
 
 KNOWN = Known(None)
@@ -56,17 +56,6 @@ class World:
     def begin(self, name: bytes = b"1-0", now: float = 0.0) -> None:
         self.owner.begin_life(0, name, KNOWN)
         self.owner.open(now)
-
-
-def test_greetings_are_held_until_the_owner_is_ready():
-    w = World()
-    w.owner.hold(b"a", 5, "key", [b"hello", b"as much as a stranger likes"])
-    assert b"a" in w.owner and b"b" not in w.owner and w.owner.load == 1
-    w.owner.begin_life(0, b"1-0", KNOWN)
-    assert w.take_told() == [KNOWN, AllBack()]
-    w.owner.open(0.0)
-    assert w.take_told() == [TrainerMessage(b"a", "key")] and w.frames == [b"hello"]
-    assert w.owner.greets(b"a") and w.owner.forget(b"a") == 5
 
 
 def test_strangers_that_use_all_descriptors_keep_no_trainer_from_an_explanation(
@@ -161,19 +150,6 @@ def test_the_next_server_waits_for_as_many_trainers_as_were_at_work(tmp_path: Pa
     assert AllBack() in World(number=2, state=str(tmp_path)).begun(), "another owner had none"
 
 
-def test_the_next_server_waits_for_them_for_a_moment_only(tmp_path: Path):
-    at_work(tmp_path, 2)
-    w = World(state=str(tmp_path))
-    w.begin()
-    w.owner.opened(b"x", 7)
-    w.take_told()
-    w.owner.tick(RETURN_S, KNOWN)
-    assert w.take_told() == [AllBack()]
-    assert AllBack() not in World(state=str(tmp_path)).begun(), "one is at work"
-    w.owner.left(7)
-    assert AllBack() in World(state=str(tmp_path)).begun()
-
-
 def test_a_number_of_trainers_that_can_not_be_read_or_stored_counts_as_none(tmp_path: Path):
     for text in "some", "-1", "":
         (tmp_path / "trainers-1").write_text(text)
@@ -182,32 +158,3 @@ def test_a_number_of_trainers_that_can_not_be_read_or_stored_counts_as_none(tmp_
     w.begin()
     w.owner.opened(b"x", 7)
     assert w.owner.sessions == {b"x": 7}
-
-
-def test_a_session_that_comes_by_another_connection_leaves_the_first():
-    w = World()
-    w.begin()
-    w.owner.opened(b"a", 2)
-    assert w.owner.opened(b"b", 2) == b"a"
-    assert w.owner.sessions == {b"b": 2}
-    assert w.owner.left(2) == b"b" and w.owner.sessions == {}
-    assert w.owner.left(2) == b""
-
-
-def test_an_owner_gets_changed_keys_and_the_blocks_that_were_sent():
-    class Tracker:
-        done = False
-
-    w = World()
-    w.begin()
-    w.take_told()
-    tracker = Tracker()
-    w.owner.sending.append((tracker, 7))
-    w.owner.sweep()
-    assert w.take_told() == []
-    tracker.done = True
-    w.owner.sweep()
-    assert w.take_told() == [Sent(7)] and w.owner.sending == []
-    other = Known({"k": "name"})
-    w.owner.tick(0.0, other), w.owner.tick(0.0, other)
-    assert w.take_told() == [other]

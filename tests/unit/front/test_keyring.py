@@ -29,33 +29,6 @@ def public(path: Path) -> str:
     return parse_public(path.read_text(), str(path))
 
 
-def test_a_key_is_known_by_the_name_of_its_file(keys: Path):
-    ring = KeyRing(keys)
-    assert ring.names == ["alice"]
-    assert ring.name_of(public(keys / "trainers" / "alice.public")) == "alice"
-    assert ring.name_of(public(keys / "server.public")) is None and ring.name_of("") is None
-
-
-def test_added_trainers_are_admitted_and_removed_ones_are_not(keys: Path, tmp_path: Path):
-    ring = KeyRing(keys)
-    assert not ring.refresh()
-    _, bob = make_pair(tmp_path / "bob", "bob")
-    shutil.copy(bob, keys / "trainers")
-    assert ring.refresh() and ring.names == ["alice", "bob"]
-    alice = public(keys / "trainers" / "alice.public")
-    (keys / "trainers" / "alice.public").unlink()
-    assert ring.refresh() and ring.name_of(alice) is None and ring.names == ["bob"]
-
-
-def test_a_key_that_is_replaced_in_its_file_is_no_longer_let_in(keys: Path, tmp_path: Path):
-    ring = KeyRing(keys)
-    old = public(keys / "trainers" / "alice.public")
-    _, new = make_pair(tmp_path / "new", "alice")
-    (keys / "trainers" / "alice.public").write_text(new.read_text())
-    assert ring.refresh()
-    assert ring.name_of(old) is None and ring.name_of(public(new)) == "alice"
-
-
 def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
     """As orchestrators do with the files that they mount."""
     first, second = (make_pair(tmp_path / n, "bob")[1] for n in ("1", "2"))
@@ -86,12 +59,6 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
         assert words in told
     caplog.clear()
     assert not ring.refresh() and not caplog.messages
-
-
-def test_two_names_of_one_key_are_one_trainer(keys: Path, caplog: pytest.LogCaptureFixture):
-    shutil.copy(keys / "trainers" / "alice.public", keys / "trainers" / "bob.public")
-    assert KeyRing(keys).names == ["alice"]
-    assert "alice and bob have one key" in caplog.text
 
 
 def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(

@@ -18,7 +18,6 @@ from headrace_server.process.relay_messages import (
     Known,
     SendBlock,
     Sent,
-    Unreachable,
 )
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
@@ -81,17 +80,6 @@ def test_a_block_is_free_once_it_was_sent(world: World, nbytes: int):
     world.owner.sending[0][0].wait(PATIENCE_S)
     world.owner.sweep()
     assert world.told == [Sent(7)] and not world.owner.sending
-
-
-def test_a_header_goes_to_its_trainer_and_to_no_other(world: World):
-    assert world.sender.say(world.connection, b"header")
-    assert world.trainer.recv_multipart() == [b"header"]
-    assert not world.sender.say(b"nobody", b"header")
-
-
-def test_the_owner_learns_that_a_trainer_is_gone_and_that_its_block_is_free(world: World):
-    world.send(7, 64, connection=b"nobody")
-    assert world.told == [Sent(7), Unreachable(b"nobody")]
 
 
 def test_a_block_whose_segment_is_gone_is_free_and_its_trainer_stays(world: World):

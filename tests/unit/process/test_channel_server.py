@@ -17,7 +17,6 @@ import sys
 import textwrap
 import threading
 import time
-import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,39 +184,6 @@ def test_a_message_arrives_as_it_was_sent_both_ways(place: Place, frames: list[b
     assert not ready(worker, 0)  # nothing was left over
 
 
-@pytest.mark.parametrize("count", [0, 4097])
-def test_a_message_of_no_frames_or_too_many_is_refused_before_any_of_it_is_written(
-    place: Place, count: int
-):
-    worker = place.worker()
-    wrong = [b"x"] * count
-    with pytest.raises(ValueError, match=f"frames: a message has 1 to 4096 frames, not {count}"):
-        worker.send(wrong)
-    with pytest.raises(ValueError, match=f"not {count}"):
-        place.tell(b"0-0", wrong)
-    worker.send([b"after"])
-    place.tell(b"0-0", [b"after"])
-    assert place.hear_out() == [(b"0-0", [b"after"])]
-    assert worker.receive() == [[b"after"]]
-
-
-def test_an_invalid_frame_is_refused_before_any_of_it_is_written(place: Place):
-    worker = place.worker()
-    with pytest.raises(TypeError):
-        worker.send([b"header", "text"])  # type: ignore[list-item]
-    with pytest.raises(TypeError):
-        worker.send([b"header", memoryview(b"abcdef")[::2]])
-    worker.send([b"after"])
-    assert place.hear_out() == [(b"0-0", [b"after"])]
-
-
-def test_a_view_of_numbers_is_sent_as_its_bytes(place: Place):
-    worker = place.worker()
-    numbers = memoryview(struct.pack("<3q", 1, 2, 3)).cast("q")
-    worker.send([numbers, memoryview(b"")])
-    assert place.hear_out() == [(b"0-0", [numbers.tobytes(), b""])]
-
-
 def test_messages_of_any_size_from_several_workers_come_whole_and_in_the_order_of_each(
     place: Place,
 ):
@@ -316,71 +282,7 @@ def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: P
     assert silent.receive() == [[b"as before"]]
 
 
-def test_small_messages_to_a_worker_that_does_not_read_keep_their_order(place: Place):
-    worker = place.worker()
-    told = [[b"%d" % i, b""] for i in range(20_000)]
-    for frames in told:
-        assert place.tell(b"0-0", frames)
-    assert read_on(place, worker, len(told)) == told
-
-
-@pytest.mark.parametrize("size", [1, 300, 100_000])
-def test_queued_messages_are_counted_with_the_memory_that_they_take(place: Place, size: int):
-    worker = place.worker()
-    while place.unsent_memory(b"0-0") < 1 << 20:  # beyond what the socket holds
-        place.tell(b"0-0", [b"first", bytes(1 << 16)])
-    tracemalloc.start()
-    before = place.unsent_memory(b"0-0")
-    told = 6_000_000 // (size + 1000)
-    for i in range(told):
-        place.tell(b"0-0", [b"%d" % i, bytes(size)])
-    taken, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    counted = place.unsent_memory(b"0-0") - before
-    assert 0.7 * taken < counted < 1.5 * taken
-    while not any(frames[0] == b"%d" % (told - 1) for frames in worker.receive()):
-        place.hear_out()
-    assert place.unsent_memory(b"0-0") == 0
-
-
-def test_a_worker_waits_until_the_front_has_read(place: Place):
-    worker = place.worker()
-    sending = threading.Thread(target=worker.send, args=([bytes(BIG)],))
-    sending.start()
-    sending.join(0.1)
-    assert sending.is_alive()
-    ((_, (frame,)),) = place.hear(1)
-    assert len(frame) == BIG
-    sending.join(LIMIT_S)
-    assert not sending.is_alive()
-
-
 # Death
-
-
-def test_all_messages_that_a_worker_wrote_before_it_was_killed_are_read(place: Place):
-    """It has also read none of the messages sent to it, so its death resets the connection."""
-    with process(
-        place,
-        """
-        print("up", flush=True)
-        for i in range(50):
-            channel.send([b"%d" % i, bytes(500)])
-        print("said", flush=True)
-        wait()
-        """,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"up\n"
-        place.take()  # it is there
-        place.take()  # and known
-        assert place.tell(b"1-0", [b"never read"])
-        assert child.stdout.readline() == b"said\n"
-        child.send_signal(signal.SIGKILL)
-        child.wait(LIMIT_S)
-        place.hear_out()
-    assert place.heard == [(b"1-0", [b"%d" % i, bytes(500)]) for i in range(50)]
-    assert place.tell(b"1-0", [b"late"]) is False
 
 
 def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_go_on(
@@ -407,22 +309,6 @@ def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_
     assert place.tell(b"1-0", [b"late"]) is False
 
 
-def test_sending_to_a_dead_worker_is_harmless_before_and_after_its_end_is_noticed(
-    place: Place,
-):
-    assert place.tell(b"0-0", [b"x"]) is False  # it never was there
-    gone = place.worker(b"0-0")
-    other = place.worker(b"1-0")
-    gone.send([b"last words"])
-    gone.close()
-    assert place.tell(b"0-0", [b"x"]) is False
-    assert place.tell(b"0-0", [b"x"]) is False
-    assert place.hear_out() == [(b"0-0", [b"last words"])]
-    assert place.tell(b"0-0", [b"x"]) is False
-    assert place.tell(b"1-0", [b"y"])
-    assert other.receive() == [[b"y"]]
-
-
 def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place: Place):
     worker = place.worker()
     gc.collect()  # files of tests before this one
@@ -435,36 +321,6 @@ def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place:
     again = place.worker()  # its name is free
     assert place.tell(b"0-0", [b"anew"])
     assert again.receive() == [[b"anew"]]
-
-
-def test_a_worker_reads_all_that_the_front_sent_and_then_its_end(place: Place):
-    worker = place.worker()
-    place.tell(b"0-0", [b"last"])
-    place.server.close()
-    assert worker.receive() == [[b"last"]]
-    assert ready(worker, LIMIT_S)
-    assert worker.receive() == []
-    assert worker.ended
-    with pytest.raises(OSError, match=r"Broken pipe|reset"):
-        worker.send([b"to nobody"])
-
-
-def test_a_worker_that_waits_for_the_front_learns_of_its_end(place: Place):
-    worker = place.worker()
-    found: list[OSError] = []
-
-    def say() -> None:
-        try:
-            worker.send([bytes(BIG)])
-        except OSError as error:
-            found.append(error)
-
-    sending = threading.Thread(target=say)
-    sending.start()
-    sending.join(0.1)
-    place.server.close()
-    sending.join(LIMIT_S)
-    assert [error.errno in (errno.EPIPE, errno.ECONNRESET) for error in found] == [True]
 
 
 # What is no message
@@ -520,20 +376,6 @@ def test_a_worker_that_gets_invalid_bytes_raises_an_error():
 # Names and costs
 
 
-def test_a_path_that_no_address_holds_is_reached_all_the_same(tmp_path: Path):
-    directory = tmp_path / ("ü" * 60) / ("d" * 120)
-    directory.mkdir(parents=True)
-    gc.collect()  # files of tests before this one
-    files = len(os.listdir("/proc/self/fd"))
-    place = Place(directory)
-    worker = place.worker()
-    worker.send([b"far away"])
-    assert place.hear_out() == [(b"0-0", [b"far away"])]
-    place.close()
-    assert os.listdir(directory) == []
-    assert len(os.listdir("/proc/self/fd")) == files
-
-
 @pytest.mark.parametrize("size", [90, 107, 108, 109])
 def test_a_path_may_be_as_long_as_an_address_and_longer(tmp_path: Path, size: int):
     with short_directory(size - len("/workers")) as directory:
@@ -554,67 +396,6 @@ def short_directory(size: int) -> Iterator[Path]:
         yield path
     finally:
         path.rmdir()
-
-
-def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place: Place):
-    gc.collect()  # files of tests before this one
-    files = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="Address already in use"):
-        ChannelServer(place.path, 100, lambda name: True)
-    with pytest.raises(FileNotFoundError):
-        Channel.connect(place.path.parent / "nobody", [b"0-0"])
-    assert len(os.listdir("/proc/self/fd")) == files
-
-
-def test_the_cost_of_a_small_round_trip_is_reported(
-    place: Place, capsys: pytest.CaptureFixture[str]
-):
-    """Both ends in one thread: the channel's own cost, without waking anybody."""
-    worker = place.worker()
-    frames = [b"h" * 100, b"p" * 30]
-    taken_s = []
-    for _ in range(2000):
-        started = time.perf_counter()
-        worker.send(frames)
-        ((name, said),) = place.server.hear()
-        place.server.tell(name, said)
-        (back,) = worker.receive()
-        taken_s.append(time.perf_counter() - started)
-        assert back == frames
-    taken_s.sort()
-    with capsys.disabled():
-        print(f"\nchannel: {taken_s[1000] * 1e6:.0f} µs a small round trip within one thread")
-
-
-def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
-    path = tmp_path / "workers"
-    with pytest.raises(FileNotFoundError):
-        Channel.connect(path, [b"0-0"])
-    connected: list[Channel] = []
-    worker = threading.Thread(
-        target=lambda: connected.append(Channel.connect(path, [b"0-0"], patience_s=30))
-    )
-    worker.start()
-    server = ChannelServer(path, 100, lambda name: True)
-    worker.join(PATIENCE_S)
-    poll = select.poll()
-    poll.register(server, select.POLLIN)
-    heard: list[Any] = []
-    connected[0].send([b"word"])
-    while len(heard) < 2:
-        assert poll.poll(30_000)
-        heard += server.hear()
-    assert heard == [(b"\0channel-1", [b"0-0"]), (b"\0channel-1", [b"word"])]
-    connected[0].close()
-    server.close()
-
-
-def test_a_worker_that_is_ended_waits_for_its_front_no_longer(tmp_path: Path):
-    def ended() -> None:
-        raise InterruptedError("it is ended")
-
-    with pytest.raises(InterruptedError, match="it is ended"):
-        Channel.connect(tmp_path / "workers", [b"0-0"], patience_s=600, meanwhile=ended)
 
 
 # Trainers

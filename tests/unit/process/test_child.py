@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import hashlib
 import os
 import signal
 import subprocess
@@ -202,18 +201,6 @@ def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
             one.ended()
 
 
-def test_an_order_is_a_call_and_an_unknown_one_is_refused():
-    heard: list[Any] = []
-    handlers = {"fail": lambda owner, code: heard.append((owner, code))}
-    perform(handlers, {"order": "fail", "code": "data"}, 3)
-    perform(handlers, {"event": "fail", "code": "server"}, 4)
-    assert heard == [(3, "data"), (4, "server")]
-    with pytest.raises(ServerError, match="'fial' is none of fail"):
-        perform(handlers, {"order": "fial", "code": "data"}, 3)
-    with pytest.raises(TypeError, match="reason"):
-        perform(handlers, {"order": "fail", "code": "data", "reason": "x"}, 3)
-
-
 def test_a_child_whose_report_is_not_understood_is_ended(
     play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
 ):
@@ -261,16 +248,6 @@ def test_a_child_is_ended_at_once_where_the_system_has_no_thread_to_spare(
     assert children() == before and not started[0].is_alive()
 
 
-def test_prints_of_user_code_are_no_events_and_plain_config_arrives_unchanged(
-    play: Callable[..., Played],
-):
-    config = {"of": [1, b"2", None], 3: {"four": 5.5}}
-    one = play("talk", config)
-    assert one.ended() == 0
-    assert one.events == [{"event": "told", "config": repr(config)}]
-    assert "".join(one.child.last_words).count('{"event": "forged"}') == 3
-
-
 def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
     one = play("signalled")
     assert one.ended() == 0
@@ -294,43 +271,6 @@ def test_a_fork_of_user_code_changes_no_mask_of_signals(play: Callable[..., Play
     assert one.events == [{"event": "told", "after": sorted(mask), "same": True} for mask in masks]
 
 
-def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):
-    config = os.urandom(1 << 20) * 100
-    one = play("measure", config)
-    assert one.ended() == 0
-    assert one.events == [
-        {"event": "told", "size": len(config), "digest": hashlib.blake2b(config).hexdigest()}
-    ]
-
-
-def test_orders_arrive_all_and_in_order(play: Callable[..., Played]):
-    one = play("echo")
-    for i in range(2000):
-        one.child.order(i=i, text="ü" * (i % 50))
-    events = one.wait_for(2001)
-    assert [event["i"] for event in events[1:]] == list(range(2000))
-    assert events[50]["text"] == "ü" * 49
-
-
-def test_an_order_to_a_child_that_is_gone_does_nothing(play: Callable[..., Played]):
-    one = play("echo")
-    one.wait_for(1)
-    one.child.kill()
-    assert one.child.wait(PATIENCE_S) == -signal.SIGKILL
-    one.child.order(i=1)
-    one.child.kill()
-    one.child.close()
-    assert one.events == [{"event": "ready"}]
-
-
-def test_ctrl_c_reaches_the_parent_and_not_the_child(play: Callable[..., Played]):
-    one = play("echo")
-    one.wait_for(1)
-    one.child.kill(signal.SIGINT)
-    one.child.order(after="the interrupt")
-    assert one.wait_for(2)[1] == {"event": "heard", "after": "the interrupt"}
-
-
 @pytest.mark.parametrize("kind", ["echo", "watch", "orphan"])
 def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, str]):
     parent = subprocess.Popen(
@@ -341,10 +281,6 @@ def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, 
     parent.kill()
     parent.communicate()
     assert gone(pid)
-
-
-def test_a_process_knows_that_it_is_a_child(play: Callable[..., Played]):
-    assert play("watch").wait_for(1) == [{"event": "ready", "made": True}]
 
 
 def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Played]):
@@ -367,12 +303,6 @@ def test_the_last_words_of_an_exception_end_with_what_was_raised(
     assert words[-1] == "ValueError: the bottom of it" and len(words) <= 25
     if levels < 60:  # else it left what is kept
         assert words[0] == "Traceback (most recent call last):"
-
-
-def test_without_a_crash_the_last_words_are_the_last_lines(play: Callable[..., Played]):
-    one = play("talk", None)
-    one.ended()
-    assert one.child.words(1) == one.child.last_words[-1]
 
 
 def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(

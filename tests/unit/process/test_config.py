@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import msgpack
-import pytest
 
 import headrace_server as hs
 from headrace_server.files.manifest import DataFile
@@ -63,26 +62,6 @@ def test_every_field_travels():
     assert same == set()  # so that the test above would see one that is left out
 
 
-def test_a_field_of_another_release_is_named():
-    with pytest.raises(TypeError, match="lease_ttl_ms"):
-        RunConfig.from_plain({**RUN.to_plain(), "lease_ttl_ms": 5})
-
-
-@pytest.mark.parametrize(("lease_ttl_s", "heartbeat_s"), [(0.4, 0.1), (4, 1), (40, 1)])
-def test_a_lease_outlives_three_heartbeats(lease_ttl_s: float, heartbeat_s: float):
-    assert dataclasses.replace(RUN, lease_ttl_s=lease_ttl_s).heartbeat_s == heartbeat_s
-
-
-def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
-    found = [p for worker in range(5) for p in RUN.partitions_of(FEED, worker)]
-    assert sorted(found) == list(range(12))
-
-
-def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it():
-    few = dataclasses.replace(FEED, partitions=3)
-    assert [RUN.owners_of(feed) for feed in (FEED, few)] == [5, 3]
-
-
 def test_a_share_of_the_partitions_is_divided_among_the_workers_of_its_server():
     part = dataclasses.replace(FEED, share=(1, 3))
     run = dataclasses.replace(RUN, feeds=(part,), workers=2)
@@ -93,13 +72,3 @@ def test_a_share_of_the_partitions_is_divided_among_the_workers_of_its_server():
     assert run.owners_of(part) == 2
     assert run.owners_of(dataclasses.replace(part, partitions=5)) == 2
     assert run.owners_of(dataclasses.replace(part, partitions=4)) == 1
-
-
-def test_partitions_are_spread_evenly_and_by_their_number_alone():
-    workers = [[*RUN.partitions_of(FEED, worker)] for worker in range(5)]
-    assert workers == [[0, 5, 10], [1, 6, 11], [2, 7], [3, 8], [4, 9]]
-
-
-def test_it_can_not_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RUN.workers = 3  # type: ignore[misc]

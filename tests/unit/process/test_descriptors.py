@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 
 import pytest
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.process.descriptors import aside, is_shortage, own, plan
+from headrace_server.process.descriptors import plan
 from tests.patience import PATIENCE_S
 
 
@@ -35,16 +34,6 @@ def test_a_limit_that_is_too_small_for_one_session_names_the_least_that_does():
     assert plan(least, 20, 40, 10).sessions >= 1
     with pytest.raises(LimitExceeded):
         plan(least - 2, 20, 40, 10)
-
-
-def test_shortages_are_distinguished_from_other_errors():
-    assert is_shortage(OSError(errno.EMFILE, "")) and is_shortage(OSError(errno.ENFILE, ""))
-    assert not is_shortage(OSError(errno.ENOENT, ""))
-
-
-def test_a_process_that_is_not_divided_opens_files_as_ever(tmp_path):
-    with own(), open(tmp_path / "a", "w") as file:
-        assert aside(file.fileno()) == file.fileno()
 
 
 _FULL = """

@@ -31,13 +31,6 @@ def test_a_peer_is_logged_once_and_then_counted(log: pytest.LogCaptureFixture):
     assert told.counts == {"unknown_key": 50}
 
 
-def test_each_reason_and_each_peer_has_its_line(log: pytest.LogCaptureFixture):
-    told = Refusals()
-    for reason, peer in [("a", "1"), ("a", "2"), ("b", "1")]:
-        told.add(reason, peer, f"{reason} {peer}", 0)
-    assert log.messages == ["a 1", "a 2", "b 1"]
-
-
 def test_a_storm_from_many_peers_makes_few_lines_and_little_memory(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
@@ -49,10 +42,3 @@ def test_a_storm_from_many_peers_makes_few_lines_and_little_memory(
     assert told.counts["a"] == 3000
     assert log.messages.count("line") == 3 * 20
     assert entries(told) <= 30 + 2, "the peers, a count of all and one of those not logged"
-
-
-def test_refusals_without_a_text_are_only_counted(log: pytest.LogCaptureFixture):
-    told = Refusals()
-    told.add("handshake", "", "", 0)
-    told.tick(100)
-    assert told.counts == {"handshake": 1} and not log.messages

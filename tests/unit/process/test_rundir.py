@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import stat
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from headrace_server.files.durable_file import locked
-from headrace_server.process import rundir as module
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
 from tests.nursery import WarmPopen, environment
 
@@ -57,19 +55,6 @@ def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_whose_lock_finds_no_room_is_removed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def full(path: Path, flags: int) -> int:
-        path.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "held", full)
-    with pytest.raises(OSError, match="there is no room"):
-        RunDirectory(str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_relative_parent_is_meant_from_here_and_not_from_where_trainers_run(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -102,13 +87,6 @@ def test_memory_of_a_killed_server_is_removed_by_the_next_start_and_that_of_a_li
     finally:
         end(alive)
     assert sweep(tmp_path) == [alive_path] and list(tmp_path.iterdir()) == []
-
-
-def test_an_unfinished_sweep_is_completed_by_the_next_one(tmp_path: Path):
-    half = tmp_path / f"headrace-{os.getuid()}-1-00000000"
-    half.mkdir()
-    (half / "slab-0-0-0").write_bytes(bytes(10))  # its lock went first
-    assert sweep(tmp_path) == [half] and list(tmp_path.iterdir()) == []
 
 
 def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_make_it(
@@ -165,18 +143,3 @@ def test_starts_at_the_same_time_do_not_remove_each_other(tmp_path: Path):
     for thread in threads:
         thread.join()
     assert lost == [] and list(tmp_path.iterdir()) == []
-
-
-def test_a_forked_child_of_the_owner_does_not_take_the_directory_along(tmp_path: Path):
-    directory = RunDirectory(str(tmp_path))
-    pid = os.fork()
-    if not pid:
-        directory.close()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert directory.path.is_dir() and is_locked(directory.path / "lock")
-    directory.close()
-
-
-def test_a_file_that_is_not_there_is_not_locked(tmp_path: Path):
-    assert not is_locked(tmp_path / "nothing")

@@ -6,14 +6,12 @@ import dataclasses
 import inspect
 import json
 import typing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace_server as hs
-from headrace_server.process.config import RunConfig
-from headrace_server.process.settings import Limits, RunSettings, options_of, taking
+from headrace_server.process.settings import RunSettings, options_of
 
 BATCHES = hs.from_examples([{"i": 1}]).batch(1)
 KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool, "share": str}
@@ -69,27 +67,6 @@ def test_an_argument_that_is_none_is_refused(
         hs.run(*arguments, **options)
 
 
-def test_a_function_is_given_its_settings_checked(tmp_path: Path):
-    @taking(RunSettings)
-    def served(settings: RunSettings) -> RunSettings:
-        """Serve."""
-        return settings
-
-    found = served(BATCHES, lease_ttl_s=3, state_dir=tmp_path)
-    assert (found.pipelines, found.lease_ttl_s, found.workers) == (BATCHES, 3.0, 1)
-    assert found.state_dir == str(tmp_path) and found.keys is None
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.workers = 2  # type: ignore[misc]
-
-
-def test_limits_go_to_the_processes_as_they_were_given():
-    given = RunSettings(BATCHES, workers=3, max_credits=5, max_trainers=7).limits()
-    run = RunConfig((), "", (), **given)
-    assert (run.workers, run.max_credits, run.max_trainers) == (3, 5, 7)
-    assert set(given) == {one.name for one in dataclasses.fields(Limits)}
-    assert RunConfig((), "", ()).lease_ttl_s == RunSettings.lease_ttl_s == 30.0
-
-
 def test_options_that_need_a_state_directory_are_refused_without_one_and_others_are_not():
     RunSettings(BATCHES, durability="off", workers=2).refuse_state()
     for given in (
@@ -108,9 +85,3 @@ def test_a_cache_of_remote_files_is_a_directory(tmp_path):
     with pytest.raises(ValueError, match=r"^remote_cache=.*file' is not a directory"):
         RunSettings(BATCHES, remote_cache=file).limits()
     assert RunSettings(BATCHES, remote_cache=tmp_path / "new").limits()
-
-
-def test_names_on_the_command_line_are_without_the_unit():
-    names = {option.argument: option.name for option in options_of(RunSettings)}
-    assert names["lease_ttl_s"] == "lease_ttl" and names["worker_timeout_s"] == "worker_timeout"
-    assert names["max_messages_per_s"] == "max_messages_per_s"

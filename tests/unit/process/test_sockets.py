@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket as unix
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,19 +109,6 @@ def test_a_frame_beyond_the_limit_ends_the_connection_and_is_not_taken(at: Socke
     watch.close()
 
 
-def test_unsent_messages_hold_up_no_exit(at: Sockets):
-    context: Any = zmq.Context()
-    router = public_router(context)
-    identity = silent_trainer(at, router)
-    for _ in range(8):  # more than can be on its way
-        router.send_multipart([identity, bytes(8 << 20)], zmq.NOBLOCK)
-    router.close()
-    ending = threading.Thread(target=context.term, daemon=True)
-    ending.start()
-    ending.join(PATIENCE_S)
-    assert not ending.is_alive()
-
-
 GOES = """
 import socket, struct, time
 import zmq
@@ -156,9 +142,3 @@ print("alive")
 def test_a_peer_that_goes_while_its_messages_wait_does_not_end_the_process():
     done = warm_run("-c", GOES)
     assert done.stdout == "alive\n", done.stderr
-
-
-def test_a_host_that_does_not_answer_is_given_up(at: Sockets):
-    router = at.keep(public_router(at.context))
-    assert (router.heartbeat_ivl, router.tcp_keepalive, router.tcp_maxrt) == (0, 1, 10_000)
-    assert router.tcp_keepalive_idle + router.tcp_keepalive_intvl * router.tcp_keepalive_cnt == 10

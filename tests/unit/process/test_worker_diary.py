@@ -6,50 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.process.worker_diary import (
-    IDLE,
-    OPENING,
     STARTING,
-    STEP,
     Diary,
     DiaryFile,
     DiaryReader,
-    Stillness,
     long_inside,
 )
-
-#: Where the report lies: behind 16,384 rows.
-REPORT_AT = 4096 + 8 * 16_384
-
-
-def test_a_new_diary_shows_that_its_worker_is_starting(tmp_path: Path):
-    entry = DiaryFile(tmp_path / "diary").read()
-    assert (entry.doing, entry.feed, entry.rows) == (STARTING, "", ())
-    assert entry.describe() == "it was starting"
-
-
-def test_an_entry_is_read_as_it_was_written(tmp_path: Path):
-    diary_file = DiaryFile(tmp_path / "diary")
-    diary = Diary(diary_file.path)
-    diary.begin("spéech", 3)
-    diary.reading(np.array([5, 7, -2]), "a file", epoch=3, fixed=2)
-    entry = diary_file.read()
-    assert (entry.doing, entry.feed, entry.partition) == (STEP, "spéech", 3)
-    assert entry.rows == (5, 7, -2) and (entry.epoch, entry.fixed) == (3, 2)
-    diary.at("a file, record 5")
-    assert diary_file.read().describe() == (
-        "it was working on feed 'spéech', partition 3, at a file, record 5"
-    )
-    diary.begin("speech", 0, opening=True)
-    assert diary_file.read().doing == OPENING and diary_file.read().rows == ()
-    diary.idle()
-    assert diary_file.read().doing == IDLE
-    diary_file.begin()
-    assert diary_file.read().doing == STARTING and diary_file.beats() == 0
 
 
 def test_an_entry_names_the_function_of_the_user_until_it_has_returned(
@@ -99,14 +65,6 @@ def test_entries_of_a_killed_process_are_there(tmp_path: Path):
     assert entry.rows == tuple(range(4096)) and set(entry.where) == {"w"}
 
 
-def test_the_diary_notes_the_first_rows_where_they_are_too_many(tmp_path: Path):
-    diary_file = DiaryFile(tmp_path / "diary")
-    diary = Diary(diary_file.path)
-    diary.begin("f", 0)
-    diary.reading(np.arange(100_000), "")
-    assert diary_file.read().rows == tuple(range(16_384))
-
-
 def test_a_file_system_without_room_is_an_error_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,12 +74,6 @@ def test_a_file_system_without_room_is_an_error_that_names_it(
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ServerError, match=r"diary: there is no room for .* bytes: .*No space"):
         DiaryFile(tmp_path / "diary")
-
-
-def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
-    still = Stillness()
-    assert [still.look(1, t) for t in (10.0, 11.0, 12.5)] == [0.0, 1.0, 2.5]
-    assert still.look(2, 13.0) == 0.0
 
 
 def test_totals_outlive_a_worker_and_its_entries_do_not(tmp_path: Path):

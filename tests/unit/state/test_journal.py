@@ -101,23 +101,6 @@ def test_a_copy_has_room_for_its_table_only_and_goes_on_in_a_new_file(tmp_path: 
     assert Counting(path).total == 10
 
 
-def test_a_copy_whose_table_fills_its_pages_has_room_for_the_end(tmp_path: Path):
-    path, table = tmp_path / "j", [b"%0*d" % (_PAGE - record_bytes(0), 7)]
-    create(path, [table], record_bytes(len(table[0])))
-    assert found(path) == table
-
-
-def test_a_second_close_closes_nothing(tmp_path: Path):
-    """A descriptor of its number may be another file's by then."""
-    create(tmp_path / "j", [])
-    one = Journal(tmp_path / "j", True)
-    one.close()
-    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]
-    one.close()
-    for other in others:
-        os.close(other)
-
-
 def test_a_commit_that_is_larger_than_a_half_makes_the_file_larger(tmp_path: Path):
     path = tmp_path / "j"
     create(path, [])
@@ -125,18 +108,6 @@ def test_a_commit_that_is_larger_than_a_half_makes_the_file_larger(tmp_path: Pat
     one.add(7, 100_000)
     one.journal.close()
     assert Counting(path).total == 7
-
-
-@pytest.mark.parametrize(("large", "tables"), [(1 << 20, 4), (1000, 2)])
-def test_a_large_table_gets_less_room_beside_it(
-    large: int, tables: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(module, "_LARGE_TABLE", large)
-    create(tmp_path / "j", [])
-    with contextlib.closing(Journal(tmp_path / "j", True)) as journal:
-        with journal.turn(10 * _PAGE, 40) as table:
-            table.write([b"t" * 9 * _PAGE])
-        assert (tmp_path / "j").stat().st_size == _PAGE + 2 * tables * 10 * _PAGE
 
 
 @pytest.mark.parametrize(("commit", "size"), [(4, 64 << 10), (6 << 10, 4 << 20)])

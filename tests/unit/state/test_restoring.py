@@ -83,15 +83,6 @@ def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory:
     assert take_back(directory, feed(), source, name).generation == 2
 
 
-def test_a_feed_that_was_never_taken_back_has_no_generation(directory: StateDirectory):
-    assert resumption(directory.path, "plain") == Resumption()
-    stored(directory, b"x")
-    for text in ("{}", f'{{"generation": {2**70}, "snapshot": "x"}}'):
-        (directory.path / "feeds/plain/generation.json").write_text(text)
-        with pytest.raises(ServerError, match=r"generation\.json is damaged"):
-            resumption(directory.path, "plain")
-
-
 def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ):

@@ -51,13 +51,6 @@ def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
     assert not other.exists()
 
 
-def test_one_that_is_abandoned_leaves_nothing(tmp_path: Path):
-    shelf = Shelf(state(tmp_path))
-    name, directory = shelf.begin(FEED)
-    shelf.abandon(FEED, name)
-    assert not directory.exists()
-
-
 @pytest.mark.parametrize("file", ["0.journal", "feed.json", "snapshot.json"])
 def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
     shelf = Shelf(state(tmp_path))
@@ -99,12 +92,6 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
     kept = set(shelf.stored(FEED))
     assert len(kept) == 2
     assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
-
-
-def test_twenty_are_kept_by_default(tmp_path: Path):
-    shelf = Shelf(state(tmp_path))
-    names = [made(shelf, b"%d" % count) for count in range(22)]
-    assert shelf.stored(FEED) == names[2:]
 
 
 def test_a_copy_far_away_serves_another_machine(tmp_path: Path):

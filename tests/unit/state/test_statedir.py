@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import subprocess
 import sys
@@ -89,13 +88,6 @@ def test_another_process_is_refused_until_the_owner_is_dead(tmp_path: Path):
     StateDirectory(tmp_path).close()
 
 
-def test_a_file_is_no_directory(tmp_path: Path):
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ServerError, match=r"state_dir='.*' is not a directory"):
-            StateDirectory(path)
-
-
 # The term
 
 
@@ -114,15 +106,6 @@ def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_p
     assert directory.starts == (*numbers, 71)
     assert directory.count == 7
     directory.close()
-
-
-def test_the_last_starts_are_known_and_not_all(
-    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("headrace_server.state.statedir._MOST_STARTS", 3)
-    for _ in range(5):
-        directory.raise_term()
-    assert directory.starts == (3, 4, 5)
 
 
 KILLED = """
@@ -272,13 +255,6 @@ def test_an_incompatible_change_of_states_is_refused_even_where_changes_are_allo
     directory.check_feed(feed())
 
 
-def test_many_differences_are_counted(directory: StateDirectory):
-    directory.check_feed(feed())
-    many = tuple(DataFile(f"/data/{n}", 1, "1") for n in range(9))
-    with pytest.raises(ConfigChanged, match="; and 6 more"):
-        directory.check_feed(feed(files=many))
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', "\xff"])
 def test_a_damaged_note_is_refused_by_name(text: str, directory: StateDirectory):
     directory.check_feed(feed())
@@ -299,14 +275,6 @@ def test_a_note_in_which_a_byte_changed_is_refused(was, becomes, directory: Stat
     file.write_text(file.read_text().replace(was, becomes))
     with pytest.raises(ServerError, match=r"feed\.json is damaged.*Resume from a snapshot"):
         directory.check_feed(feed())
-
-
-def test_an_option_that_a_note_lacks_is_none(directory: StateDirectory):
-    directory.check_feed(feed())
-    file = directory.path / "feeds" / "speech" / "feed.json"
-    assert '"window": null' in file.read_text()
-    file.write_text(file.read_text().replace('"window": null', '"more": null'))
-    directory.check_feed(feed())
 
 
 def test_a_note_that_is_gone_while_states_are_there_is_refused(directory: StateDirectory):
@@ -331,13 +299,6 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     assert not anew.check_feed(feed())
     anew.close()
     assert Path(f"{directory.path}.1/feeds/speech/feed.json").exists()
-
-
-def test_feeds_are_apart(directory: StateDirectory):
-    directory.check_feed(feed())
-    directory.check_feed(dataclasses.replace(feed(partitions=9), name="other"))
-    directory.check_feed(feed())
-    assert partition_path("/s", "a", 3) == Path("/s/feeds/a/3.journal")
 
 
 @pytest.mark.parametrize(

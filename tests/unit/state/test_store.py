@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.stored_state import Change, Examples, Saved
+from headrace_server.core.stored_state import Change, Saved
 from headrace_server.state import journal
 from headrace_server.state import store as module
 from headrace_server.state.journal_file import TABLE
@@ -401,26 +401,10 @@ def refused(path: Path, match: str) -> None:
         assert kept == files
 
 
-def test_a_missing_file_begins_empty(tmp_path: Path):
-    (tmp_path / "0.journal.new").write_bytes(b"of a start that was killed")
-    assert contents(tmp_path / "0.journal") == Saved({}, Examples(), {}, [], [])
-    assert [f.name for f in tmp_path.glob("*.new*")] == []
-
-
-def test_an_empty_file_is_not_a_new_one(tmp_path: Path):
-    (tmp_path / "0.journal").touch()
-    refused(tmp_path / "0.journal", "it is empty")
-
-
 def test_a_file_of_somebody_else_is_refused_and_not_written_to(tmp_path: Path):
     path = tmp_path / "0.journal"
     path.write_text("something else " * 1000)
     refused(path, "it is no journal of a headrace server")
-
-
-def test_a_durability_that_is_none_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="durability='most' is none of power, process"):
-        Store(tmp_path / "0.journal", "most")
 
 
 def filled(path: Path, clean: bool, into: Path) -> tuple[Path, list[Saved]]:
@@ -566,13 +550,6 @@ def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path:
     with pytest.raises(ServerError, match=r"0\.journal is closed"):
         one.store.submit(Change())
     assert contents(path).tokens == list(range(50))
-
-
-def test_load_after_a_submit_is_refused(tmp_path: Path, opened: Callable[..., Opened]):
-    one = opened(tmp_path / "0.journal")
-    one.commit(Change())
-    with pytest.raises(ValueError, match=r"load\(\) comes before the first submit\(\)"):
-        one.store.load()
 
 
 def test_the_newest_tokens_stay_for_any_order_of_their_numbers(

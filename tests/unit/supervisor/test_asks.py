@@ -66,18 +66,6 @@ class Asking:
         return self
 
 
-def test_an_order_goes_to_all_who_are_asked_and_the_answers_come_by_number():
-    server = Server()
-    asking = Asking(server, range(FRONT, 2), "stats", PATIENCE_S, feed="f")
-    order = {"order": "stats", "request": 1, "feed": "f"}
-    assert server.orders == [(FRONT, order), (0, order), (1, order)]
-    for owner in (1, FRONT, 0):
-        server.hear(owner, request=2, n=-1)  # of another question
-        server.hear(owner, request=1, n=owner)
-    answers = asking.end().answers
-    assert [(owner, told["n"]) for owner, told in answers.items()] == [(FRONT, -1), (0, 0), (1, 1)]
-
-
 def test_the_next_life_of_an_owner_is_asked_again_until_it_has_answered():
     server = Server()
     asking = Asking(server, range(2), "copy", None)
@@ -86,39 +74,6 @@ def test_the_next_life_of_an_owner_is_asked_again_until_it_has_answered():
     assert server.asks.unanswered(1) == [{"request": 1, "order": "copy"}]
     server.hear(1, request=1)
     assert list(asking.end().answers) == [0, 1] and server.asks.unanswered(1) == []
-
-
-def test_an_owner_that_is_dead_is_asked_in_its_next_life_only():
-    server = Server()
-    server.dead = {1}
-    asking = Asking(server, range(2), "copy", None, orders=1)
-    assert [owner for owner, _ in server.orders] == [0]
-    server.dead.clear()
-    assert server.asks.unanswered(1) == [{"request": 1, "order": "copy"}]
-    for owner in range(2):
-        server.hear(owner, request=1)
-    assert list(asking.end().answers) == [0, 1]
-
-
-def test_the_first_answer_of_each_counts_and_of_nobody_else():
-    server = Server()
-    asking = Asking(server, range(2), "copy", None, orders=2)
-    for owner, n in ((0, 1), (0, 2), (5, 3), (1, 4)):
-        server.hear(owner, request=1, n=n)
-    assert asking.end().answers == {0: {"n": 1}, 1: {"n": 4}}
-
-
-def test_a_question_whose_wait_is_interrupted_is_put_to_no_next_life(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    def interrupted(done: Callable[[], bool], timeout_s: float | None) -> bool:
-        raise KeyboardInterrupt
-
-    server = Server()
-    monkeypatch.setattr(server.asks, "wait_for", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        server.asks.ask(range(2), "copy", None)
-    assert server.asks.unanswered(0) == []
 
 
 def test_those_who_gave_no_answer_in_time_are_named():

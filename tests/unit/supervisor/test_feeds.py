@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace_server as hs
-from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
-from headrace_server.core.rewinding import USED
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.worker_diary import Diary, Entry
+from headrace_server.process.worker_diary import Diary
 from headrace_server.supervisor.asks import FRONT
 from headrace_server.supervisor.feeds import Feeds
 from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
@@ -34,35 +30,6 @@ class Server:
         self.orders.append((owner, values))
 
 
-def test_a_feed_that_fails_at_one_owner_fails_at_all_and_once():
-    server = Server("a")
-    for owner in range(2):
-        server.feeds.over(owner, feed="a", code="data", text="it broke", batches=0, dropped={})
-    failed = {"order": "fail", "feed": "a", "code": "data", "text": "it broke"}
-    assert server.orders == [(None, failed)] and server.feeds.begun(0)["failed"]
-    assert [event["kind"] for event in server.feeds.events] == ["feed failed"]
-
-
-def test_bad_examples_of_all_owners_together_are_too_many():
-    server = Server("a")
-    for owner in range(2):
-        assert not server.feeds.outcome()
-        server.feeds.bad(owner, feed="a", bad={"short": 2})
-    ((_, order),) = server.orders
-    assert order["code"] == "data" and "max_bad_examples=3" in order["text"]
-    server.feeds.bad(0, feed="a", bad={"short": 3})
-    assert len(server.feeds.outcome()) == 1
-
-
-def test_owners_get_the_marks_of_all_once_all_have_opened():
-    server = Server("a")
-    server.feeds.opened(0, before={})
-    server.feeds.marked(USED, 0, "a", 2)
-    assert server.orders == []
-    server.feeds.opened(1, before={})
-    assert server.orders == [(None, {"order": "all_opened", "used": [["a", 2]], "touched": []})]
-
-
 def test_deaths_of_a_worker_are_forgiven_a_few_times(tmp_path: Path):
     server, post = Server("a"), Post(0, tmp_path / "diary-0", Patience(8, 20))
     post.begin()
@@ -78,38 +45,8 @@ def test_deaths_of_a_worker_are_forgiven_a_few_times(tmp_path: Path):
     assert server.feeds.outcome() == {"a": ("server", text, {})}
 
 
-def test_no_worker_is_started_again_once_the_server_has_failed(tmp_path: Path):
-    """The front has died, so workers end, too."""
-    server, post = Server("a"), Post(0, tmp_path / "diary-0", Patience(8, 20))
-    failure = server.feeds.failure = ServerError("front was killed by SIGKILL")
-    assert not server.feeds.died("worker-0-0 ended with exit code 1", post, Entry(), 5.0)
-    assert server.feeds.failure is failure and server.orders == []
-
-
-def test_a_feed_need_not_be_named_where_there_is_one():
-    assert Server("a").feeds.named(None) == "a"
-    feeds = Server("a", "b").feeds
-    assert feeds.named("b") == "b"
-    with pytest.raises(
-        UnknownFeed, match=r"feed= is needed \(--feed of a command\); this server has 'a', 'b'"
-    ):
-        feeds.named(None)
-    with pytest.raises(UnknownFeed, match="feed='c' is none of a, b"):
-        feeds.named("c")
-
-
 def feeds(*names: str, owners: int = 1) -> Feeds:
     return Server(*names, workers=owners).feeds
-
-
-def over(of: Feeds, owner: int, feed: str, code: str = "", text: str = "") -> None:
-    of.over(owner, feed=feed, code=code, text=text, batches=3, dropped={"bad": 2})
-
-
-def test_at_first_nothing_is_known():
-    of = feeds("f")
-    assert of.addresses == [] and not of.open and not of.all_over
-    assert of.outcome() == {} and of.failed_early() is None and of.unusable is None
 
 
 @pytest.mark.parametrize("error", [ValueError("keys='k' has no x"), PermissionError(13, "no", "f")])
@@ -122,74 +59,6 @@ def test_a_fault_of_the_keys_is_the_error_that_the_front_met(error: ValueError |
     assert type(of.unusable) is type(error) and str(of.unusable) == str(error)
 
 
-def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():
-    of = feeds("well", "ill", "open")
-    over(of, 0, "well")
-    over(of, 0, "ill", "server", "why")
-    assert of.outcome() == {"well": ("", "", {"bad": 2}), "ill": ("server", "why", {"bad": 2})}
-    assert not of.all_over
-
-
-@pytest.mark.parametrize(("code", "early"), [("", False), ("data", False), ("config", True)])
-def test_a_fault_of_data_is_no_failure_to_start(code: str, early: bool):
-    of = feeds("well", "f")
-    over(of, 0, "well")
-    over(of, 0, "f", code, "why")
-    error = of.failed_early()
-    assert isinstance(error, HeadraceError) == early
-    assert not early or "why" in str(error)
-
-
-def test_the_next_life_of_an_owner_begins_with_what_was_reported_before():
-    of = feeds("f", owners=2)
-    of.opened(0, before={"f": 1})
-    of.opened(0, before={"f": 9})  # of its next life
-    of.marked(USED, 1, "f", 3)
-    assert of.begun(0) == {"failed": {}, "all_opened": None, "before": {"f": 1}}
-    of.opened(1, before={})
-    of.fail("f", "data", "why")
-    marks = {"used": [["f", 3]], "touched": []}
-    failed = {"f": ("data", "why")}
-    assert of.begun(1) == {"failed": failed, "all_opened": marks, "before": {}}
-    of.begin_anew("f")
-    assert of.begun(1)["failed"] == {} and of.begun(0)["before"] == {}
-    of.opened(0, before={"f": 5})  # the commits of the snapshot
-    assert of.begun(0)["before"] == {"f": 5}
-
-
-def test_feeds_that_have_failed_are_tried_again_when_another_is_taken_back():
-    of = feeds("f", "ill", "well")
-    over(of, 0, "ill", "data", "why")
-    over(of, 0, "well")
-    of.fail("ill", "data", "why")
-    of.begin_anew("f")
-    assert of.outcome() == {"well": ("", "", {"bad": 2})} and of.begun(0)["failed"] == {}
-
-
-def test_a_feed_has_ended_when_it_has_at_the_last_owner(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO, "headrace.server")
-    of = feeds("f", owners=2)
-    for owner in range(2):
-        assert not (of.open or of.all_over)
-        of.opened(owner, before={})
-        over(of, owner, "f")
-        over(of, owner, "f")  # its next life reports it again
-    assert of.open and of.all_over
-    assert of.outcome() == {"f": ("", "", {"bad": 4})}
-    assert caplog.messages == ["feed 'f' has ended after 6 batches"]
-    of.begin_anew("f")
-    assert of.outcome() == {} and of.open
-
-
-def test_the_first_reason_of_a_failure_stands():
-    of = feeds("f", owners=3)
-    over(of, 0, "f")
-    over(of, 2, "f", "data", "why")
-    assert of.outcome() == {"f": ("data", "why", {"bad": 4})}
-    over(of, 1, "f", "server", "because it failed")
-    assert of.outcome() == {"f": ("data", "why", {"bad": 6})}
-
-
 def test_committed_counts_do_not_fall_while_the_next_life_of_an_owner_opens():
     of = feeds("f")
     seen = []
@@ -198,16 +67,6 @@ def test_committed_counts_do_not_fall_while_the_next_life_of_an_owner_opens():
         seen.append(of.lasting(0, {"feeds": {"f": feed}, "access": {}})["feeds"]["f"])
     assert [one["batches"] for one in seen] == [0, 5, 5, 6]
     assert [one["stale"] for one in seen] == [0, 5, 0, 6]
-
-
-def test_the_newest_event_comes_first_with_its_time():
-    of = feeds("f")
-    before = time.time()
-    of.note("worker died", "one")
-    of.note("feed failed", "two")
-    events = [(event["kind"], event["text"]) for event in of.events]
-    assert events == [("feed failed", "two"), ("worker died", "one")]
-    assert before <= of.events[1]["at"] <= of.events[0]["at"] <= time.time()
 
 
 def test_the_oldest_events_go_and_long_texts_are_cut():

@@ -11,9 +11,9 @@ import pytest
 
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import Child
-from headrace_server.process.worker_diary import IDLE, STARTING, STEP, Diary
+from headrace_server.process.worker_diary import Diary
 from headrace_server.supervisor import liveness as module
-from headrace_server.supervisor.liveness import Patience, Post, end_of, gets_further, obituary
+from headrace_server.supervisor.liveness import Patience, Post, end_of, obituary
 from tests.patience import PATIENCE_S
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
@@ -45,16 +45,6 @@ class Place(Post):
         return self.child.wait(PATIENCE_S)
 
 
-def test_the_activity_of_a_worker_is_described_in_words(place: Place):
-    assert place.doing == "it was starting"
-    place.worker.idle()
-    assert place.doing == "it was between two steps of work"
-    child = place.child
-    place.child = None
-    assert place.doing == "it is dead, and will be started again"
-    place.child = child
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     one = Place(tmp_path)
@@ -69,11 +59,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def alive(place: Place) -> bool:
     assert place.child is not None
     return place.child.wait(0) is None
-
-
-def test_looks_are_a_second_apart_or_four_within_a_shorter_patience():
-    assert PATIENCE.look_s == 1.0
-    assert Patience(2, 60).look_s == 0.5
 
 
 def test_a_worker_whose_diary_gets_no_beat_is_ended_with_a_log_entry(
@@ -141,26 +126,6 @@ def test_a_worker_has_longer_while_it_opens_its_sources(place: Place):
     assert "made no progress for 20 s (start_timeout_s bounds that)" in place.end(None)
 
 
-def test_an_empty_place_is_not_looked_at(place: Place):
-    place.child = None
-    place.looks(100, 140)
-    assert place.end(0) == "ended with exit code 0"
-
-
-def test_the_next_life_has_a_name_of_its_own_a_clean_diary_and_its_own_time(place: Place):
-    place.worker.begin("speech", 1)
-    place.looks(100, 108)
-    assert place.code == -signal.SIGABRT
-    life, entry = place.vacate()
-    assert (life, place.life, place.name) == (0, 1, "worker-3-1")
-    assert (entry.doing, entry.feed, entry.partition) == (STEP, "speech", 1)
-    place.begin()
-    assert place.vacate()[1].doing == STARTING
-    place.worker.idle()
-    assert place.vacate()[1].doing == IDLE
-    assert place.end(1) == "ended with exit code 1"
-
-
 def test_a_kill_may_be_the_kernels_for_want_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -178,12 +143,6 @@ def test_a_kill_may_be_the_kernels_for_want_of_memory(
     assert post.end(-signal.SIGKILL) == "was killed by SIGKILL"
 
 
-def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
-    assert end_of(-signal.SIGTERM) == "was killed by SIGTERM"
-    assert end_of(-40) == "was killed by signal 40"
-    assert end_of(3) == "ended with exit code 3"
-
-
 def test_an_obituary_has_the_report_of_a_dying_child_or_else_its_last_output(tmp_path: Path):
     (tmp_path / "talker.py").write_text("import sys\nsys.exit('the last line')\n")
     path = {"PYTHONPATH": str(tmp_path)}
@@ -195,28 +154,3 @@ def test_an_obituary_has_the_report_of_a_dying_child_or_else_its_last_output(tmp
     assert obituary(child, end) == "c ended with exit code 1"
     child.reason = "it hurts"
     assert obituary(child, end) == "c ended with exit code 1: it hurts"
-
-
-def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):
-    seen = [place.opening]
-
-    def further() -> bool:
-        seen.append(place.opening)
-        return gets_further(*seen[-2:])
-
-    assert not further()
-    place.worker.begin("default", 0, opening=True)
-    assert not further()
-    place.worker.at("a.tfrecord, of which 3 of 90 bytes are indexed")
-    assert further() and not further()
-    place.worker.at("a.tfrecord, of which 9 of 90 bytes are indexed")
-    place.life += 1  # another one, which begins anew
-    assert not further()
-    place.worker.at("a.tfrecord, of which 11 of 90 bytes are indexed")
-    assert further()
-    place.worker.begin("default", 0)
-    assert not further()
-
-
-def test_kills_for_memory_are_a_count():
-    assert module.kills_for_memory() >= 0

@@ -72,22 +72,6 @@ def made(supervisor: Supervisor) -> str:
     return str(answer["value"]["snapshot"])
 
 
-def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
-    name = made(supervisor)
-    supervisor.requests.on_take_back(0, feed="a", snapshot=name)
-    assert supervisor.terms.get(timeout=PATIENCE_S) == 4
-    assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
-
-
-def test_an_absent_snapshot_is_refused(supervisor: Supervisor):
-    absent = "20260102T030405Z-0123456789ab"
-    supervisor.requests.on_take_back(0, feed="a", snapshot=absent)
-    refusal = supervisor.orders.get(timeout=PATIENCE_S)
-    assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
-    assert f"there is no snapshot {absent}" in refusal["text"]
-    assert supervisor.notes == []
-
-
 def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
     orders: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
     terms: list[int] = []
@@ -181,12 +165,6 @@ def test_the_trainer_gets_the_error_of_a_directory_that_can_not_be_written(
     supervisor.requests.on_snapshot(0, feed="a", session=3, request=1)
     answer = supervisor.orders.get(timeout=PATIENCE_S)
     assert (answer["value"], answer["code"]) == (None, "server") and "snapshots" in answer["text"]
-
-
-def test_a_snapshot_is_whole_and_knows_the_term_of_the_last_start(supervisor: Supervisor):
-    token = supervisor.requests.snapshot("a", PATIENCE_S)
-    path, term = supervisor.durable.shelf.fetch("a", token["snapshot"])
-    assert term == 4 and (path / "0.journal").read_bytes() == b"store"
 
 
 def test_no_more_are_made_at_a_time_than_can_be(supervisor: Supervisor):

@@ -50,11 +50,6 @@ def test_every_start_of_an_owner_has_a_larger_term_than_all_before(starts: Start
     assert [starts.of(owner).feed("a").generation for owner in range(3)] == [1, 1, 1]
 
 
-def test_starts_without_a_term_take_one_by_chance():
-    terms = {Starts(CONFIG, None).config.term for _ in range(4)}
-    assert len(terms) == 4 and 0 not in terms
-
-
 def test_a_change_amid_the_start_of_an_owner_is_not_lost(
     starts: Starts, monkeypatch: pytest.MonkeyPatch
 ):

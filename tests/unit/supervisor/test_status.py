@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_server.process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
-from headrace_server.process.statuses import OwnersAnswer, SeenServer, joined
+from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
+from headrace_server.process.statuses import SeenServer, joined
 from headrace_server.supervisor.liveness import Patience, Post
 from headrace_server.supervisor.status import overview
 
@@ -34,32 +34,6 @@ def stats(*feeds: dict[str, Any]) -> Any:
     return joined(SeenServer, [{"feeds": {"f": told}} for told in feeds])["feeds"]["f"]
 
 
-def test_the_answer_of_one_owner_is_that_of_the_server():
-    told = feed(trainers=[trainer(1, "a")], segments={"begun": 3})
-    assert stats(told) == told
-
-
-def test_counts_are_added_and_partitions_are_listed_in_order():
-    one = feed(partitions=[{"partition": 1}], classes={"a": [1, 2], "changes": [["x"]]})
-    two = feed(
-        partitions=[{"partition": 0}, {"partition": 2}],
-        dropped={"bad:x": 2, "short": 3},
-        padding={"3": [1, 1], "9": [5, 4]},
-        classes={"a": [10, 20], "changes": [["y"]]},
-        segments={"begun": 3},
-    )
-    told = stats(one, two)
-    assert (told["batches"], told["made"]["rows"], told["standing"]) == (
-        *(8, 30),
-        {"ready": 2, "leased": 4},
-    )
-    assert told["dropped"] == {"bad:x": 3, "short": 3}
-    assert told["padding"] == {"3": [11, 8], "9": [5, 4]}
-    assert told["classes"] == {"a": [11, 22], "changes": [["x"], ["y"]]}
-    assert told["segments"] == {"begun": 3}
-    assert [one["partition"] for one in told["partitions"]] == [0, 1, 2]
-
-
 def test_a_feed_is_failed_or_opening_if_one_owner_reports_it_and_ended_if_all_do():
     states = [
         (("open", "ended"), "open"),
@@ -74,37 +48,10 @@ def test_a_feed_is_failed_or_opening_if_one_owner_reports_it_and_ended_if_all_do
     assert told["waiting"] == "a; b" and told["failure"] == ["data", "why"]
 
 
-def test_a_trainer_with_sessions_at_several_owners_appears_once():
-    one = feed(trainers=[trainer(4, "b"), trainer(7, "a", refused={"state": 1}, silent_s=0.5)])
-    two = feed(trainers=[trainer(2, "a", local=False, busy_s=3.0, refused={"state": 2})])
-    first, second = stats(one, two)["trainers"]
-    assert (first["trainer"], second["trainer"]) == (2, 4)
-    assert (first["window"], first["leases"], first["rows"]) == (4, 2, 18)
-    assert first["refused"] == {"state": 3} and not first["local"]
-    assert (first["silent_s"], first["blocked_s"], first["busy_s"]) == (0.5, 1.5, 3.0)
-    assert first["awaited_s"] == {"0/1": 1.0} and second["leases"] == 1
-
-
 def test_the_first_of_many_trainers_are_listed_and_the_others_counted():
     many = [trainer(n, f"{n}") for n in range(MOST_TRAINERS)]
     told = stats(feed(trainers=many), feed(trainers=[trainer(1000, "last")], trainers_more=0))
     assert len(told["trainers"]) == MOST_TRAINERS and told["trainers_more"] == 1
-
-
-def test_refusals_of_front_and_owners_are_added_and_a_trainer_counts_once():
-    front = {"access": {"keys": True, "known": ["a"], "refused": {"garbage": 5}}}
-    refused: list[dict[str, int]] = [{"garbage": 2}, {}, {"garbage": 1}]
-    owners = [{"access": {"refused": here, "present": {"a": 1}}} for here in refused]
-    told = joined(SeenServer, [front, *owners])["access"]
-    assert told == {"keys": True, "known": ["a"], "present": {"a": 1}, "refused": {"garbage": 8}}
-
-
-def test_users_are_named_once_and_examples_are_found_at_any_owner():
-    users = [{"users": ["trainer 2", "trainer 1"]}, {"users": ["trainer 2"]}]
-    assert joined(OwnersAnswer, users) == {"users": ["trainer 1", "trainer 2"]}
-    seen = [{"found": [1] * MOST_FOUND}, {"found": [2]}]
-    assert joined(OwnersAnswer, seen) == {"found": [1] * MOST_FOUND}
-    assert joined(OwnersAnswer, [{}, {}]) == {}
 
 
 PIPELINE = hs.from_examples([{"i": 1}]).shuffle(seed=1).select(["i"]).batch(4)

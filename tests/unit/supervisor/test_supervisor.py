@@ -22,18 +22,12 @@ from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.supervisor import crew
 from headrace_server.supervisor import supervisor as module
-from headrace_server.supervisor.crew import Crew
-from headrace_server.supervisor.liveness import Post
 from headrace_server.supervisor.supervisor import Supervisor
 from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
 Start = Callable[..., Supervisor]
-
-
-def same(row: dict[str, Any]) -> dict[str, Any]:
-    return row
 
 
 @pytest.fixture
@@ -56,16 +50,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def rows(supervisor: Supervisor) -> list[int]:
     with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S) as feed:
         return [i for batch in feed for i in batch["i"].tolist()]
-
-
-def test_it_starts_a_front_and_the_workers_and_ends_them(start: Start):
-    supervisor = start(n=16, partitions=2, workers=2)
-    pids = supervisor.pids()
-    assert sorted(pids) == ["front", "worker-0-0", "worker-1-0"]
-    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(PATIENCE_S)
-    assert supervisor.over and supervisor.failure is None
-    supervisor.stop()
-    assert supervisor.pids() == {} and all(map(gone, pids.values()))
 
 
 def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
@@ -136,13 +120,6 @@ def test_the_fourth_death_within_the_window_is_the_last(
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners inform their trainers of an end at once; without a front none of them can."""
     monkeypatch.setattr(crew, "_WORDS_S", 0.1)
-
-
-def test_a_death_by_a_signal_without_a_name_is_reported_with_its_number(hasty: None, start: Start):
-    supervisor = start()
-    os.kill(supervisor.pids()["front"], 40)
-    assert supervisor.wait(PATIENCE_S)
-    assert str(supervisor.failure).startswith("front was killed by signal 40")
 
 
 def test_without_its_front_the_server_has_failed_and_every_wait_ends(hasty: None, start: Start):
@@ -221,56 +198,6 @@ def test_a_worker_is_started_again_as_soon_as_there_are_threads(
     assert rows(supervisor) == list(range(12))
 
 
-def test_a_start_that_had_to_wait_for_a_thread_is_forgotten_once_all_workers_are_replaced(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-):
-    """A start from then on would be of a worker that lives, under another term."""
-    supervisor = start(partitions=2, workers=2)
-    begin, look, refusals = threading.Thread.start, Post.look, list[str]()
-    looks, begun = threading.Semaphore(0), list[Post]()
-
-    def refused(thread: threading.Thread) -> None:
-        if thread.name == "headrace-worker-0-1":
-            refusals.append(thread.name)
-            raise RuntimeError("can't start new thread")
-        begin(thread)
-
-    def looked(post: Post, now: float) -> None:
-        look(post, now)
-        looks.release()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
-        eventually(lambda: len(refusals) > 1)
-        supervisor._crew.end_workers()  # as where a feed in memory is taken back
-    monkeypatch.setattr(Crew, "begin_next", lambda self, post, words: begun.append(post))
-    monkeypatch.setattr(Post, "look", looked)
-    supervisor._crew.resume()
-    assert looks.acquire(timeout=PATIENCE_S) and looks.acquire(timeout=PATIENCE_S)
-    assert begun == [] and len(supervisor.pids()) == 3
-
-
-def test_a_worker_that_can_not_be_started_after_a_restart_of_a_feed_is_started_later(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """The system refuses one process of two, twice; the restart of the feed has not failed."""
-    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
-    supervisor = start(n=16, partitions=2, workers=2)
-    refusals = [OSError(11, "no process to spare")] * 2
-
-    def refused(module: str, name: str, *rest: Any) -> Any:
-        if refusals and name == "worker-0-1":
-            raise refusals.pop()
-        return Child(module, name, *rest)
-
-    monkeypatch.setattr(crew, "Child", refused)
-    supervisor.restart("default")
-    eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1", "worker-1-1"])
-    assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
-    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.failure is None
-
-
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
@@ -290,28 +217,6 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
         rows(supervisor)
     supervisor.stop()
     assert supervisor.pids() == {} and gone(front)
-
-
-def test_no_worker_of_a_life_that_has_ended_is_started(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-):
-    """1. A worker has died; 2. the server ends as the next life begins; 3. that comes too late."""
-    supervisor = start()
-    reached, may_go_on, done = (threading.Event() for _ in range(3))
-    fill = Crew._fill
-
-    def late(crew: Crew, post: Any) -> None:
-        reached.set()
-        may_go_on.wait(PATIENCE_S)
-        fill(crew, post)
-        done.set()
-
-    monkeypatch.setattr(Crew, "_fill", late)
-    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
-    assert reached.wait(PATIENCE_S)
-    supervisor.stop()
-    may_go_on.set()
-    assert done.wait(PATIENCE_S) and supervisor.pids() == {}
 
 
 def test_stops_from_several_threads_are_one(start: Start):
@@ -347,21 +252,6 @@ def test_a_start_without_a_free_descriptor_leaves_no_directory(
     with pytest.raises(OSError, match="Too many open files"):
         Supervisor(RunConfig((), "", ()), directory, 1)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
-    supervisor = start()
-    with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S, prefetch=0) as feed:
-        next(feed)
-        assert not supervisor.drain(0.3)
-    assert supervisor.drain(PATIENCE_S)
-
-
-def test_a_stopped_supervisor_answers_queries_and_does_nothing(start: Start):
-    supervisor = start()
-    supervisor.stop()
-    supervisor.begin_drain()
-    assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
 
 
 def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(

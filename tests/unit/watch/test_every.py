@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from headrace_proto.errors import ServerError
 from headrace_server.watch.metrics import exposition
 from headrace_server.watch.watch import every
 
@@ -66,19 +63,6 @@ def test_a_share_that_is_away_is_named_and_the_others_are_shown():
     assert whole["why"] == "Share 1/2 at http://b:1 is away: no answer within 2 s"
     assert [one["state"] for one in feed["shares"]] == ["open", "away"] and feed["batches"] == 3
     assert 'headrace_share_up{feed="f",share="1/2"} 0' in exposition(whole).decode()
-
-
-def test_a_server_that_starts_has_no_feeds_yet_and_is_away():
-    starting = {**status(0), "feeds": {}, "state": "starting", "why": "sources are opened"}
-    whole = every([(A, starting), (B, status(1))])
-    assert whole["why"] == "Share 0/2 at http://a:1 is away: starting: sources are opened"
-    with pytest.raises(ServerError, match=r"no server answers: starting: sources.*; no answer"):
-        every([(A, starting), (B, "no answer")])
-
-
-def test_shares_that_are_waited_for_alike_are_judged_together():
-    text = every([(A, status(0, 0.2)), (B, status(1, 0.2))])["feeds"]["f"]["verdict"]["text"]
-    assert "share 0/2" not in text.partition(":")[0]
 
 
 def test_no_two_samples_of_the_metrics_bear_the_same_labels():

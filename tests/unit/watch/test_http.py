@@ -71,20 +71,6 @@ def sent(service: HttpService, data: bytes) -> bytes:
         return answer
 
 
-def test_an_answer_says_what_it_is_and_that_nobody_may_keep_it(service: HttpService):
-    answer = sent(service, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    head, _, body = answer.partition(b"\r\n\r\n")
-    lines = head.split(b"\r\n")
-    assert lines[0] == b"HTTP/1.1 200 OK" and body == b"serving\n"
-    assert {b"Content-Length: 8", b"Connection: close", b"Cache-Control: no-store"} <= set(lines)
-    assert b"X-Content-Type-Options: nosniff" in lines
-
-
-def test_head_is_as_get_without_the_body(service: HttpService):
-    answer = sent(service, b"HEAD /status.json HTTP/1.0\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"\r\n\r\n")
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -210,19 +196,6 @@ def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
             raise AssertionError("it was not cut off")
 
 
-def test_many_at_once_are_all_answered(service: HttpService):
-    found: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(asked(service, "/metrics")[0]))
-        for _ in range(12)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert found == [200] * 12
-
-
 def test_what_can_not_be_answered_is_an_error_and_not_the_end(
     service: HttpService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -244,14 +217,6 @@ def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
     service.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(place(service), timeout=5)
-
-
-def test_it_answers_before_there_is_a_server():
-    one = HttpService(HttpOptions("127.0.0.1", 0, None))
-    try:
-        assert asked(one)[0] == 200 and asked(one, "/readyz")[0] == 503
-    finally:
-        one.close()
 
 
 @pytest.mark.parametrize("host", ["ä..b", "a" * 64])

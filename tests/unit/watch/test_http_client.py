@@ -99,12 +99,6 @@ def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: 
     assert str(caught.value).startswith(said)
 
 
-def test_a_status_of_another_release_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(HttpClient, "get", lambda *_: {"feeds": {}, "version": "9.9"})
-    with pytest.raises(ServerError, match=r"http://h:1 .* not of this release .*: ask it"):
-        HttpClient("http://h:1").status()
-
-
 def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
     """They do so at the same time."""
     asked: list[Any] = []
@@ -150,8 +144,3 @@ def test_a_snapshot_is_named_as_snapshots_are(served: Served, query: str):
     with pytest.raises(ValueError, match="name is the name of a snapshot"):
         HttpClient(served.address).post(f"/snapshot?{query}")
     assert not served.asked
-
-
-def test_a_server_keeps_its_share_under_the_name_that_it_is_given(served: Served):
-    HttpClient(served.address).snapshot(None, 5.0, "20260102T030405Z-0123456789ab", True)
-    assert served.asked == [{"snapshot": "20260102T030405Z-0123456789ab", "whole": True}]

@@ -11,12 +11,6 @@ from headrace_proto.errors import ServerError
 from headrace_server.watch.http import HttpOptions, HttpService
 
 
-def test_without_http_there_is_nothing():
-    assert HttpOptions.of(None, None) is None
-    with pytest.raises(ValueError, match=r"peers='a:1,b:1' needs http=HOST:PORT"):
-        HttpOptions.of(None, None, (0, 2), "a:1,b:1")
-
-
 @pytest.mark.parametrize(
     "peers",
     ["a-0:80, a-1:80", "a-{0..1}:80", ["http://a-0:80/", "a-1:80"], ("a-{0..1}:80",)],
@@ -60,12 +54,6 @@ def test_what_is_none_is_refused_with_an_example(http: str):
         HttpOptions.of(http, None)
 
 
-@pytest.mark.parametrize("http", [8080, True, b"127.0.0.1:80", ("h", 1)])
-def test_what_is_no_text_is_refused(http: Any):
-    with pytest.raises(ValueError, match="is not HOST:PORT"):
-        HttpOptions.of(http, None)
-
-
 def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
@@ -81,11 +69,6 @@ def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
     file.write_bytes(b"\xff0123456789abcdef")
     with pytest.raises(ValueError, match="token' holds no token"):
         HttpOptions.of("h:1", file)
-
-
-def test_a_token_without_http_is_a_mistake(tmp_path: Path):
-    with pytest.raises(ValueError, match="needs http=HOST:PORT"):
-        HttpOptions.of(None, tmp_path / "token")
 
 
 def test_an_address_that_is_taken_is_told_by_its_name():

@@ -62,10 +62,6 @@ def test_a_field_names_a_metric_that_its_class_describes(kind: type):
     assert named and {f"headrace_{name}" for name in named} <= set(NAMES)
 
 
-def test_no_name_is_there_twice():
-    assert len(set(NAMES)) == len(NAMES)
-
-
 @pytest.mark.parametrize("metric", METRICS, ids=NAMES)
 def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Metric):
     many = [trainer(n, refused={f"code{i}": 1 for i in range(300)}) for n in range(300)]
@@ -89,41 +85,9 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Me
     assert len(found) <= 5 * (MOST + 1) ** len(kinds)
 
 
-def test_what_is_too_much_is_added_up_under_other():
-    dropped = {f"reason {i}": 1 for i in range(MOST + 7)}
-    found = samples("headrace_rows_dropped_total", a=feed(dropped=dropped))
-    assert len(found) == MOST + 1 and found["a", "other"] == 7
-
-
-def test_a_status_without_feeds_gives_what_is_known():
-    for metric in METRICS:
-        list(metric.samples(server(workers=[])))
-    failed = {**server(workers=[]), "state": "failed"}
-    assert dict(BY_NAME["headrace_up"].samples(failed)) == {(): 0.0}
-
-
-def test_stale_commits_and_other_refusals_are_told_by_reason():
-    found = samples(
-        "headrace_saves_refused_total", a=feed(stale=2, refused={"stale": 1, "state": 4})
-    )
-    assert found == {("a", "stale"): 3, ("a", "state"): 4}
-
-
 def test_padding_is_the_part_of_a_buckets_elements_that_is_none_of_its_rows():
     found = samples("headrace_padding_ratio", a=feed(padding={"0": [100, 75], "1": [0, 0]}))
     assert found == {("a", "0"): 0.25}
-
-
-def test_a_feed_is_in_one_state():
-    found = samples("headrace_feed_state", a=feed(state="ended"))
-    assert [state for (_, state), value in found.items() if value] == ["ended"]
-
-
-def test_partitions_are_opening_or_open_or_done():
-    marks = [(False, False), (True, False), (True, True), (True, True)]
-    partitions = [{"open": opened, "done": done} for opened, done in marks]
-    found = samples("headrace_partitions", a=feed(partitions=partitions))
-    assert found == {("a", "opening"): 1, ("a", "open"): 1, ("a", "done"): 2}
 
 
 HOSTILE = [
@@ -145,22 +109,6 @@ def parsed(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         for family in parse(text.decode())
         for sample in family.samples
     }
-
-
-def test_every_metric_is_announced_with_help_and_kind():
-    families = {family.name: family for family in parse(exposition(server(a=feed())).decode())}
-    for metric in METRICS:
-        # The parser takes the ending of a counter off.
-        family = families[metric.name.removesuffix("_total")]
-        assert (family.type, family.documentation) == (metric.kind, metric.help)
-
-
-def test_values_are_those_of_the_status():
-    found = parsed(exposition(server(a=feed(rows=12), b=feed(trainers=[trainer(9, busy_s=2.5)]))))
-    assert found["headrace_rows_committed_total", (("feed", "a"),)] == 12
-    busy = "headrace_trainer_busy_seconds_total"
-    assert found[busy, (("feed", "b"), ("trainer", "9"))] == 2.5
-    assert found["headrace_up", ()] == 1
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -92,11 +92,3 @@ def test_a_full_disk_comes_before_all_that_follows_from_it():
 def test_a_feed_that_does_not_run_is_not_judged(more: dict[str, Any], level: str, says: str):
     found = judged(0.9, share("work"), **more)
     assert found[:2] == (level, "") and says in found[2]
-
-
-def test_while_the_server_drains_nobody_is_to_blame():
-    assert "nothing more is handed out" in judged(0.9, share("work"), draining=True)[2]
-
-
-def test_without_two_looks_nothing_is_said():
-    assert judged(None)[0] == "idle"

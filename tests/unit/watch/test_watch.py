@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_proto.errors import ServerError
 from headrace_server.watch import watch as module
 from headrace_server.watch.watch import Watch
 
@@ -19,13 +18,6 @@ def watch() -> Iterator[Watch]:
     one = Watch()
     yield one
     one.end()
-
-
-def test_before_there_is_a_server_it_is_starting(watch: Watch):
-    status = watch.status()
-    assert status["state"] == "starting" and status["feeds"] == {}
-    with pytest.raises(ServerError, match="starting"):
-        _ = watch.server
 
 
 def test_however_many_ask_the_server_is_looked_at_once_in_a_while(
@@ -53,14 +45,6 @@ def test_a_status_has_rates_and_a_verdict_for_each_feed(
     assert status["state"] == "serving" and status["addresses"] == ["tcp://127.0.0.1:5557"]
 
 
-def test_a_server_that_has_failed_says_why(watch: Watch):
-    server = Watched()
-    server.fail("the front was killed by SIGKILL")
-    watch.begin(server)
-    status = watch.status()
-    assert (status["state"], status["why"]) == ("failed", "the front was killed by SIGKILL")
-
-
 @pytest.mark.parametrize(
     ("states", "state"),
     [
@@ -75,11 +59,3 @@ def test_the_state_of_a_server_is_that_of_its_feeds_together(
     feeds = {str(i): feed(state=s, failure=["data", "x"]) for i, s in enumerate(states)}
     watch.begin(Watched(**feeds))
     assert watch.status()["state"] == state
-
-
-def test_one_that_drains_says_so(watch: Watch):
-    server = Watched()
-    server.begin_drain()
-    watch.begin(server)
-    status = watch.status()
-    assert status["state"] == "draining" and "drains" in status["feeds"]["a"]["verdict"]["text"]
