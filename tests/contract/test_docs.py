@@ -88,11 +88,6 @@ def test_a_document_hides_nothing_from_its_reader(path: Path) -> None:
     assert all(marks.fullmatch(comment) for comment in hidden), hidden
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
-def test_no_document_has_the_marks_of_an_unfinished_merge(path: Path) -> None:
-    assert not re.search(r"^(<{7} |={7}$|>{7} )", path.read_text(), re.MULTILINE)
-
-
 @pytest.mark.parametrize("name", sorted(FIRST))
 def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name: str) -> None:
     text = (ROOT / name).read_text()
@@ -124,11 +119,6 @@ def test_every_relative_link_of_a_document_leads_somewhere(path: Path) -> None:
 def _anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_documents_of_the_project_are_found() -> None:
-    names = {_name(path) for path in DOCUMENTS}
-    assert {"README.md", "CHANGELOG.md", "docs/quickstart.md", "docs/failure.md"} <= names
 
 
 def test_the_page_of_commands_says_what_their_tables_say() -> None:

@@ -12,7 +12,6 @@ import headrace_server
 from headrace_proto import errors
 
 from . import reference_page
-from .document import blocks
 
 _LIGHT = tuple(n for n in reference_page.NAMES if n not in reference_page.NEED)
 
@@ -71,10 +70,3 @@ def test_every_error_is_told_of_once_with_what_else_it_is(page: str) -> None:
     assert sorted(row.split("`")[1] for row in rows) == [f"headrace.{name}" for name in kinds]
     (missing,) = [row for row in rows if row.startswith("| `headrace.FilesMissing` |")]
     assert "| `DataError`, `FileNotFoundError` |" in missing
-
-
-def test_a_signature_can_be_read_at_a_glance() -> None:
-    shown = reference_page.generated("connect")
-    assert 'framework: str = "numpy",' in shown and "keys: Path | None = None," in shown
-    assert 'order: "arrival" | "lanes" = "arrival",' in reference_page.generated("shapes")
-    assert all(len(line) <= 100 for b in blocks(shown) for line in b.text.splitlines())
