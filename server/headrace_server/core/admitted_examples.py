@@ -5,9 +5,7 @@
 An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
 its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
 slot when that segment is done.
-
-Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.  In both
-batches may be members of rounds of ranks (round_forming.py).
+Subclasses decide the order of segments: `ArrivalOrder` (order of arrival) and `LaneOrder`.
 """
 
 from __future__ import annotations
@@ -16,16 +14,106 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from struct import calcsize, unpack
 from typing import Any, cast
 
 import numpy as np
 
 from .partition import TURN_BITS
 from .plan import Shaper
-from .round_forming import MemberRows, RoundMembers, RoundRank, member_place
-from .slot_queues import Fifo, OldestFirst
 from .slots import RoundMember, Segments, Slots
 from .stored_state import CHUNK, INDEX, Examples
+
+
+class Fifo:
+    """Slots, first in first out.
+
+    They are a stretch of one array, which is written behind it and never before it, so that arrays
+    that came out are views and stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._slots = np.empty(0, np.int64)
+        self._begin = self._end = 0
+        self.count = 0  # of slots in it
+
+    def put(self, slots: np.ndarray) -> None:
+        """Append slots."""
+        end = self._end + len(slots)
+        if end > len(self._slots):
+            left = self._slots[self._begin : self._end]
+            self._slots = np.empty(2 * (len(left) + len(slots)), np.int64)
+            self._slots[: len(left)] = left
+            self._begin, self._end, end = 0, len(left), len(left) + len(slots)
+        self._slots[self._end : end] = slots
+        self._end = end
+        self.count += len(slots)
+
+    def get(self, n: int) -> np.ndarray:
+        """Remove and return the first ``n``; there must be that many."""
+        begin = self._begin
+        self._begin = end = begin + n
+        self.count -= n
+        return self._slots[begin:end]
+
+    def first(self, n: int) -> np.ndarray:
+        """Return the first ``n``, which stay."""
+        return self._slots[self._begin : self._begin + n]
+
+    def remove(self, slots: np.ndarray) -> None:
+        """Remove these at any place in the queue."""
+        left = self.get(self.count)
+        self.put(left[~np.isin(left, slots)])
+
+
+class OldestFirst:
+    """Returned slots, the smallest insertion index first.
+
+    They are a few sorted runs, each less than half as long as the one before when it was added.  So
+    the cost of a batch grows with the logarithm of their number.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []  # [2, n]: insertion indices, slots
+        self.count = 0
+
+    def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
+        """Add slots with ascending indices."""
+        if not len(slots):
+            return
+        self.count += len(slots)
+        run = np.empty((2, len(slots)), np.int64)
+        run[0], run[1] = indices, slots
+        while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
+            run = np.concatenate([self._runs.pop(), run], axis=1)
+            run = run[:, np.argsort(run[0], kind="stable")]
+        self._runs.append(run)
+
+    def get(self, n: int) -> np.ndarray:
+        """Remove the first ``n``, which must be there."""
+        self.count -= n
+        if len(self._runs) == 1 and self._runs[0].shape[1] == n:
+            whole: np.ndarray = self._runs.pop()[1]
+            return whole
+        heads = [run[:, :n] for run in self._runs]
+        if len(heads) > 1:
+            joined = np.concatenate(heads, axis=1)
+            order = np.argsort(joined[0], kind="stable")[:n]
+            origins = np.repeat(np.arange(len(heads)), [head.shape[1] for head in heads])[order]
+            taken = np.bincount(origins, minlength=len(heads)).tolist()
+            slots: np.ndarray = joined[1, order]
+        else:
+            slots = heads[0][1] if heads else np.empty(0, np.int64)
+            taken = [len(slots)] * len(heads)
+        runs = [run[:, used:] for run, used in zip(self._runs, taken, strict=True)]
+        self._runs = [run for run in runs if run.shape[1]]
+        return slots
+
+    def first(self, n: int) -> np.ndarray:
+        """Return unsorted indices and slots that include the first ``n``; leave them."""
+        if not self._runs:
+            return np.empty((2, 0), np.int64)
+        return np.concatenate([run[:, :n] for run in self._runs], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +191,120 @@ AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 BEGUN, REFUSED = 1, 2
 
 
+#: Number of a round, and the rank that gets the member.
+RoundRank = tuple[int, int]
+#: Form in which a trainer's claim names a round and a rank.
+_CLAIM = "<qq"
+
+
+def place_of(claim: bytes) -> RoundRank | None:
+    """Return the round and rank that a claim names; None where it names segments."""
+    if len(claim) != calcsize(_CLAIM):
+        return None
+    at, rank = unpack(_CLAIM, claim)
+    return at, rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberRows:
+    """The rows of a member, by which a later process finds them."""
+
+    indices: np.ndarray
+    segments: np.ndarray
+    lanes: np.ndarray  # their places in the block
+
+    def to_plain(self) -> list[bytes]:
+        return [a.astype("<i8").tobytes() for a in (self.indices, self.segments, self.lanes)]
+
+    @classmethod
+    def from_plain(cls, plain: Iterable[bytes]) -> MemberRows:
+        return cls(*(np.frombuffer(column, "<i8").astype(np.int64) for column in plain))
+
+
+def _place(batch: Segments) -> RoundRank:
+    """Return the place of a batch that is a member."""
+    assert batch.member is not None
+    return batch.member.round, batch.member.rank
+
+
+class RoundMembers:
+    """The rounds of one partition, and the members that are to be planned or drafted again.
+
+        ready rows ─► a round, a member for each rank ─► drafted ─► out ─► done
+                                                            ▲        │ its lanes were left
+             an earlier process: its members ─► again ──────┴────────┘
+
+    A *member* is the batch of one rank in one round: a block of ``batch_size`` rows, of which those
+    without an example are empty.  The members of a round are drafted together, and a round that was
+    drafted never changes.  The next round is drafted when all members of the last one are done, so
+    it depends only on the rows read and the states saved.  Where a batch needs no states of the
+    server, it is drafted as soon as trainers want it.  Where no batch crosses the border of an
+    epoch, the number of a round begins with its epoch, so all partitions' rounds of an epoch come
+    before those of the next.
+    """
+
+    def __init__(
+        self, world: int, run: int, stripe: int, size: int, epoch: int = 0, at: int = 0
+    ) -> None:
+        """``size``: rows of a member's block.  Ranks have the stripes from ``stripe`` on.
+
+        ``epoch``: that is read, where no batch crosses its border; else 0.  ``at``: the least
+        number of a round.
+        """
+        self.world = world
+        self.run = run
+        self.size = size
+        self.stripes = list(range(stripe, stripe + world))
+        self.epoch = epoch
+        self.next_round = max(epoch << TURN_BITS, at)
+        self.wanted = 0  # number of rounds that are wanted and not drafted
+        self.begun = False  # whether anything was ever wanted
+        self.drafted: deque[Segments] = deque()  # not planned yet
+        #: To be drafted again; None: with any rows.
+        self.again: dict[RoundRank, MemberRows | None] = {}
+        self.over = False  # whether no round follows
+        self.newest: list[Segments] = []  # the members of the last round that was drafted
+        self.moved = False  # whether members were drafted or done since that was stored
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a whole round."""
+        return self.world * self.size
+
+    @property
+    def next_again(self) -> RoundRank | None:
+        """The first member to draft again, unless it is of an epoch that is not read yet."""
+        first = min(self.again, default=None)
+        return first if first is not None and first[0] >> TURN_BITS <= self.epoch else None
+
+    def want(self, more: int) -> None:
+        """Allow more rounds, and all members of ``again``."""
+        self.wanted, self.begun = self.wanted + more, True
+
+    def add(self, batch: Segments) -> None:
+        """Add a member that was drafted."""
+        self.drafted.append(batch)
+        self.moved = True
+
+    def next_member(self, rank: int) -> RoundMember:
+        """Return the place of a rank's batch in the round that is being drafted."""
+        return RoundMember(self.next_round, rank, self.size)
+
+    def leave(self, stripe: int, instead: int, out: Iterable[Segments]) -> None:
+        """Give a rank another stripe; its members that are out are drafted again."""
+        self.stripes[self.stripes.index(stripe)] = instead
+        self.again.update((_place(batch), None) for batch in out)
+        self.drafted = deque(batch for batch in self.drafted if batch.stripe != stripe)
+
+    def newest_rows(self) -> list[list[Any]]:
+        """Return round, rank and rows of each member of the last round, as plain data."""
+        rows = []
+        for batch in self.newest:
+            found = MemberRows(batch.indices, batch.segments, batch.lanes)
+            rows.append([*_place(batch), *found.to_plain()])
+        return rows
+
+
 class AdmittedExamples(Shaper):
     """The common part of both orders: admission, capacity, counts.
 
@@ -113,8 +315,6 @@ class AdmittedExamples(Shaper):
     kind = "sequences"
     rewound = 0  # number of done segments that are handed out again
     through: Sequence[int] = ()  # see ``take_through``
-    slots_kind = Slots  # class of the tables
-    _slots: Slots
     members: RoundMembers | None = None  # None: batches are for any trainer
     first_stripe = 0  # of batches for any trainer in the order of arrival
     ahead = False  # whether a batch is drafted before the one before it is done
@@ -146,7 +346,7 @@ class AdmittedExamples(Shaper):
         self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
         self.dry: list[int] = []  # see ``take_dry``
-        self._slots = self.slots_kind(min(capacity or READ_AHEAD, READ_AHEAD))
+        self._slots = Slots(min(capacity or READ_AHEAD, READ_AHEAD))
         self.find, self.key_of = self._slots.find, self._slots.key_of
         self.keys_of = self._slots.keys_of
         self.states = states
@@ -378,148 +578,6 @@ class AdmittedExamples(Shaper):
     def expected(self) -> Segments | None:
         """Return the next full batch if the oldest one out is saved first; None if unknown."""
 
-    # Rounds of ranks
-
-    def deal(self, world: int, run: int, stripe: int, epoch: int = 0, at: int = 0) -> None:
-        """Draft rounds, from number ``at`` on, for ``world`` ranks; 0: batches for any trainer.
-
-        All batches that are out become ready again, with the states that are kept here.
-        """
-        self.members = None
-        self._recall()
-        self.first_stripe = stripe
-        if world:
-            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch, at)
-            self._open_stripes()
-        self._adapt_to_rows()
-
-    def resume_rounds(self, members: RoundMembers, rows: dict[RoundRank, MemberRows]) -> None:
-        """Resume the rounds of an earlier process; ``rows``: of the last round.
-
-        Unfinished members go to ``again``.
-        """
-        self.members = members
-        self._open_stripes()
-        self._adapt_to_rows()
-        if self.ahead:
-            return
-        for place, known in rows.items():
-            if place in members.again:
-                members.again[place] = known
-            else:
-                self._keep_lanes(place[1], known)
-
-    def _adapt_to_rows(self) -> None:
-        self._read_ahead = max(READ_AHEAD, 4 * self.most_rows)
-        self._drop_leftovers()
-
-    @property
-    def _ranks(self) -> RoundMembers:
-        """The members, where batches are for ranks."""
-        assert self.members is not None
-        return self.members
-
-    @property
-    def most_rows(self) -> int:
-        """Number of rows that are drafted together: those of a batch, or of a round."""
-        return self.batch_size if self.members is None else self.members.rows
-
-    def begin_epoch(self, epoch: int) -> None:
-        super().begin_epoch(epoch)
-        members = self.members
-        if members is not None:  # an earlier process may have drafted rounds of this epoch
-            members.epoch = epoch
-            members.next_round = max(members.next_round, epoch << TURN_BITS)
-
-    def places_after(self, saved: Mapping[int, Segments]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the ``places`` for a later life; none in the order of arrival."""
-        return []
-
-    def _next_member(self) -> Segments | None:
-        members = self._ranks
-        if not members.drafted and not (members.begun and self._draft_more()):
-            return None
-        return members.drafted.popleft()
-
-    def _draft_more(self) -> bool:
-        """Draft the next batch or round; return False if it has to wait for states or input."""
-        members = self._ranks
-        again = members.next_again
-        if again is not None:
-            return self._draft_again(again)
-        waits = self._out and not self.ahead
-        if waits or not members.wanted:
-            return False
-        parts = self._round()
-        if parts:
-            members.newest = parts
-            members.next_round += 1
-            members.wanted -= 1
-            for batch in parts:
-                members.add(batch)
-            self._drop_leftovers()
-        return bool(parts)
-
-    def _draft_again(self, place: RoundRank) -> bool:
-        """Draft a member of ``again``; return False if its rows must be read first."""
-        members = self._ranks
-        rows = members.again[place]
-        member = RoundMember(*place, members.size)
-        if rows is None:
-            batch = self._any_rows(member)
-            if batch is None:
-                return False
-        else:
-            slots = self.find(rows.indices)
-            if (slots < 0).any() and not self._closed:
-                return False
-            there = (slots >= 0).nonzero()[0]  # others have been left out since
-            there = there[self._slots.segment[slots[there]] == rows.segments[there]]
-            batch = self._same_rows(member, slots[there], rows.lanes[there])
-        del members.again[place]
-        members.add(batch)
-        return True
-
-    def will_make(self, place: RoundRank) -> bool:
-        """Return whether a member is or will be drafted again with the same rows."""
-        if self.members is None or self.ahead:
-            return False
-        return place in self.members.again or place in map(member_place, self._out.values())
-
-    @property
-    def left(self) -> list[list[int]]:
-        """Round and rank of members that are not done."""
-        out = map(member_place, self._out.values())
-        return sorted([*place] for place in (*out, *self._ranks.again))
-
-    @abstractmethod
-    def _recall(self) -> None:
-        """Take back all batches that are out."""
-
-    @abstractmethod
-    def _drop_leftovers(self) -> None:
-        """Drop examples that can not fill a batch or a round any more, unless it may be smaller."""
-
-    @abstractmethod
-    def _round(self) -> list[Segments]:
-        """Return the members of the next round; empty if it has to wait, or there is none."""
-
-    @abstractmethod
-    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
-        """Make a member of exactly these rows, which are ready."""
-
-    def _any_rows(self, member: RoundMember) -> Segments | None:
-        """Make a member of the rows that its rank has now."""
-        raise ValueError(f"the rows of {member} are not known")
-
-    def _open_stripes(self) -> None:
-        """Open the stripes of ranks, where rows have lanes."""
-        return
-
-    def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
-        """Put the unfinished rows of a done member in its lanes."""
-        return
-
     # Queries
 
     def chunks(self) -> set[int]:
@@ -587,3 +645,149 @@ class AdmittedExamples(Shaper):
         ):  # a member without rows, too, is made again when its rank leaves
             return False
         return self._closed and not self._slots.live
+
+    # Rounds of ranks
+
+    def deal(self, world: int, run: int, stripe: int, epoch: int = 0, at: int = 0) -> None:
+        """Draft rounds, from number ``at`` on, for ``world`` ranks; 0: batches for any trainer.
+
+        All batches that are out become ready again, with the states that are kept here.
+        """
+        self.members = None
+        self._recall()
+        self.first_stripe = stripe
+        if world:
+            self.members = RoundMembers(world, run, stripe, self.batch_size, epoch, at)
+            self._open_stripes()
+        self._adapt_to_rows()
+
+    def resume_rounds(self, members: RoundMembers, rows: dict[RoundRank, MemberRows]) -> None:
+        """Resume the rounds of an earlier process; ``rows``: of the last round.
+
+        Unfinished members go to ``again``.
+        """
+        self.members = members
+        self._open_stripes()
+        self._adapt_to_rows()
+        if self.ahead:
+            return
+        for place, known in rows.items():
+            if place in members.again:
+                members.again[place] = known
+            else:
+                self._keep_lanes(place[1], known)
+
+    def _adapt_to_rows(self) -> None:
+        self._read_ahead = max(READ_AHEAD, 4 * self.most_rows)
+        self._drop_leftovers()
+
+    @property
+    def _ranks(self) -> RoundMembers:
+        """The members, where batches are for ranks."""
+        assert self.members is not None
+        return self.members
+
+    @property
+    def most_rows(self) -> int:
+        """Number of rows that are drafted together: those of a batch, or of a round."""
+        return self.batch_size if self.members is None else self.members.rows
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        members = self.members
+        if members is not None:  # an earlier process may have drafted rounds of this epoch
+            members.epoch = epoch
+            members.next_round = max(members.next_round, epoch << TURN_BITS)
+
+    def places_after(self, saved: Mapping[int, Segments]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ``places`` for a later life; none in the order of arrival."""
+        return []
+
+    # Members
+
+    def _next_member(self) -> Segments | None:
+        members = self._ranks
+        if not members.drafted and not (members.begun and self._draft_more()):
+            return None
+        return members.drafted.popleft()
+
+    def _draft_more(self) -> bool:
+        """Draft the next batch or round; return False if it has to wait for states or input."""
+        members = self._ranks
+        again = members.next_again
+        if again is not None:
+            return self._draft_again(again)
+        waits = self._out and not self.ahead
+        if waits or not members.wanted:
+            return False
+        parts = self._round()
+        if parts:
+            members.newest = parts
+            members.next_round += 1
+            members.wanted -= 1
+            for batch in parts:
+                members.add(batch)
+            self._drop_leftovers()
+        return bool(parts)
+
+    def _draft_again(self, place: RoundRank) -> bool:
+        """Draft a member of ``again``; return False if its rows must be read first."""
+        members = self._ranks
+        rows = members.again[place]
+        member = RoundMember(*place, members.size)
+        if rows is None:
+            batch = self._any_rows(member)
+            if batch is None:
+                return False
+        else:
+            slots = self.find(rows.indices)
+            if (slots < 0).any() and not self._closed:
+                return False
+            there = (slots >= 0).nonzero()[0]  # others have been left out since
+            there = there[self._slots.segment[slots[there]] == rows.segments[there]]
+            batch = self._same_rows(member, slots[there], rows.lanes[there])
+        del members.again[place]
+        members.add(batch)
+        return True
+
+    def will_make(self, place: RoundRank) -> bool:
+        """Return whether a member is or will be drafted again with the same rows."""
+        if self.members is None or self.ahead:
+            return False
+        return place in self.members.again or place in map(_place, self._out.values())
+
+    @property
+    def left(self) -> list[list[int]]:
+        """Round and rank of members that are not done."""
+        out = map(_place, self._out.values())
+        return sorted([*place] for place in (*out, *self._ranks.again))
+
+    # The order
+
+    @abstractmethod
+    def _recall(self) -> None:
+        """Take back all batches that are out."""
+
+    @abstractmethod
+    def _drop_leftovers(self) -> None:
+        """Drop examples that can not fill a batch or a round any more, unless it may be smaller."""
+
+    @abstractmethod
+    def _round(self) -> list[Segments]:
+        """Return the members of the next round; empty if it has to wait, or there is none."""
+
+    @abstractmethod
+    def _same_rows(self, member: RoundMember, slots: np.ndarray, lanes: np.ndarray) -> Segments:
+        """Make a member of exactly these rows, which are ready."""
+
+    def _any_rows(self, member: RoundMember) -> Segments | None:
+        """Make a member of the rows that its rank has now."""
+        raise ValueError(f"the rows of {member} are not known")
+
+    def _open_stripes(self) -> None:
+        """Open the stripes of ranks, where rows have lanes."""
+        return
+
+    def _keep_lanes(self, rank: int, rows: MemberRows) -> None:
+        """Put the unfinished rows of a done member in its lanes."""
+        return

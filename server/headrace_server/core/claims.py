@@ -11,14 +11,75 @@ partition has judged the claim.  Every method returns the claims that it has end
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .batch_lifecycle import BatchLifecycle
 from .dispatch_effects import Batch, Claim
+from .lease import BatchLifecycle
+from .segment_supply import SegmentSupply
 from .supply import Supply
 from .transitions import StateMachine, Transitions
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A commit that an earlier server acknowledged, in the form of a claim.
+
+        ask() ─► Claim ─► worker ─► judged() ─► found: the trainer's commits since count
+                                            └─► gone: Rewound, and none of them counts
+
+    Until the partition has answered, the trainer gets no batch, and its commits wait.
+    """
+
+    token: int
+    partition: int
+    number: int = -1  # it claims no batch, but asks whether the commit is known
+    segments: bytes = b""
+
+
+class Recalls:
+    """The trainers of one feed that rely on such commits."""
+
+    def __init__(self) -> None:
+        self._asked: set[tuple[int, int]] = set()  # tokens, and sessions that rely on them
+        self.doubted: dict[int, list[tuple[int, Any]]] = {}  # by session: its commits since
+
+    def ask(self, session: int, token: int) -> None:
+        """Note that a session relies on a commit."""
+        self._asked.add((token, session))
+        self.doubted.setdefault(session, [])
+
+    def waits(self, session: int, token: int, payload: Any) -> bool:
+        """Hold back a commit of a session while a question is open; return whether it waits."""
+        waiting = self.doubted.get(session)
+        if waiting is None:
+            return False
+        waiting.append((token, payload))
+        return True
+
+    def judged(self, token: int) -> list[int]:
+        """Return the sessions that rely on a commit which a partition has judged."""
+        asked = sorted(pair for pair in self._asked if pair[0] == token)
+        self._asked.difference_update(asked)
+        return [session for _, session in asked]
+
+    def forsake(self, session: int) -> None:
+        """Ignore all commits of a session until it has left: one that it relies on is gone."""
+        self.doubted[session] = []
+
+    def believe(self, session: int) -> list[tuple[int, Any]]:
+        """Return the commits that were held back, once no question about the session is open."""
+        if any(of == session for _, of in self._asked):
+            return []
+        return self.doubted.pop(session, [])
+
+    def leave(self, session: int) -> None:
+        """Forget a session, with all its commits."""
+        self._asked = {pair for pair in self._asked if pair[1] != session}
+        self.doubted.pop(session, None)
+
 
 QUEUED, ASKED, ALLOWED, ENDED = STATES = ("queued", "asked", "allowed", "ended")
 STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
@@ -193,3 +254,84 @@ class NamedClaims(Claims):
         if self._is_last(claim):
             del self._last[claim.name]
         return (claim,)
+
+
+#: Bytes of a segment in a claim: insertion index (int64) and number (int32).
+_BYTES_PER_ROW = 12
+
+
+class SegmentClaims(Claims):
+    """The claims of a feed of segments.
+
+        add() ─► [ of a partition, by token ] ─► Claim ─► judged() ─► commit is stored ─► the next
+
+    A batch is made from the states of earlier ones, whose tokens are smaller.  So a partition
+    judges its claims in the order of tokens, each after the commit of the one before it is stored,
+    once all trainers of the earlier server have greeted.  It makes no new batch meanwhile.
+
+    Ranks claim members of rounds by name: these were stored with the commits on which they depend.
+    """
+
+    _supply: SegmentSupply
+
+    def __init__(
+        self, lifecycle: BatchLifecycle, supply: SegmentSupply, before: Claims | None = None
+    ) -> None:
+        super().__init__(lifecycle, supply, before)
+        self._queued: dict[int, list[int]] = {}  # by held partition: tokens of claims, in order
+        #: By partition: token of the claim that it judges, or whose commit is still to come.
+        self._open: dict[int, int] = {}
+
+    def add(self, session: int, held: Any, saved: bool) -> Iterable[ClaimedBatch]:
+        if not held.rows or len(held.segments) != _BYTES_PER_ROW * held.rows:
+            return ()
+        token, partition = held.token, held.partition
+        self.by_token[token] = ClaimedBatch(session, held, expected=saved)
+        insort(self._queued.setdefault(partition, []), token)
+        self._supply.hold(partition, True)
+        self._judge_next(partition)
+        return ()
+
+    def _judge_next(self, partition: int) -> None:
+        """Have a partition judge its first claim, or let it make batches again."""
+        if self.others_come or partition in self._open:
+            return
+        if self._queued[partition]:
+            token = self._open[partition] = self._queued[partition].pop(0)
+            self._ask(self.by_token[token])
+        else:
+            del self._queued[partition]
+            self._supply.hold(partition, False)
+
+    def _judged(self, claim: ClaimedBatch, verdict: str, number: int) -> Iterable[ClaimedBatch]:
+        claim.ends(verdict)
+        if claim.end is STANDS:
+            claim.batch = self._out_again(claim.held, number)
+        del self.by_token[claim.held.token]
+        return (claim,)
+
+    def _out_again(self, held: Any, number: int) -> Batch:
+        """Return the batch of a claim, which its partition counts as out under ``number``."""
+        epochs, partition = self._lifecycle.epochs, held.partition
+        epoch = 0 if epochs is None else epochs.of(partition)
+        batch = Batch(partition, number, held.rows, None, {"claimed": held}, epoch)
+        if epochs is not None:
+            epochs.made(epoch)
+        return self._supply.claimed(batch)
+
+    def arrived(self, partition: int, token: int) -> None:
+        if self._open.get(partition) == token:
+            del self._open[partition]
+            self._judge_next(partition)
+
+    def wait_for_others(self, others_come: bool) -> None:
+        super().wait_for_others(others_come)
+        for partition in list(self._queued):
+            self._judge_next(partition)
+
+
+def claims_of(supply: Supply, lifecycle: BatchLifecycle, before: Claims | None = None) -> Claims:
+    """Return the claims on batches of a supply; there are none yet."""
+    if supply.world or not isinstance(supply, SegmentSupply):
+        return NamedClaims(lifecycle, supply, before)
+    return SegmentClaims(lifecycle, supply, before)

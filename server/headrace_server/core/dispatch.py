@@ -8,12 +8,12 @@
 It judges every event at once; ``take_effects`` hands out batches, for all events of a round.
 
     trainers.py             which trainers are present, and how many batches each takes
-    batch_lifecycle.py      which batches are leased, being stored, or free; lease.py has the leases
+    lease.py                which batches are leased, being stored, or free
     …_supply.py             batches that no trainer has, and which trainer gets which;
                             segment_rounds.py for ranks
     open_epochs.py          which epochs are open, where batches end with theirs
-    claims.py               batches that an earlier server handed out; segment_claims.py
-    acknowledged_commits.py commits that an earlier server acknowledged
+    claims.py               batches that an earlier server handed out, and commits that it
+                            acknowledged
 
 Where batches end with their epoch, partitions begin an epoch together, and trainers hear of it:
 
@@ -30,11 +30,9 @@ from typing import Any
 
 from headrace_proto.messages import EpochBegun, Idle
 
-from .acknowledged_commits import Acknowledged, Recalls
 from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from .arrival_supply import ArrivalSupply
-from .batch_lifecycle import BatchLifecycle
-from .claims import DONE, STANDS, ClaimedBatch
+from .claims import DONE, STANDS, Acknowledged, ClaimedBatch, Recalls, claims_of
 from .dispatch_effects import (
     Answer,
     Batch,
@@ -48,12 +46,11 @@ from .dispatch_effects import (
     StoreLanes,
 )
 from .lane_supply import LaneSupply
-from .lease import OVER, SAVING, CommitVerdict, Fault, Lease
+from .lease import OVER, SAVING, BatchLifecycle, CommitVerdict, Fault, Lease
 from .open_epochs import OpenEpochs
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .rounds import DealtRounds
-from .segment_claims import claims_of
 from .supply import Supply
 from .trainers import Trainer, Trainers
 

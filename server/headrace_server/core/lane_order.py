@@ -24,9 +24,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE, AdmittedExamples
-from .round_forming import MemberRows, RoundMembers
-from .slots import NO_NUMBERS, LaneSlots, RoundMember, Segments
+from .admitted_examples import (
+    AT_SERVER,
+    AT_TRAINER,
+    NOWHERE,
+    AdmittedExamples,
+    MemberRows,
+    RoundMembers,
+)
+from .slots import NO_NUMBERS, RoundMember, Segments
 
 
 @dataclass(slots=True)
@@ -45,8 +51,6 @@ class LaneOrder(AdmittedExamples):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
-    slots_kind = LaneSlots
-    _slots: LaneSlots
 
     def _set_up(self) -> None:
         self.ahead = self.states != AT_SERVER

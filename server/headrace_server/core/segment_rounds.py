@@ -6,7 +6,7 @@
 
 Ranks take rounds by (round, partition), for any division of partitions among owners, so all take
 the same ones.  A partition that has ended is passed over.  Partitions form the rounds, see
-round_forming.py, and have stored a round before its batches go out.
+``RoundMembers``, and have stored a round before its batches go out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .admitted_examples import AT_SERVER
+from .admitted_examples import AT_SERVER, place_of
 from .dispatch_effects import Batch, Dealt, Effect, JoinRefused, Leave, TurnQueue, Want
 from .partition import TURN_BITS
-from .round_forming import place_of
 from .rounds import DealtRounds, Rounds
 from .segment_supply import Asking, SegmentSupply
 from .trainers import Trainer

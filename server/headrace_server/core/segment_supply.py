@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from headrace_proto.messages import Idle, Passed
 
 from .admitted_examples import AT_SERVER
-from .batch_lifecycle import BatchLifecycle
 from .dispatch_effects import Batch, Deal, Effect, TurnQueue, of_numbers
+from .lease import BatchLifecycle
 from .partition import TURN_BITS
 from .rounds import DealtRounds
 from .supply import Supply

@@ -20,6 +20,7 @@ from .stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
 NO_NUMBERS = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
+_TABLES = (*_NUMBERS, "done", "kept")
 
 
 class RoundMember(NamedTuple):
@@ -76,35 +77,33 @@ class Segments:
 class Slots:
     """The tables, indexed by slot, and the keys."""
 
-    #: Names of further tables, which start at 0 for each example.
-    counters: tuple[str, ...] = ()
-
     chunk: np.ndarray
     row: np.ndarray
     count: np.ndarray
     index: np.ndarray
     line: np.ndarray
     segment: np.ndarray  # number of the next segment
+    done: np.ndarray  # of lanes: number of done segments …
+    kept: np.ndarray  # … and of segments before the kept state
 
     def __init__(self, size: int) -> None:
         self.live = 0  # number of slots in use
-        self._names = (*_NUMBERS, *self.counters)
         self.size = 0  # of the tables
         self._resumed = False  # whether an earlier process began some examples
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
         self._free: list[int] = []
         self._expected: Segments | None = None
-        self._tables = np.empty((len(self._names), 0), np.int64)  # one row for each table
+        self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
         self._grow(size)
 
     def _grow(self, size: int) -> None:
         before, self.size = self.size, size
         self._free[:0] = range(size - 1, before - 1, -1)
-        grown = np.zeros((len(self._names), size), np.int64)
+        grown = np.zeros((len(_TABLES), size), np.int64)
         grown[:, :before] = self._tables
         self._tables, self._numbers = grown, grown[: len(_NUMBERS)]
-        for name, table in zip(self._names, grown, strict=True):
+        for name, table in zip(_TABLES, grown, strict=True):
             setattr(self, name, table)
 
     # Examples come
@@ -126,7 +125,7 @@ class Slots:
 
     def columns(self, chunk: int, counts: np.ndarray, line: int) -> np.ndarray:
         """Return columns for the tables of all examples of a chunk, without their indices."""
-        columns = np.zeros((len(self._names), len(counts)), np.int64)
+        columns = np.zeros((len(_TABLES), len(counts)), np.int64)
         rows = np.arange(len(counts))
         columns[LINE], columns[CHUNK] = rows + line, chunk
         columns[ROW], columns[COUNT] = rows, counts
@@ -232,12 +231,3 @@ class Slots:
         numbers[SEGMENT] += further
         self._expected = Segments(slots, numbers, stripe, lanes, starts)
         return self._expected
-
-
-class LaneSlots(Slots):
-    """The tables of examples in lanes."""
-
-    counters = ("done", "kept")
-
-    done: np.ndarray  # number of done segments
-    kept: np.ndarray  # number of segments before the kept state

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from .admitted_examples import NOWHERE
-from .batch_lifecycle import BatchLifecycle
 from .dispatch_effects import Batch
+from .lease import BatchLifecycle
 from .partition_turns import Untaken
 from .rounds import DealtRounds
 from .trainers import Trainer

@@ -21,8 +21,8 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offsets
 from headrace_proto.schema import Field
 
-from ..core.segment_geometry import Geometry
 from ..core.slots import RoundMember, Segments
+from ..making.segment_cutting import Geometry
 from ..reading.buffer_ranges import window as windows_of
 from ..reading.columns import Column, Ragged, Strings
 from .segment_cutting import Offer

@@ -17,11 +17,10 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.admitted_examples import AdmittedExamples
+from ..core.admitted_examples import AdmittedExamples, MemberRows, RoundMembers, place_of
 from ..core.arrival_order import ArrivalOrder
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Plan, Read
-from ..core.round_forming import MemberRows, RoundMembers, place_of
 from ..core.slots import Segments
 from ..core.stored_state import Change, Saved
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int

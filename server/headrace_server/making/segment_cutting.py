@@ -8,6 +8,7 @@ reported with file, record, column and value, and dropped as a whole.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,6 @@ from ..core import chance
 from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from ..core.arrival_order import ArrivalOrder
 from ..core.lane_order import LaneOrder
-from ..core.segment_geometry import Geometry
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
 from ..pipeline.selectors import selector_text
@@ -30,6 +30,88 @@ from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Values, as_int64
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The declared cut.  ``firsts`` are the steps of first segments, None without a phase.
+
+        stride 3, num_unroll 4, left 2, right 1          example of 9 steps:  0 1 2 3 4 5 6 7 8
+
+        segment 0      . .│0 1 2 3│4                     │ … │ are its own steps, before and after
+        segment 1        1 2│3 4 5 6│7                   them is context; "." is no step, and zero
+        segment 2            4 5│6 7 8 .│.    last
+
+    Segment k begins at step k·stride, with the state before that step.  The last segment is the
+    first whose ``num_unroll`` steps reach the end.  With a phase the first segment of an example
+    has ``d`` steps of its own, 1 … stride, and segment k ≥ 1 begins at step d + (k-1)·stride.
+    """
+
+    num_unroll: int
+    stride: int
+    left: int = 0
+    right: int = 0
+    width: int = dataclasses.field(init=False)  # steps that a batch has room for, context included
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", self.left + self.num_unroll + self.right)
+
+    def counts(self, steps: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
+        """Return the number of segments of examples with these steps, at least one each."""
+        if firsts is None:
+            if self.stride == self.num_unroll:
+                whole: np.ndarray = -(-steps // self.stride)
+                return whole
+            counts: np.ndarray = 1 - np.minimum(self.num_unroll - steps, 0) // self.stride
+            return counts
+        after = steps - firsts
+        rest = 1 - np.minimum(self.num_unroll - after, 0) // self.stride
+        return np.where(after > 0, 1 + rest, 1)
+
+    def padded(self, steps: np.ndarray) -> np.ndarray:
+        """Return the number of steps up to the end of the last segment, without a phase."""
+        last: np.ndarray = (self.counts(steps) - 1) * self.stride + self.num_unroll
+        return last
+
+    def begins(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
+        """Return the first own step of segments.
+
+        ``firsts``: by segment, the number of steps of its example's first segment.
+        """
+        begins = segments * self.stride
+        if firsts is None:
+            return begins
+        shifted: np.ndarray = np.maximum(begins - (self.stride - firsts), 0)
+        return shifted
+
+    def sizes(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
+        """Return the number of own steps of segments that the example has."""
+        whole = np.full_like(segments, self.num_unroll)
+        return whole if firsts is None else np.where(segments == 0, firsts, whole)
+
+    def parts(self, begin: int, size: int) -> list[tuple[int, int, int]]:
+        """Return first step, end, and room in steps of each part of a segment in the batch.
+
+        The context before the segment is in one part with its own steps.  Steps below 0 do not
+        exist.
+        """
+        own = (begin - self.left, begin + size, self.left + self.num_unroll)
+        after = begin + size
+        return [own, (after, after + self.right, self.right)] if self.right else [own]
+
+    def left_lengths(self, totals: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Return the number of real steps of the context before segments."""
+        first = np.maximum(begins - self.left, 0)
+        lengths: np.ndarray = np.maximum(np.minimum(begins, totals) - first, 0)
+        return lengths
+
+    def right_lengths(
+        self, totals: np.ndarray, begins: np.ndarray, sizes: np.ndarray | int
+    ) -> np.ndarray:
+        """Return the number of real steps of the context after segments."""
+        lengths: np.ndarray = np.minimum(np.maximum(totals - begins - sizes, 0), self.right)
+        return lengths
+
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8

@@ -19,9 +19,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core import chance
-from ..core.bucket import Buckets, PlainBatches, bucket_of
+from ..core.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
 from ..core.class_queues import ClassQueues
-from ..core.padded_sizes import NO_PADDING, Padding
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Shape
 from ..pipeline.padding_options import ragged_fault, size_fault

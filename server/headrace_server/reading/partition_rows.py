@@ -33,7 +33,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_server.core import chance
-from headrace_server.core.permutation import Permutation
+from headrace_server.core.chance import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk

@@ -24,8 +24,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.class_acceptance import ClassEstimator, Proportions, acceptance, keep, rejected_fraction
-from ..core.row_copies import MAX_RATE, copy_ordinals, poisson, repeat_rows
-from ..core.running_mean import RunningMean
+from ..core.row_copies import MAX_RATE, RunningMean, copy_ordinals, poisson, repeat_rows
 from ..pipeline.declaration import Stage
 from .chunk import Chunk
 from .reader import BadRecords

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from headrace_proto.messages import Answered, Hello
 from headrace_proto.schema import Field
 
-from ..core.acknowledged_commits import Acknowledged
+from ..core.claims import Acknowledged
 from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Batch
 from ..core.end_of_feed import Farewell
 from ..core.plan import RESIZED
-from ..core.rank_runs import Runs
 from ..core.rounds import DealtRounds
 from ..core.segment_rounds import check_rows
+from ..core.trainers import Runs
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters
 from .events import Opened

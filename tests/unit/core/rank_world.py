@@ -17,7 +17,7 @@ from random import Random
 import numpy as np
 
 from headrace_proto.messages import Handed
-from headrace_server.core.admitted_examples import BEGUN
+from headrace_server.core.admitted_examples import BEGUN, MemberRows, RoundMembers, place_of
 from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.dispatch_effects import (
@@ -33,7 +33,6 @@ from headrace_server.core.dispatch_effects import (
     Want,
 )
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.round_forming import MemberRows, RoundMembers, place_of
 from headrace_server.core.rounds import DealtRounds
 from headrace_server.core.stored_state import Examples
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_server.core.admitted_examples import RoundMembers
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.round_forming import RoundMembers
 from tests.examples import some
 
 from .original_queue import COUNTS, CUTS, FIRST, Feed, sizes

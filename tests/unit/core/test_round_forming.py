@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.admitted_examples import BEGUN
+from headrace_server.core.admitted_examples import BEGUN, MemberRows, RoundMembers
 from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.round_forming import MemberRows, RoundMembers
 from headrace_server.core.stored_state import Examples
 from tests.examples import some
 

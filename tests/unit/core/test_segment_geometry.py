@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.segment_geometry import Geometry
+from headrace_server.making.segment_cutting import Geometry
 from tests.examples import some
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
-from headrace_server.core.permutation import Permutation
+from headrace_server.core.chance import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader

@@ -11,7 +11,7 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
-from headrace_server.core.acknowledged_commits import Acknowledged
+from headrace_server.core.claims import Acknowledged
 from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
