@@ -18,6 +18,7 @@ after the last plan, or with that plan while it is *held* because its batch has 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ class Partition:
         self._on("arrived, the last" if self._position is None else "arrived")
 
     def failed(self) -> None:
-        """Take back a failed read, so that it is the next one again."""
+        """Take back a read that failed, or has no row yet, so that it is the next one again."""
         if self.state is READING:
             self._reading = None
             self._on("failed")
@@ -299,6 +300,12 @@ class Partition:
             return None
         self._on("read")
         self._reading = Read(self._next_chunk, self.epoch, self._position, limit)
+        return self._reading
+
+    def lessen(self, limit: int) -> Read:
+        """Return the read that is under way, now of fewer rows."""
+        assert self._reading is not None
+        self._reading = replace(self._reading, limit=limit)
         return self._reading
 
     def later_read(self, limit: int) -> Read | None:

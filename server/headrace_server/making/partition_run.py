@@ -14,6 +14,7 @@
               ─► Busy        something else was done; call again
               ─► Blocked     the slab has no room; call again when a block was freed
               ─► Resting     nothing can be done until trainers want or save something
+              ─► Waiting     the source has no example yet; call again soon
               ─► Done        all batches were made
 
 A read is a step of its own, which ``reads_next`` announces.  So everything made before it can be
@@ -49,6 +50,10 @@ class Blocked:
 
 
 class Resting:
+    pass
+
+
+class Waiting:
     pass
 
 
@@ -94,13 +99,14 @@ class Run:
 
     # Work
 
-    def advance(self) -> Batch | type[Busy] | type[Blocked] | type[Resting] | type[Done]:
+    def advance(
+        self,
+    ) -> Batch | type[Busy] | type[Blocked] | type[Resting] | type[Waiting] | type[Done]:
         """Do one step of work; return its result."""
         if self._unplaced is not None:
             return self._place(*self._unplaced)
         if self._next_read is not None:
-            self._read(self._next_read)
-            return Busy
+            return Busy if self._read(self._next_read, wait=False) else Waiting
         step = self.commits.next_step(self.intake.limit(self.maker.most_rows))
         if isinstance(step, Plan):
             if self.commits.planned(step):
@@ -138,10 +144,18 @@ class Run:
         read = self.machine.later_read(self.intake.limit(self.maker.most_rows))
         return read is not None and self.intake.check_ahead(read, stop)
 
-    def _read(self, read: Read) -> None:
-        self._next_read = None
+    def _read(self, read: Read, wait: bool = True) -> bool:
+        """Read, without ``wait`` only what is there; return False where nothing is."""
         before = self.intake.begin()
         try:
+            if not wait:
+                there = self.intake.ready(read)
+                if not there:  # orders that come meanwhile find no read under way
+                    self._next_read = None
+                    self.machine.failed()
+                    return False
+                read = self.machine.lessen(there)
+            self._next_read = None
             chunk, position = self.intake.chunk(read)
             chunk, facts = self.maker.read(read, before, chunk)
             self.commits.read(read, before, chunk, facts)
@@ -149,10 +163,12 @@ class Run:
             self.commits.tidy()
             self.intake.end()
         except Exception:  # earlier batches can still be announced, with a cursor
+            self._next_read = None
             self.machine.failed()
             if before is not None:
                 self.intake.stages.restore(before)
             raise
+        return True
 
     def _place(
         self, plan: Plan, written: Written, block: Block | None = None

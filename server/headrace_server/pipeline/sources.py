@@ -255,6 +255,11 @@ def from_function(
     takes that, the number of shards as ``num_shards``; several partitions then share the source.
     Arguments are plain data.
 
+    A generator may wait for its next example as long as it likes: those that it has yielded are
+    handed out after 50 ms, and trainers are told what they wait for.  Declare ``features`` then;
+    without them the start waits for the first 64 examples.  Each stream is iterated in a thread of
+    its own.
+
     With ``batched=True`` it yields dicts of arrays ``[n, …]`` instead: n examples at once, without
     a Python object for each row.  Batches may differ in n.
     """

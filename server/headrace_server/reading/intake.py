@@ -70,6 +70,9 @@ class Intake:
         self.rows_read = 0  # rows read by this life
         self._limit = _FIRST_CHUNK
         self._started = 0.0
+        self._waits_since = 0.0  # when the source was found to have nothing yet
+        named = [leaf.options.get("function") for leaf in declaration.source.leaves]
+        self.awaited = ", ".join(str(name) for name in named if name)  # sources that may wait
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -105,6 +108,17 @@ class Intake:
         rows, seconds = self.rows_read, sum(self.stages.seconds.values())
         quick = rows * 2 * _CHUNK_SECONDS / seconds if seconds else _LARGEST_CHUNK
         return self._group or int(min(most or _LARGEST_CHUNK, max(_FIRST_CHUNK, quick)))
+
+    def ready(self, read: Read) -> int:
+        """Return how many rows of a read are there, at most its limit; see ``MayWait``."""
+        whole = self._group > 0
+        n = self._reader.ready(read.epoch, read.position, read.limit, whole)
+        now = time.monotonic()
+        if self._waits_since:
+            self.stages.seconds["reading"] += now - self._waits_since
+        n = 0 if whole and n < read.limit else n
+        self._waits_since = 0.0 if n else now
+        return n
 
     def begin(self) -> Any:
         """Prepare a read; return the state of the stages."""

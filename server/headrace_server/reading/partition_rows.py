@@ -16,9 +16,9 @@ from the start of the share; each is permuted by computation, so it costs no mem
 streams, which a seed permutes.  With fewer, every partition reads every stream and keeps the rows
 whose ordinal is k modulo P: the source is then read and parsed P times, so as many streams as
 partitions are worth having.  A window is ``window`` rows of a stream, held in memory while it is
-handed out.  A position is ``[place in the partition's list of streams, the reader's position at
-the start of the window, rows of the window handed out]``.  A start in the middle of a window reads
-the window once more.
+handed out.  A position is ``[place in the partition's list of streams, the reader's position, rows
+of the window handed out]``; with windows the second is that at the start of the window.  A start in
+the middle of a window reads the window once more.
 
 Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in the stream``.
 """
@@ -44,6 +44,7 @@ from .reader import (
     BadRecords,
     ChecksAhead,
     IndexedReader,
+    MayWait,
     Reader,
     StreamReader,
     read_on,
@@ -52,7 +53,7 @@ from .reader import (
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
 
-#: Number of rows of a stream read at once to select one partition's rows.
+#: Maximum number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
 
 
@@ -126,6 +127,10 @@ class NumberedShare:
         if order.window is None:
             return self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
         return self._windowed(order.seed, order.window, epoch, position, stop)
+
+    def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
+        """Return ``limit``: all examples are there."""
+        return limit
 
     def check_ahead(
         self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
@@ -213,23 +218,54 @@ class StreamedShare:
         hand.read(chunk)
         return chunk, position
 
+    def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
+        """Return how many rows a read gives without a wait, at most ``limit``; see ``MayWait``."""
+        place, inner, _ = position
+        if not isinstance(self._reader, MayWait) or not 0 <= place < self._places:
+            return limit
+        turn = epoch if self._order.reshuffle else 0
+        stream = self._stream(turn, place)
+        if self._order.seed is None:
+            rows, each = self._rows_of(limit), self._partitions if self._sieved else 1
+            self._note(epoch, stream, inner, rows)  # code of the user runs from here on
+            n = self._reader.ready(stream, inner, rows, whole)
+            return limit if n == rows else n // each
+        window = self._order.window or 1
+        if self._window is not None and self._window[0] == (turn, stream, inner):
+            return limit
+        self._note(epoch, stream, inner, window)
+        return limit if self._reader.ready(stream, inner, window, True) == window else 0
+
+    def _rows_of(self, limit: int) -> int:
+        """Return how many rows of a stream are read for at most ``limit`` of this partition."""
+        if not self._sieved:
+            return limit
+        return max(self._partitions, min(limit * self._partitions, _SIEVED_ROWS))
+
     def _chunk(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         """Return the rows of a read, those that are left out included."""
         place, inner, offset = position
         turn = epoch if self._order.reshuffle else 0
         stream = self._stream(turn, place)
-        if self._order.seed is None and not self._sieved:
-            self._note(epoch, stream, inner, limit)
-            chunk, after = self._reader.read(stream, inner, limit)
+        if self._order.seed is None:
+            rows = self._rows_of(limit)
+            self._note(epoch, stream, inner, rows)
+            chunk, after = self._reader.read(stream, inner, rows)
             self._noted(chunk, stream, after)
-            return numbered(chunk, stream), self._next(place, after)
-        window, after = self._read_window(turn, stream, inner)
+            return numbered(self._own(chunk), stream), self._next(place, after)
+        window, after = self._read_window(self._order.seed, turn, stream, inner)
         if not 0 <= offset <= len(window):
             raise ValueError(f"position {position!r:.80} lies beyond its {len(window)} rows")
         chunk = window.take(slice(offset, offset + limit))
         if offset + limit < len(window):
             return chunk, [place, inner, offset + limit]
         return chunk, self._next(place, after)
+
+    def _own(self, chunk: Chunk) -> Chunk:
+        """Return the rows of a stream that are this partition's."""
+        if not self._sieved:
+            return chunk
+        return chunk.take(np.flatnonzero(chunk.ordinals % self._partitions == self._partition))
 
     def check_ahead(
         self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
@@ -268,21 +304,20 @@ class StreamedShare:
             self._streams = epoch, Permutation(n, seed, epoch).at(np.arange(n))
         return int(self._streams[1][place])
 
-    def _read_window(self, epoch: int, stream: int, inner: bytes) -> tuple[Chunk, bytes | None]:
+    def _read_window(
+        self, seed: int, epoch: int, stream: int, inner: bytes
+    ) -> tuple[Chunk, bytes | None]:
         """Return this partition's rows of the window that begins at ``inner``, in their order."""
         key = (epoch, stream, inner)
         if self._window is not None and self._window[0] == key:
             return self._window[1:]
         self._window = None  # freed before the next is read, so that memory holds one
-        seed = self._order.seed
-        rows = _SIEVED_ROWS if seed is None else self._order.window or 1
+        rows = self._order.window or 1
         self._note(epoch, stream, inner, rows)
         read, after = read_on(self._reader, stream, inner, rows)
         self._noted(read, stream, after)
-        chunk = numbered(read, stream)
-        if self._sieved:
-            chunk = chunk.take(np.flatnonzero(read.ordinals % self._partitions == self._partition))
-        if seed is not None and len(chunk) > 1:
+        chunk = numbered(self._own(read), stream)
+        if len(chunk) > 1:
             # Its first row identifies a window: no other window of any partition begins with it.
             seed = chance.derive(seed, chance.WINDOW, int(chunk.ordinals[0]))
             chunk = chunk.take(Permutation(len(chunk), seed, epoch).at(np.arange(len(chunk))))

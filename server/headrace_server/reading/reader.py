@@ -202,6 +202,18 @@ class StreamReader(_Readable, Protocol):
         within the stream (those skipped count too)."""
 
 
+@runtime_checkable
+class MayWait(Protocol):
+    """A StreamReader whose next examples may not be there yet, as those of a generator."""
+
+    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+        """Return how many examples a read from a position gives without a wait, at most ``limit``.
+
+        ``limit`` where no more will come, 0 where none has come yet.  ``whole``: fewer are of no
+        use.
+        """
+
+
 Reader = IndexedReader | StreamReader
 _PLACE: Final = struct.Struct("<q")
 

@@ -50,8 +50,11 @@ class Life:
 class Step(OwnProcess):
     """One step of work on a partition, in the diary.  One that raises stays there with its rows.
 
-    ``reads``: whether it may read, and so call code of the user.
+    ``reads``: whether it may read, and so call code of the user.  With ``lasts`` its rows stay in
+    the diary, too: a thread of a source still reads them.
     """
+
+    lasts = False
 
     def __init__(
         self, diary: Diary, feed: str, partition: int, opening: bool = False, reads: bool = True
@@ -66,7 +69,7 @@ class Step(OwnProcess):
     def __exit__(self, *error: object) -> None:
         if self._reads:
             super().__exit__()
-        if error[0] is None:
+        if error[0] is None and not self.lasts:
             self._diary.idle()
 
 

@@ -27,7 +27,7 @@ from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
 from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName, PartitionTurns
-from ..making.partition_run import Blocked, Busy, Done, Resting, Run
+from ..making.partition_run import Blocked, Busy, Done, Resting, Run, Waiting
 from ..making.slab import Slab
 from ..process.relay_messages import BlockPlace
 from .commits import Stores
@@ -157,6 +157,8 @@ class Announcer:
 
 #: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
 _GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
+#: Time between two looks at a source that had no example yet.
+_SOURCE_S = 0.02
 
 
 class Partitions:
@@ -181,6 +183,7 @@ class Partitions:
         self._made: dict[PartitionName, Run] = {}  # partitions that have ended
         self._epochs: dict[PartitionName, int] = {}  # current, where no batch crosses epochs
         self._full = False  # whether the slab has no room for the next batch
+        self._sources: dict[PartitionName, float] = {}  # that have nothing yet: the next look
         self.unchecked: set[PartitionName] = set()  # their next examples can be checked ahead
         self.turns = PartitionTurns(
             self._feeds, config.max_ahead, config.max_ahead_bytes, config.slab_bytes
@@ -190,6 +193,11 @@ class Partitions:
         """Return the partition that makes the next batch; None if the worker has to wait."""
         if time.monotonic() >= self.reporter.due:
             self.reporter.look(self._running, self._made)
+        if self._sources:
+            now = time.monotonic()
+            for due in [one for one, look in self._sources.items() if now >= look]:
+                del self._sources[due]
+                self.turns.wake(due)
         name = None if self._full else self.turns.turn()
         if name is None:  # else its step beats
             self._diary.beat()
@@ -212,11 +220,18 @@ class Partitions:
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         self._announcer.note()
-        self._diary.idle()
+        if self._sources:  # the diary has the rows for which the last one waits
+            self._diary.beat()
+        else:
+            self._diary.idle()
         for name in self.turns.waiting:
-            self._stalls.wait(name, self._running[name])
+            run = self._running[name]
+            text = f"it waits for its source {run.intake.awaited}" if name in self._sources else ""
+            self._stalls.wait(name, run, text)
         reason = "slab" if self._full else "states" if self._stalls.starved else "trainers"
         self._full = False
+        if self._sources:  # it counts as reading
+            return poll(min(at_most_s, _SOURCE_S))
         return self.reporter.rest(reason, poll, at_most_s)
 
     def reads_next(self, name: PartitionName) -> bool:
@@ -252,11 +267,16 @@ class Partitions:
         feed, partition = name
         run = self._running[name]
         try:
-            with Step(self._diary, feed, partition, reads=run.reads_next):
+            work = Step(self._diary, feed, partition, reads=run.reads_next)
+            with work:
                 step = run.advance()
+                work.lasts = step is Waiting
         except Exception as error:
             self._fail(name, error)
             return None
+        if step is Waiting:
+            self.turns.wait(name)
+            self._sources[name] = time.monotonic() + _SOURCE_S
         if step is Resting:
             self.turns.wait(name)
             self._stalls.starve(name, run.commits.starved)
@@ -283,7 +303,7 @@ class Partitions:
                 self._send((feed, Desk.on_counted, partition, run.stats()))
                 if not run.made_ahead:  # else reads are ahead of trainers, too
                     self.unchecked.add(name)
-            self._stalls.wait(name, run)
+                self._stalls.wait(name, run)
             epoch = run.machine.epoch
             if not run.machine.across_batches and epoch > self._epochs.get(name, 0):
                 self._epochs[name] = epoch

@@ -16,7 +16,7 @@ from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Source, fields_text
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import IndexedReader, Opening, Reader, streams_of
+from headrace_server.reading.reader import IndexedReader, MayWait, Opening, Reader, streams_of
 
 from .parts_reader import PartsReader, ReaderPart
 
@@ -71,6 +71,13 @@ class _JoinedStreams:
         self.fields = readers[0].fields
         self._starts = [0, *accumulate(reader.streams for reader in self._readers)]
         self.streams = self._starts[-1]
+
+    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+        i = bisect_right(self._starts, stream) - 1
+        reader = self._readers[i]
+        if not isinstance(reader, MayWait):
+            return limit
+        return reader.ready(stream - self._starts[i], position, limit, whole)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         i = bisect_right(self._starts, stream) - 1

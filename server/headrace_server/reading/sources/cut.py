@@ -19,7 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import BadRecords, IndexedReader, Opening, Reader, StreamReader
+from headrace_server.reading.reader import (
+    BadRecords,
+    IndexedReader,
+    MayWait,
+    Opening,
+    Reader,
+    StreamReader,
+)
 
 from .parts_reader import PartsReader, ReaderPart
 
@@ -103,7 +110,8 @@ class _CutStreams:
         chunk, after = self._reader.read(stream, position, 1)
         return after is None and not len(chunk)
 
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+    def _at(self, stream: int, position: bytes, limit: int) -> tuple[_Part, int, bytes, int]:
+        """Return a part, the records passed in it, the reader's own position and its limit."""
         part = self._parts[stream]
         if position:
             (passed,) = _PASSED.unpack_from(position)
@@ -112,6 +120,17 @@ class _CutStreams:
             passed, inner = part.passed, part.position
         if part.high is not None:
             limit = min(limit, max(1, part.high - passed))
+        return part, passed, inner, limit
+
+    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+        if not isinstance(self._reader, MayWait):
+            return limit
+        part, _, inner, most = self._at(stream, position, limit)
+        n = self._reader.ready(part.stream, inner, most, whole)
+        return limit if n == most else n
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        part, passed, inner, limit = self._at(stream, position, limit)
         chunk, after = self._reader.read(part.stream, inner, limit)
         if len(chunk):
             passed = int(chunk.ordinals[-1]) + 1

@@ -7,6 +7,9 @@
     with batched=True            streams of dicts of arrays [n, …]: a position is the number of the
                                  batch, the row in it and the number of rows before it
 
+Each stream has a thread that iterates (``Arrivals``), so a function that waits for its next example
+holds up nothing else.  What has come after 50 ms is handed out.
+
 Iterables must give the same examples each time.  A start in the middle of one calls the function
 again and discards the examples before it: the cost of a resumed run grows with its position.  An
 object with ``iter_from(n)`` is asked for the iterator from example n on instead.
@@ -20,9 +23,11 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterator, Mapping
-from functools import partial
-from itertools import chain, islice
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -44,10 +49,18 @@ from .record_streams import Place, Record, Records, Streams, record_streams
 
 #: Maximum number of rows of one batch: their numbers alone take 128 MiB.
 MAX_ROWS: Final = 2**24
+#: Maximum number of partitions of a worker that share a stream, and each call the function once.
+_SHARED: Final = 64
+#: How long a read waits for all the results that it wants before it takes those that have come.
+_PATIENCE_S: Final = 0.05
+#: Time between two beats while a read waits for the first result.
+_BEAT_S: Final = 0.25
+#: Maximum number of results that a thread takes ahead while others are discarded.
+_DISCARDED: Final = 1024
 
 
 def open_reader(opening: Opening) -> Reader:
-    factory = _Factory(opening.source.options)
+    factory = _Factory(opening.source.options, opening.bad)
     opening.bad.enters(factory.name)  # its first examples may take long
     reader = _reader(opening, factory)
     opening.bad.enters("")
@@ -66,14 +79,14 @@ def _reader(opening: Opening, factory: _Factory) -> Reader:
     streams = factory.shards or 1
 
     def walk(stream: int, place: Place) -> Records:
-        return Records(name, place, bad, partial(_examples, factory, stream), offsets=False)
+        return _Examples(name, place, bad, factory.arrivals(stream, place.record))
 
     first = factory.first_examples(streams)
     shown = (
         (f"{name}, record {i}", one) for i, one in first if isinstance(one, (Mapping, DataError))
     )
     # To start a stream anew may cost as much as all that was read of it.
-    return record_streams(streams, walk, source.features, streams, shown)
+    return record_streams(streams, walk, source.features, streams + _SHARED, shown)
 
 
 def _not_columns(row: Any) -> str:
@@ -99,32 +112,167 @@ def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
         raise DataError(f"{name}: the length of its result: {_raised(error)}") from error
 
 
-def _examples(factory: _Factory, stream: int, walk: Records) -> Iterator[Record]:
-    """Yield the examples of one call of the function."""
-    iterator = factory.iterator(stream, walk.place.record)
-    while True:
-        here = walk.place
-        walk.bad.progress()
-        walk.bad.enters(factory.name)
+class Arrivals(Iterator[Any]):
+    """The results of a user's iterator, which is begun and read in a thread of its own.
+
+    The thread takes as many results ahead as were wanted last, and of an iterator that is slow at
+    most twice those that came in 50 ms: it may make large ones, and trainers may be slower.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], bad: BadRecords) -> None:
+        self.begun = False  # whether ``begin`` has returned
+        self._bad = bad
+        self._there: deque[Any] = deque()
+        self._room = 0
+        self._late = False  # whether it was slow when results were wanted last
+        self._hungry = False  # whether a read waits for one result
+        self._error: BaseException | None = None  # its end: StopIteration, or what it raised
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(
+            target=self._run, args=[[begin]], name="headrace-source", daemon=True
+        )
+
+    def want(self, most: int) -> None:
+        """Let the thread take results until ``most`` are there."""
+        if len(self._there) >= most:
+            return  # it rests meanwhile, so that user code runs only while the worker reads
+        with self._changed:
+            self._room = max(self._room, most)
+            self._changed.notify_all()
+            if self._thread.ident is None:
+                self._thread.start()
+
+    def ready(self, most: int, whole: bool) -> int:
+        """Return how many of ``most`` results have come; ``most`` where no more will come."""
+        recovered = len(self._there) >= self._room
+        if not self._late or recovered:
+            self.want(most)
+        with self._changed:
+            if not self._late or recovered:
+                enough = self._changed.wait_for(lambda: self._paused(most), _PATIENCE_S)
+                self._late = not enough
+                self._room = most if enough or whole else max(2, 2 * len(self._there))
+            else:
+                self._changed.notify_all()  # there may be room again
+            return most if self._error is not None else min(most, len(self._there))
+
+    def _paused(self, most: int) -> bool:
+        return self._error is not None or len(self._there) >= most
+
+    def __next__(self) -> Any:
+        if not self._there and self._error is None:
+            self._wait()
+        if self._there:
+            return self._there.popleft()
+        assert self._error is not None
+        raise self._error
+
+    def _wait(self) -> None:
+        """Wait for all results that are wanted for a moment, and then for one or the end."""
+        self.want(1)
+        with self._changed:
+            self._changed.wait_for(lambda: self._paused(self._room), _PATIENCE_S)
+            self._hungry = True
+            while not self._paused(1):
+                self._changed.wait(_BEAT_S)
+                self._bad.progress()
+            self._hungry = False
+
+    @property
+    def over(self) -> bool:
+        """Whether all results were taken, and no more will come."""
+        return self._error is not None and not self._there
+
+    def unread(self, results: list[Any]) -> None:
+        """Give back the results that were taken last."""
+        self._there.extendleft(reversed(results))
+
+    def discard(self, count: int) -> None:
+        """Take results, and drop them."""
+        while count > 0:
+            some = min(count, _DISCARDED)
+            self.want(some)
+            if sum(1 for _ in islice(self, some)) < some:
+                return
+            count -= some
+
+    def _run(self, begins: list[Callable[[], Iterator[Any]]]) -> None:
         try:
-            row = next(iterator)
-        except StopIteration:
-            return
-        except Exception as error:  # a generator that raised is finished
-            raise Damaged(_raised(error), "corrupt_record") from None
-        walk.place = Place(0, here.record + 1)
-        sound = isinstance(row, Mapping)
-        yield Record(here, row) if sound else Record(here, None, _not_columns(row))
+            iterator = begins.pop()()  # it holds the factory, whose end closes this
+            self.begun = True
+            while self._goes_on():
+                self._there.append(next(iterator))
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _goes_on(self) -> bool:
+        """Wait for room; return False once it is closed."""
+        if len(self._there) < self._room and not self._hungry and not self._closed:
+            return True
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or len(self._there) < self._room)
+            return not self._closed
+
+    def close(self) -> None:
+        """Let the thread end, once the iterator has returned."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class _Examples(Records):
+    """A walk over the examples of one call of the function."""
+
+    def __init__(self, name: str, place: Place, bad: BadRecords, arrivals: Arrivals) -> None:
+        super().__init__(name, place, bad, self._records, offsets=False)
+        self._arrivals = arrivals
+        weakref.finalize(self, arrivals.close)
+
+    def ready(self, limit: int, whole: bool) -> int:
+        return self._arrivals.ready(limit, whole)
+
+    def read(self, limit: int) -> tuple[Chunk, bool]:
+        self._arrivals.want(limit)
+        return super().read(limit)
+
+    def _records(self, _: Records) -> Iterator[Record]:
+        while True:
+            here = self.place
+            self.bad.progress()
+            self.bad.enters(self.name)
+            try:
+                row = next(self._arrivals)
+            except StopIteration:
+                return
+            except Exception as error:  # a generator that raised is finished
+                if not self._arrivals.begun:
+                    raise
+                raise Damaged(_raised(error), "corrupt_record") from None
+            self.place = Place(0, here.record + 1)
+            sound = isinstance(row, Mapping)
+            yield Record(here, row) if sound else Record(here, None, _not_columns(row))
+
+    def close(self) -> None:
+        super().close()
+        self._arrivals.close()
 
 
 class _Factory:
     """Calls the function for each stream, and starts its iterators."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], bad: BadRecords) -> None:
         """``options``: those of the source."""
         self.name = str(options["function"])
         self.shards: int | None = options.get("shards")
+        self._batched = bool(options.get("batched"))
         self.made: dict[int, Any] = {}  # by stream: results that were not iterated yet
+        self._shown: dict[int, Arrivals] = {}  # by stream: those whose first examples were shown
+        self._bad = bad
+        weakref.finalize(self, _close_all, self._shown)
         self._function = own(resolve)(options["function"])
         self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
         self._counts = False
@@ -150,39 +298,66 @@ class _Factory:
         except Exception as error:
             raise DataError(f"{self.name}: {_raised(error, ' when it was called')}") from error
 
-    def iterator(self, stream: int, begin: int) -> Iterator[Any]:
+    def arrivals(self, stream: int, begin: int) -> Arrivals:
         """Return the examples of a stream from number ``begin`` on."""
+        if (shown := self._shown.pop(stream, None)) is not None:
+            try:
+                shown.discard(begin)
+            except Exception as error:
+                text = _raised(error, " when it was started")
+                raise DataError(f"{self.name}: {text}") from error
+            return shown
+        return Arrivals(lambda: self._iterator(stream, begin), self._bad)
+
+    def _iterator(self, stream: int, begin: int) -> Iterator[Any]:
         made = self.made.pop(stream) if stream in self.made else self.make(stream)
         try:
             if begin and hasattr(made, "iter_from"):
-                return own_iterator(own(made.iter_from)(begin))
+                rest = own_iterator(own(made.iter_from)(begin))
+                return map(_kept, rest) if self._batched else rest
             iterator: Iterator[Any] = own_iterator(made)
             next(islice(iterator, begin, begin), None)  # skips the examples given before
-            return iterator
+            return map(_kept, iterator) if self._batched else iterator
         except Exception as error:
             raise DataError(f"{self.name}: {_raised(error, ' when it was started')}") from error
 
-    def first_examples(self, streams: int, kind: str = "record") -> Iterator[tuple[int, Any]]:
+    def first_examples(
+        self, streams: int, kind: str = "record", ahead: int = PROBED
+    ) -> Iterator[tuple[int, Any]]:
         """Yield the first examples of each stream with their numbers, or the error in place of one.
 
-        It keeps the results of the function, so that reading needs no second call.
+        It keeps the examples, so that reading needs no second call.
         """
         for stream in range(streams):
-            iterator, seen, failed = self.iterator(stream, 0), list[Any](), False
+            arrivals, seen = self.arrivals(stream, 0), list[Any]()
+            arrivals.want(ahead)
             try:
-                for example in islice(iterator, PROBED):
+                for example in islice(arrivals, PROBED):
                     seen.append(example)
                     yield len(seen) - 1, example
             except Exception as error:  # reading meets it again, and reports it
-                failed = True
+                if not arrivals.begun:
+                    raise
                 yield len(seen), DataError(f"{self.name}, {kind} {len(seen)}: {_raised(error)}")
             finally:  # the caller may have seen enough
-                if not failed:
-                    self.made[stream] = chain(seen, iterator)
+                arrivals.unread(seen)
+                self._shown[stream] = arrivals
+
+
+def _close_all(shown: Mapping[int, Arrivals]) -> None:
+    for arrivals in shown.values():
+        arrivals.close()
 
 
 def _raised(error: Exception, when: str = "") -> str:
     return f"it raised {error_with_place(error, when)}"
+
+
+def _kept(given: Any) -> Any:
+    """Return a batch with copies of its arrays: a generator may reuse them for its next batch."""
+    if not isinstance(given, Mapping):
+        return given
+    return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in given.items()}
 
 
 # ── batches of examples ──────────────────────────────────────────────────────────────────────────
@@ -200,7 +375,7 @@ def _batch_streams(
     def walk(stream: int, place: Place) -> _Walk:
         return _Walk(batches, factory, stream, place, bad)
 
-    return Streams(batches.fields, streams, walk, most_open=streams)
+    return Streams(batches.fields, streams, walk, most_open=streams + _SHARED)
 
 
 class _Batches:
@@ -228,8 +403,7 @@ class _Batches:
             return self.nothing(), n
         ordinals = place.row + np.arange(n)
         chunk = Chunk({}, ordinals, Origin.single(self.name, ordinals))
-        wanted = {name: given[name] for name in self.fields or given if name in given}
-        values = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in wanted.items()}
+        values = {name: given[name] for name in self.fields or given if name in given}
         for name in self._defaults.keys() - given.keys():
             values[name] = repeated(self._defaults[name], n)
 
@@ -253,7 +427,7 @@ class _Batches:
 
 def _learn(batches: _Batches, factory: _Factory, streams: int) -> None:
     """Learn the fields from the first batch with rows, which is read once more in its turn."""
-    for number, given in factory.first_examples(streams, "batch"):
+    for number, given in factory.first_examples(streams, "batch", 1):
         if isinstance(given, DataError):
             raise given
         batches.chunk(given, Place(0, number), BadRecords())
@@ -273,9 +447,19 @@ class _Walk:
         self, batches: _Batches, factory: _Factory, stream: int, place: Place, bad: BadRecords
     ) -> None:
         self.place, self._batches, self._bad = place, batches, bad
-        self._iterator = factory.iterator(stream, place.record)
+        self._arrivals = factory.arrivals(stream, place.record)
+        weakref.finalize(self, self._arrivals.close)
         self._batch: Chunk | None = None  # once it was read
         self._rows = 0  # of the batch, including bad ones
+
+    def ready(self, limit: int, whole: bool) -> int:
+        if self._batch is None:
+            n = self._arrivals.ready(1, True)
+            if not n or self._arrivals.over:
+                return limit if n else 0
+            self._fill()
+        rows = 0 if self._batch is None else len(self._batch) - self.place.byte
+        return limit if whole else max(1, min(limit, rows))
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         parts: list[Chunk] = []
@@ -292,10 +476,12 @@ class _Walk:
         self._bad.progress()
         self._bad.enters(self._batches.name)
         try:
-            given = next(self._iterator)
+            given = next(self._arrivals)
         except StopIteration:
             return False
         except Exception as error:  # a generator that raised is finished
+            if not self._arrivals.begun:
+                raise
             where = f"{self._batches.name}, batch {self.place.record}"
             self._bad.report(DataError(f"{where}: {_raised(error)}{NOTHING_AFTER}"))
             return False
@@ -315,7 +501,7 @@ class _Walk:
         return chunk
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        self._arrivals.close()
 
 
 def _shape_fault(given: Any) -> tuple[str, int]:

@@ -80,6 +80,9 @@ class Walk(Protocol):
     def place(self) -> tuple[int, ...]:
         """The place of the next record."""
 
+    def ready(self, limit: int, whole: bool) -> int:
+        """Return how many examples can be read without a wait; see ``MayWait``."""
+
     def read(self, limit: int) -> tuple[Chunk, bool]:
         """Return at most so many examples, and whether the stream goes on."""
 
@@ -100,7 +103,13 @@ class Streams:
         """``walk`` starts one, of a stream from a place on."""
         self.fields, self.streams = fields, streams
         self._walk, self._place, self._most_open = walk, place, most_open
-        self._walks: OrderedDict[int, Walk] = OrderedDict()
+        self._walks: OrderedDict[tuple[int, tuple[int, ...]], Walk] = OrderedDict()
+
+    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+        place = unpacked(self._place, position)
+        walk = self._at(stream, place)
+        self._walks[stream, place] = walk
+        return walk.ready(limit, whole)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         walk = self._at(stream, unpacked(self._place, position))
@@ -109,20 +118,20 @@ class Streams:
             chunk, goes_on = walk.read(limit)
         finally:
             if not goes_on:
-                self._walks.pop(stream).close()
-        return chunk, packed(walk.place) if goes_on else None
+                walk.close()
+        if not goes_on:
+            return chunk, None
+        if (other := self._walks.pop((stream, walk.place), None)) is not None:
+            other.close()
+        self._walks[stream, walk.place] = walk
+        return chunk, packed(walk.place)
 
     def _at(self, stream: int, place: tuple[int, ...]) -> Walk:
-        walk = self._walks.pop(stream, None)
-        if walk is not None and walk.place != place:
-            walk.close()
-            walk = None
-        if walk is None:
-            while len(self._walks) >= self._most_open:
-                self._walks.popitem(last=False)[1].close()
-            walk = self._walk(stream, place)
-        self._walks[stream] = walk
-        return walk
+        """Return the walk that has come to a place, or a new one; no other read finds it."""
+        walk = self._walks.pop((stream, place), None)
+        while len(self._walks) >= self._most_open:
+            self._walks.popitem(last=False)[1].close()
+        return walk or self._walk(stream, place)
 
     def close(self) -> None:
         while self._walks:
@@ -139,6 +148,10 @@ class Records(RowSource):
         self.place = place
         self._ended = False
         self._left = self._until_damage(records)
+
+    def ready(self, limit: int, whole: bool) -> int:
+        """Return ``limit``: what a file has is there."""
+        return limit
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         rows: list[Row] = []

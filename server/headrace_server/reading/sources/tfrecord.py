@@ -260,6 +260,10 @@ class _Walk:
         self._left: Iterator[bytes] = self._frames
         self._damage: Damaged | None = None  # the fault where the frames end
 
+    def ready(self, limit: int, whole: bool) -> int:
+        """Return ``limit``: what a file has is there."""
+        return limit
+
     def read(self, limit: int) -> tuple[Chunk, bool]:
         found: list[bytes] = []
         try:
