@@ -31,30 +31,6 @@ def after(taken: int, explicit: bool = True) -> TakenBatches:
     return commits
 
 
-def test_asking_for_the_next_batch_commits_the_one_in_hand_or_nothing():
-    assert after(3, explicit=False).on_next() == [3]
-    assert after(3).on_next() == []
-
-
-@pytest.mark.parametrize("explicit", [True, False])
-def test_several_taken_in_turn_count_as_if_each_had_been_asked_for(explicit: bool):
-    one_by_one, in_turn = after(5, explicit), after(2, explicit)
-    committed = in_turn.take_in_turn([batch(token) for token in (3, 4, 5)])
-    assert committed == ([] if explicit else [2, 3, 4])
-    assert in_turn.for_snapshot(4) == one_by_one.for_snapshot(4)
-    assert in_turn.commit([3, 5]) == one_by_one.commit([3, 5])
-    assert in_turn.on_next() == one_by_one.on_next()
-    assert in_turn.give_back() == one_by_one.give_back()
-
-
-def test_a_commit_covers_only_the_named_batches_and_a_second_one_sends_nothing():
-    commits = after(4)
-    assert commits.commit([3, 3]) == [3]
-    assert commits.commit([3, 1]) == [1]
-    assert commits.commit([]) == []
-    assert commits.give_back() == [2, 4]
-
-
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_token_of_no_batch_here_is_an_error_that_changes_nothing(explicit: bool):
     commits = after(2, explicit)
@@ -63,13 +39,6 @@ def test_a_token_of_no_batch_here_is_an_error_that_changes_nothing(explicit: boo
     with pytest.raises(ValueError, match=r"snapshot\(upto=…\): token=9 is of no batch"):
         commits.for_snapshot(9)
     assert commits.commit([2]) == [2]
-
-
-def test_a_batch_that_was_given_back_can_not_be_committed():
-    commits = after(1)
-    assert commits.give_back() == [1]
-    with pytest.raises(ValueError, match="or was given back"):
-        commits.commit([1])
 
 
 def test_up_to_a_batch_are_those_taken_before_it_that_are_open():
@@ -132,38 +101,6 @@ def run_of(commits: TakenBatches, tokens: range) -> DatasetRun:
         commits.take(batch(token))
         commits.fetched(run, token)
     return run
-
-
-def test_the_oldest_batch_of_an_iteration_is_the_one_that_was_trained():
-    commits = TakenBatches(True)
-    run_of(commits, range(1, 6))
-    assert commits.oldest(1) == [1]
-    commits.commit([2])
-    assert commits.oldest(2) == [3, 4]
-    assert commits.oldest(2) == [5]
-    assert commits.oldest(1) == []
-
-
-def test_batches_left_by_an_iteration_go_back_when_the_next_begins_and_not_before():
-    commits = TakenBatches(True)
-    commits.take(batch(9))  # by the loop itself
-    first = run_of(commits, range(1, 4))
-    assert commits.oldest(1) == [1]
-    second = DatasetRun()
-    assert commits.begin_run(second) == []  # it is not closed yet
-    first.closed = True
-    assert commits.begin_run(DatasetRun()) == [2, 3]
-    assert commits.oldest(1) == []
-    assert commits.commit([9]) == [9]
-
-
-def test_an_iteration_remembers_no_batch_that_was_committed_by_its_token():
-    commits = TakenBatches(True)
-    run = run_of(commits, range(1, 3))
-    commits.commit([1, 2])
-    commits.take(batch(3))
-    commits.fetched(run, 3)
-    assert list(run.tokens) == [3]
 
 
 # Words

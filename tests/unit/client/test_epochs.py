@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.epochs import EpochBatches, EpochEnds, Epochs
+from headrace.epochs import EpochEnds, Epochs
 from headrace.feed import Feed
 from headrace.link import Link
 
@@ -67,25 +67,11 @@ def test_every_epoch_is_an_iterator_those_without_a_batch_included(
     assert list(trainer) == []
 
 
-def test_an_epoch_begins_without_waiting_for_its_first_batch() -> None:
-    trainer = Trainer([0, 1])
-    numbers = trainer.epochs()
-    number, batches = next(numbers)
-    assert number == 0 and trainer.asked == 0
-    assert list(batches) == [(0, 0)] and trainer.asked == 2
-    number, _ = next(numbers)
-    assert number == 1 and trainer.asked == 2
-
-
 def test_the_first_epoch_is_that_of_the_first_batch_where_the_feed_was_used() -> None:
     assert Trainer([3, 3, 5], first=None, count=6).all() == [(3, [0, 1]), (4, []), (5, [2])]
     assert Trainer([], first=None).all() == []
     trainer = Trainer([3, 4], first=None)
     assert [list(trainer), list(trainer), list(trainer)] == [[(3, 0)], [(4, 1)], []]
-
-
-def test_an_endless_feed_ends_with_the_last_batch_that_came() -> None:
-    assert Trainer([0, 0, 2], count=None).all() == [(0, [0, 1]), (1, []), (2, [2])]
 
 
 def test_a_loop_that_is_left_early_is_continued_by_the_next_one() -> None:
@@ -107,14 +93,6 @@ def test_next_goes_on_over_a_border_and_loops_go_on_from_there() -> None:
     assert list(trainer) == [(1, 2)]
     assert next(trainer) == (2, 3)
     assert list(trainer) == []
-
-
-def test_an_iterator_that_has_ended_stays_so() -> None:
-    trainer = Trainer([0, 1])
-    first = iter(trainer)
-    assert isinstance(first, EpochBatches) and list(first) == [(0, 0)]
-    second = iter(trainer)
-    assert list(first) == [] and list(second) == [(1, 1)]
 
 
 def test_a_batch_of_an_earlier_epoch_that_came_back_comes_in_the_loop_of_now() -> None:

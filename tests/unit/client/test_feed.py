@@ -61,22 +61,6 @@ def commits(peer: Peer, count: int) -> list[int]:
     return tokens
 
 
-def test_asking_for_the_next_batch_commits_the_one_in_hand(peer: Peer):
-    taken: list[int] = []
-
-    def train(feed: headrace.Feed) -> None:
-        assert (feed.name, list(feed.schema), dict(feed.states)) == ("f", ["x"], {})
-        assert not feed.local
-        taken.extend(int(batch["x"][0]) for batch in feed)
-
-    thread = trained(peer, train)
-    assert commits(peer, 2) == [11, 12]
-    peer.say(Ended(7))
-    assert peer.hear(Bye) == Bye(7)
-    thread.join(PATIENCE_S)
-    assert taken == [1, 2] and not thread.is_alive()
-
-
 def test_it_shows_that_its_server_is_away(peer: Peer):
     shown: list[str] = []
     begun = threading.Event()
@@ -94,35 +78,6 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
     assert not thread.is_alive()
     states = ("open", "open, the server is away")
     assert shown == [f"<headrace.Feed 'f' at {peer.address}: {state}>" for state in states]
-
-
-def test_leaving_with_a_batch_in_hand_commits_it(peer: Peer):
-    thread = trained(peer, next)
-    assert commits(peer, 1) == [11]
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-
-
-def test_an_exception_gives_the_batch_in_hand_back(peer: Peer):
-    raised: list[BaseException] = []
-
-    def train(feed: headrace.Feed) -> None:
-        try:
-            with feed:
-                next(feed)
-                raise LookupError("of the trainer")
-        except LookupError as error:
-            raised.append(error)
-
-    thread = trained(peer, train)
-    returned: tuple[int, ...] = ()
-    while not returned:
-        step = peer.hear(Step)
-        assert not step.commits
-        returned = step.returned
-    assert returned == (11,)
-    thread.join(PATIENCE_S)
-    assert raised and not thread.is_alive()
 
 
 def test_new_proportions_hold_from_the_returned_batches_on_or_are_refused_with_the_reason(
@@ -161,40 +116,6 @@ def test_a_feed_that_was_closed_is_not_used_again(peer: Peer):
 
 
 # Explicit commits
-
-
-def test_asking_commits_nothing_and_a_commit_is_of_the_batch_that_is_named(peer: Peer):
-    told: list[str] = []
-
-    def train(feed: headrace.Feed) -> None:
-        first, second = next(feed), next(feed)
-        second.commit()
-        second.commit()
-        told.append("second")
-        feed.commit(first.token)
-        feed.commit([first, second.token])
-        told.append("first")
-
-    thread = trained(peer, train, commit="explicit")
-    assert commits(peer, 1) == [12] and commits(peer, 1) == [11]
-    thread.join(PATIENCE_S)
-    assert told == ["second", "first"] and not thread.is_alive()
-
-
-def test_leaving_gives_back_what_was_not_committed_by_name(peer: Peer):
-    def train(feed: headrace.Feed) -> None:
-        feed.commit(next(feed))
-        next(feed)
-
-    thread = trained(peer, train, commit="explicit")
-    assert commits(peer, 1) == [11]
-    returned: tuple[int, ...] = ()
-    while not returned:
-        step = peer.hear(Step)
-        assert not step.commits
-        returned = step.returned
-    assert returned == (12,)
-    thread.join(PATIENCE_S)
 
 
 def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Peer):
@@ -268,16 +189,6 @@ def test_the_error_of_a_batch_whose_feed_was_collected_says_that(peer: Peer):
     thread.join(PATIENCE_S)
     with pytest.raises(headrace.FeedClosed, match="the feed of this batch is gone; connect again"):
         lost[0].commit()
-
-
-def test_a_batch_can_be_committed_early_where_asking_commits_too(peer: Peer):
-    def train(feed: headrace.Feed) -> None:
-        next(feed).commit()
-        next(feed)
-
-    thread = trained(peer, train)
-    assert commits(peer, 2) == [11, 12]
-    thread.join(PATIENCE_S)
 
 
 def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer: Peer):

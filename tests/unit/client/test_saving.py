@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.free_buffers import FreeBuffers, StateBuffer
-from headrace_proto.errors import FeedClosed, StaleLease, StateError
+from headrace_proto.errors import StaleLease, StateError
 from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import file_bytes
 
@@ -22,17 +22,6 @@ VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def hands_of(told=ONE, batches=1, **options):
     return in_hand(told, *(columns_of(told) for _ in range(batches)), **options)
-
-
-def test_the_last_state_commits_a_batch_and_the_first_does_not():
-    hands = hands_of(TWO)
-    batch = hands.batches[0]
-    batch.save_state("tag", [b"a", b"b\0"])
-    assert hands.link.saved == {}
-    batch.save_state("lstm", VALUE)
-    got = states_in(TWO, *hands.link.saved[1])
-    assert got["lstm"].tolist() == VALUE.tolist() and got["tag"].tolist() == [b"a", b"b\0"]
-    assert not hands.link.session.held()
 
 
 def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(tmp_path):
@@ -49,14 +38,6 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     columns, buffer = hands.link.saved[second.token]
     assert isinstance(buffer, StateBuffer)
     assert states_in(ONE, columns, buffer.array)["lstm"].tolist() == VALUE.tolist()
-
-
-def test_several_batches_are_in_hand_and_saved_in_any_order():
-    hands = hands_of(batches=3)
-    for batch in reversed(hands.batches):
-        batch.save_state("lstm", VALUE + batch.token)
-    assert list(hands.link.saved) == [3, 2, 1]
-    assert states_in(ONE, *hands.link.saved[2])["lstm"].tolist() == (VALUE + 2).tolist()
 
 
 def test_a_second_save_is_refused_and_the_first_stands():
@@ -188,16 +169,6 @@ def test_a_value_may_be_overwritten_after_it_was_saved():
     value[:] = -1
     hands.batches[0].save_state("tag", [b"a", b"b"])
     assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
-
-
-def test_a_feed_that_was_left_takes_no_states_and_gives_its_batches_back():
-    hands = hands_of(batches=2)
-    hands.batches[0].save_state("lstm", VALUE)
-    hands.saving.give_back()
-    assert returned_by(hands.link.session) == [2]
-    hands.link.left = FeedClosed("this feed was closed")
-    with pytest.raises(FeedClosed):
-        hands.batches[1].save_state("lstm", VALUE)
 
 
 def test_a_batch_that_is_not_held_any_more_is_stale():

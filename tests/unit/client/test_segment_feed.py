@@ -11,10 +11,7 @@ import headrace
 from headrace import (
     Cancelled,
     DeadlineExceeded,
-    FeedClosed,
-    Field,
     ProtocolError,
-    SegmentBatch,
     StaleLease,
     StateError,
 )
@@ -39,30 +36,6 @@ def save(batch, value=VALUE):
         batch.save_state("tag", [b"x", b"yy"])
 
 
-def test_saves_commit_batches_and_the_feed_ends_when_all_are():
-    with served(ONE, batches(ONE, 5)) as (server, feed):
-        for number, batch in enumerate(feed):
-            assert isinstance(batch, SegmentBatch)
-            save(batch, VALUE * number)
-        feed.close()
-        server.wait_for(lambda: server.said_bye)
-        assert [server.saved[t]["lstm"][0, 0] for t in range(1, 6)] == [0, 1, 2, 3, 4]
-        assert server.returned == []
-
-
-def test_explicit_commits_of_segments_are_the_saves_of_their_last_states():
-    with served(ONE, batches(ONE, 2), commit="explicit") as (server, feed):
-        first, second = next(feed), next(feed)
-        for refused in (lambda: feed.commit(first), lambda: feed.snapshot(upto=first)):
-            with pytest.raises(ValueError, match="committed by the save of its last state"):
-                refused()
-        save(first)
-        save(second)
-        feed.commit()
-        assert sorted(server.saved) == [1, 2]
-        assert next(feed, None) is None
-
-
 def test_large_states_go_out_without_a_copy_and_arrive_as_they_were_saved():
     told = properties((["lstm", "float32", [50_000]],))
     with served(told, batches(told, 6)) as (server, feed):
@@ -73,28 +46,6 @@ def test_large_states_go_out_without_a_copy_and_arrive_as_they_were_saved():
         feed.close()
         got = [set(server.saved[t]["lstm"].ravel().tolist()) for t in range(1, 7)]
         assert got == [{0}, {1}, {2}, {3}, {4}, {5}]
-
-
-def test_asking_for_the_next_batch_commits_nothing_and_leaving_gives_back():
-    with served(ONE, batches(ONE, 3)) as (server, feed):
-        with feed:
-            first, second = next(feed), next(feed)
-            save(second)
-        server.wait_for(lambda: server.said_bye)
-        assert list(server.saved) == [2] and server.returned == [first.token]
-        with pytest.raises(FeedClosed):
-            save(first)
-        with pytest.raises(FeedClosed):
-            feed.flush_states()
-
-
-def test_an_exception_gives_back_what_is_not_saved():
-    with served(ONE, batches(ONE, 2)) as (server, feed):
-        next(feed)
-        with pytest.raises(RuntimeError, match="mine"), feed:
-            raise RuntimeError("mine")
-        server.wait_for(lambda: server.said_bye)
-        assert server.saved == {} and server.returned == [1]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +98,6 @@ def test_the_error_of_a_deadline_lists_the_states_that_this_trainer_has_to_save(
             next(feed)
 
 
-def test_a_feed_lists_its_columns_and_states():
-    with served(KEPT, batches(KEPT, 1)) as (_server, feed):
-        assert feed.states == {"lstm": Field("float32", (None, 3)), "tag": Field("bytes", (None,))}
-        assert list(feed.schema) == ["sequences:x", "context:y", "state:lstm", "state:tag"]
-        assert {"key", "sequence", "lane", "starts"} <= set(feed.facts)
-
-
 def test_a_hostile_batch_goes_back_and_is_a_protocol_error():
     bad = columns_of(KEPT, lane=np.array([1, 1]))
     with served(KEPT, [bad, *batches(KEPT, 1)]) as (server, feed):
@@ -189,15 +133,6 @@ def test_saved_states_are_flushed_when_an_exception_leaves_and_do_not_hide_it():
             raise RuntimeError("mine")
         server.wait_for(lambda: server.said_bye)
         assert [flush.token for flush, _ in server.flushes] == [1] and server.returned == [2]
-
-
-def test_states_are_handed_over_when_it_is_asked_for_and_training_goes_on():
-    with served(KEPT, batches(KEPT, 2)) as (server, feed):
-        feed.flush_states()  # nothing was saved yet
-        save(next(feed))
-        feed.flush_states()
-        assert [flush.token for flush, _ in server.flushes] == [1]
-        save(next(feed))
 
 
 def test_states_that_the_server_does_not_take_are_not_handed_over_again():

@@ -194,13 +194,6 @@ def pulled(iteration: IterationInATest, count: int) -> list[int | None]:
     return [iteration.pull() for _ in range(count)]
 
 
-def test_one_call_brings_all_that_are_ready_once_the_pace_is_known():
-    site = Site(40, ready=6)
-    iteration = site.iterate()
-    assert pulled(iteration, 3) == [1, 2, 3] and iteration.rest == 5
-    assert pulled(iteration, 6) == [*range(4, 10)] and iteration.rest == 5
-
-
 def test_slow_training_gets_its_batches_one_by_one_and_groups_when_it_is_fast_again():
     site = Site(200)
     iteration = site.iterate()
@@ -214,69 +207,11 @@ def test_slow_training_gets_its_batches_one_by_one_and_groups_when_it_is_fast_ag
     assert signs[:40] == [-1] * 40 and signs[45:80] == [1] * 35 and signs[-20:] == [-1] * 20
 
 
-def test_a_batch_is_committed_when_the_one_after_it_is_pulled():
-    site = Site(40)
-    iteration = site.iterate()
-    pulled(iteration, 5)
-    assert iteration.rest > 3
-    assert site.feed.commits.in_hand() == [5]  # as feed.commit() and feed.snapshot() ask
-    assert sorted(site.feed.committed) == [1, 2, 3, 4]
-
-
-def test_leaving_with_an_exception_gives_back_the_batch_in_hand_and_passes_no_more_on():
-    site = Site(40)
-    iteration = site.iterate()
-    pulled(iteration, 5)
-    site.feed.leave(commit=False)
-    assert sorted(site.feed.committed) == [1, 2, 3, 4] and site.feed.given_back == [5]
-    with pytest.raises(ValueError, match="this feed was closed"):
-        iteration.pull()
-
-
-def test_the_next_iteration_goes_on_amid_the_group_of_the_last():
-    site = Site(40)
-    first = site.iterate()
-    pulled(first, 5)
-    first.drop()
-    assert pulled(site.iterate(), 35) == [*range(6, 41)]
-
-
-def test_a_loop_without_tensorflow_goes_on_amid_a_group():
-    site = Site(40)
-    iteration = site.iterate()
-    pulled(iteration, 5)
-    assert next(site.feed).token == 6
-    assert pulled(iteration, 2) == [7, 8]
-
-
 def test_an_iterator_that_nobody_uses_any_more_holds_nothing_back():
     site = Site(40)
     idle = site.iterate()
     pulled(idle, 5)
     assert pulled(site.iterate(), 35) == [*range(6, 41)]
-
-
-def test_explicit_batches_are_committed_by_name_as_soon_as_they_are_there():
-    site = Site(40, explicit=True)
-    iteration = site.iterate()
-    pulled(iteration, 5)
-    commits = site.feed.commits
-    assert commits.commit([3]) == [3] and commits.oldest(1) == [1]
-    assert commits.for_snapshot(4) == [2, 4] and site.counter.reads == 0
-    iteration.drop()
-    again = site.iterate()
-    assert pulled(again, 3) == [6, 7, 8]
-    assert site.feed.given_back == [5] and site.feed.committed == []
-    assert commits.oldest(2) == [6, 7]
-
-
-def test_batches_pulled_and_not_committed_go_back_when_the_next_iteration_begins():
-    site = Site(40, explicit=True)
-    iteration = site.iterate()
-    pulled(iteration, 5)
-    site.feed.commits.oldest(3)
-    iteration.drop()
-    assert site.iterate().pull() == 6 and site.feed.given_back == [4, 5]
 
 
 def test_a_batch_that_can_not_be_read_is_an_error_when_its_turn_comes():
@@ -287,15 +222,6 @@ def test_a_batch_that_can_not_be_read_is_an_error_when_its_turn_comes():
     with pytest.raises(ValueError, match="batch 5 is broken"):
         iteration.pull()
     assert pulled(iteration, 35) == [*range(6, 41)]
-
-
-def test_a_batch_of_another_shape_begins_the_next_group():
-    site = Site(40)
-    site.feed.shape_of = lambda token: (token // 10,)
-    iteration = site.iterate()
-    assert pulled(iteration, 3) == [1, 2, 3] and iteration.rest == 6
-    assert pulled(iteration, 7) == [*range(4, 11)] and iteration.rest == 9
-    assert pulled(iteration, 30) == [*range(11, 41)]
 
 
 def test_batches_of_ever_other_shapes_come_one_by_one():

@@ -11,13 +11,11 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
-from headrace_server.core.claims import Acknowledged
 from headrace_server.core.dispatch_effects import (
     Answer,
     Batch,
     Claim,
     Leave,
-    Rewound,
     Send,
     StoreCommit,
     Want,
@@ -26,7 +24,6 @@ from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
-from headrace_server.worker.outbox import delivery_of
 from headrace_server.worker.state_blocks import StateFlush
 
 SCHEMA = [["i", "int64", [4]]]
@@ -86,32 +83,6 @@ def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     assert d.over
 
 
-def test_batches_that_are_announced_together_are_as_many_single_ones():
-    at = At()
-    at.make(0, 0)
-    at.make(0, 1, 2, 3, crowded=True)
-    at.desk.on_counted(0, {"dropped": {"filtered": 7}})
-    assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
-    assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
-    assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
-    told = at.desk.counters.totals()
-    assert told["made"] == {"batches": 4, "rows": 16, "bytes": 128}
-    assert told["dropped"] == {"filtered": 7}
-
-
-def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
-    d = desk(partitions=2)
-    d.on_opened(Opened(1, SCHEMA))
-    assert not d.opened and d.schema == SCHEMA
-    d.on_opened(Opened(1, SCHEMA))
-    assert not d.opened
-    d.on_opened(Opened(0, SCHEMA))
-    assert d.opened
-    failed = desk(partitions=2)
-    failed.fail("files", "it is gone")
-    assert failed.opened and failed.over and failed.failure == ("files", "it is gone")
-
-
 def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
     at = At(partitions=2, max_bad=3)
     at.desk.on_counted(0, {"dropped": {"bad:corrupt": 1, "filtered": 100}})
@@ -123,40 +94,12 @@ def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
     assert text.startswith("more than max_bad_examples=3 bad examples: 3 corrupt, 1 map_failed; ")
 
 
-def test_without_a_limit_any_number_of_bad_examples_is_taken():
-    at = At()
-    at.desk.on_counted(0, {"dropped": {"bad:corrupt": 10**9}})
-    assert at.desk.failure is None
-
-
-def test_the_first_reason_of_a_failure_stands():
-    d = desk()
-    d.fail("data", "first")
-    d.fail("server", "second")
-    assert d.failure == ("data", "first")
-
-
 def test_the_text_of_a_failure_fits_a_message_in_any_script():
     d = desk()
     d.fail("server", "𝔣" * 100_000)
     assert d.failure is not None
     header = FROM_SERVER.encode(Ended(2**63, *d.failure))
     assert FROM_SERVER.decode(header).text == d.failure[1]
-
-
-def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo_it():
-    d = desk()
-    assert [d.close(cancel) for cancel in (False, False, True, False)] == [True, False, True, False]
-    assert d.closing is True
-
-
-def test_a_delivery_is_a_reference_or_the_number_of_a_frame():
-    at = At()
-    at.make(0, 0, segment="slab-0-0-5", crowded=True)
-    there, here = delivery_of(at.sends[0], None), delivery_of(at.sends[0], 1)
-    assert (there.segment, there.offset, there.frame, there.copy_out) == ("slab-0-0-5", 0, 0, True)
-    assert (here.segment, here.offset, here.frame, here.copy_out) == ("", 0, 1, False)
-    assert there.nbytes == here.nbytes == 32 and there.columns == [[0, 32, [4]]]
 
 
 def test_an_announcement_out_of_turn_is_refused():
@@ -222,23 +165,6 @@ class Segments:
         self.act()
         told, self.told = self.told, []
         return told
-
-
-def test_words_of_segments_become_events():
-    at = Segments()
-    assert at.take_told() == [Want(0, 1, 0), Want(1, 1, 0)]
-    at.desk.dispatcher.starved(0)
-    assert at.take_told() == [Want(1, 1, 0)]
-    at.make(1, 0)
-    at.save()
-    at.act()
-    at.desk.on_stored(1, [(0, "cancelled", "it was drained"), (9, "", "")])
-    at.act()
-    assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
-    lanes = Segments("lanes")
-    lanes.take_told()
-    lanes.desk.dispatcher.dry(0)
-    assert lanes.take_told() == [Want(1, 2, 1)]
 
 
 def test_the_holder_of_the_awaited_batch_is_named():
@@ -319,50 +245,6 @@ def test_a_welcome_says_whether_the_feed_outlives_its_server_or_only_its_workers
     memory = desk()
     memory.on_opened(Opened(0, SCHEMA))
     assert memory.properties == {"generation": 0, "recovers": True}
-
-
-def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
-    pipeline = hs.from_examples([{"i": 1}]).batch(4)
-    feed = FeedConfig("default", pipeline.declaration(), (), 1)
-    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7))
-    d.on_opened(Opened(0, SCHEMA))
-    d.on_made(*made(0, 1))
-
-
-def test_tokens_are_of_the_term_and_batches_go_on_from_where_the_stores_are():
-    d = durable()
-    d.dispatcher.join(TRAINER, 0.0)
-    d.dispatcher.window(TRAINER, 9)
-    d.on_made(*made(0, 3))
-    d.on_made(*made(0, 6))
-    d.on_made(*made(1, 5))
-    sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
-    assert [(e.token, e.batch.order) for e in sends] == [
-        ((7 << 32) + 1, (3, 0)),
-        ((7 << 32) + 2, (5, 1)),
-        ((7 << 32) + 3, (6, 0)),
-    ]
-
-
-def test_batches_of_an_earlier_server_are_claimed_and_the_verdict_is_followed():
-    d = durable()
-    d.dispatcher.join(TRAINER, 0.0)
-    here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
-    d.on_hello(TRAINER, hello_of(here, strange, held=(here.token,)))
-    assert d.dispatcher.take_effects() == [Claim(1, here)]
-    d.dispatcher.claimed(5, "done", 0)
-    d.dispatcher.commit(TRAINER, (5,))
-    assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
-
-
-def test_commits_that_an_earlier_server_has_acknowledged_must_be_known_to_the_worker():
-    d = durable()
-    d.dispatcher.join(TRAINER, 0.0)
-    told = (0, 6 << 32, 1, 7 << 32 | 1, 2, 5, 1)
-    d.on_hello(TRAINER, hello_of(committed=told))
-    assert d.dispatcher.take_effects() == [Claim(0, Acknowledged(6 << 32, 0))], "one is its own"
-    d.dispatcher.claimed(6 << 32, "no", 0)
-    assert d.dispatcher.take_effects() == [Rewound(TRAINER)]
 
 
 def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import headrace_server as hs
-from headrace_proto.messages import Answered, Drain, Resize, Retarget, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
@@ -77,61 +77,6 @@ def owner() -> Owner:
     return Owner()
 
 
-def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owner: Owner):
-    told = owner.answer(Retarget(7, 40, HALVES), ([[1, 12], [0, 5]], ""))
-    assert owner.changes() == [("set_target_probs", [*HALVES])]
-    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
-
-
-def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
-    told = owner.answer(Retarget(7, 40, HALVES), ([], ""))
-    text = "all batches of the feed were made before"
-    assert told == [("tell", Answered(7, 40, [], "server", text))]
-
-
-def test_proportions_that_can_not_be_drawn_are_refused_with_the_reason(owner: Owner):
-    told = owner.answer(Retarget(7, 40, HALVES), ([[0, 0], [1, 0]], "three classes"))
-    answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
-    assert told == [("tell", answer)]
-
-
-def test_a_new_batch_size_is_answered_like_new_proportions_and_sent_to_later_trainers(
-    owner: Owner,
-):
-    assert owner.answer(Resize(7, 41, (9, 9)), ([[0, 0], [1, 0]], "two sizes")) == [
-        ("tell", Answered(7, 41, [[0, 0], [1, 0]], "server", "two sizes"))
-    ]
-    assert "resized" not in owner.desk.properties
-    owner.outbox.made.clear()
-    owner.partitions.made.clear()
-    told = owner.answer(Resize(7, 40, (8,)), ([[0, 5], [1, 12]], ""))
-    assert owner.changes() == [("set_batch_sizes", (8,))]
-    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
-    assert owner.desk.properties["resized"] is True
-
-
-def test_counts_of_all_partitions_are_added_to_those_of_the_hand_over(owner: Owner):
-    sizes = [({"incomplete": 5}, 3, True), ({"ready": 1, "incomplete": 7}, 1, False)]
-    told = owner.answer(Stats(7, 40), sizes)
-    assert owner.partitions.made == [("sizes", "f")]
-    counts = {"ready": 1, "in_flight": 0, "incomplete": 12}
-    committed = {"batches": 0, "rows": 0, "epoch": 3, "open": True}
-    assert told == [("tell", Answered(7, 40, counts | committed))]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "epoch"),
-    [((4, True), (2, True), 2), ((4, True), (2, False), 4), ((4, False), (2, False), 4)],
-)
-def test_a_feed_is_in_the_least_epoch_of_its_partitions_that_go_on(
-    owner: Owner, first: tuple[int, bool], second: tuple[int, bool], epoch: int
-):
-    owner.desk.counters.go_on(0, 5, 17, earlier_server=True)
-    told = owner.answer(Stats(7, 40), [({}, *first), ({}, *second)])
-    value = told[0][1].value
-    assert (value["epoch"], value["batches"], value["rows"]) == (epoch, 5, 17)
-
-
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
     owner.requests.copy(owner.desk, 3, "there")
     owner.act()
@@ -158,22 +103,6 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
     copied(0, "")
     text = text and f"partition 1: {text}"
     assert owner.pipe.made == [("report", "answer", {"request": 3, "code": code, "text": text})]
-
-
-def test_partitions_are_called_once_all_are_open():
-    """A worker that was restarted has the open questions before it has opened anything."""
-    owner = Owner(opened=False)
-    owner.requests.copy(owner.desk, 3, "there")
-    owner.requests.inspect(owner.desk, 4, b"key".hex())
-    owner.say(Drain(7, 8))
-    owner.act()
-    assert owner.partitions.made == [] and owner.pipe.made == [] and owner.outbox.made == []
-    owner.desk.on_opened(Opened(1, SCHEMA))
-    owner.act()
-    copy, *others = owner.partitions.made
-    assert copy[:3] == ("copy", "f", "there")
-    assert others == [("seek", "f", b"key"), ("close", "f", False)]
-    assert owner.outbox.made == [("tell", Answered(7, 8))]
 
 
 def test_a_drain_is_answered_when_every_partition_has_been_closed_once(owner: Owner):
@@ -204,10 +133,3 @@ def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again
     owner.session.snapshotted = SimpleNamespace()
     owner.say(Snapshot(7, 4))
     assert owner.outbox.made == [("send", b"i", owner.session.snapshotted)]
-
-
-def test_without_a_state_directory_there_is_no_snapshot():
-    owner = Owner(durable=False)
-    owner.say(Snapshot(7, 4))
-    ((call, answer),) = owner.outbox.made
-    assert call == "snapshotted" and "feed 'f' has no state directory" in answer.text

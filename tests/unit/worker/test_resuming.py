@@ -9,7 +9,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED
+from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig
 from headrace_server.worker.resuming import Later, PresentTrainer, Resuming
 
@@ -23,10 +23,6 @@ def feed(generation: int = 0, snapshot: str = "", untouched: bool = False) -> Fe
 
 def hello(resume: str = "", generation: int = -1, nonce: bytes = b"n") -> Hello:
     return Hello(1, 1, "1", "f", nonce, process=b"p", resume=resume, generation=generation)
-
-
-def test_a_trainer_without_a_token_is_let_in():
-    Resuming(feed(), durable=False).admit(hello(), [], 1.0)
 
 
 def test_a_trainer_from_before_the_rewind_is_refused_because_its_work_is_undone():
@@ -49,23 +45,6 @@ def test_a_trainer_of_an_unknown_start_is_refused_because_its_work_is_undone(
         desk.admit(replace(first, **of_start_7), [], 1.0)
     desk.admit(replace(first, term=6, held=(6 << 32 | 1,)), [], 1.0)
     Resuming(feed(), durable=False).admit(replace(first, **of_start_7), [], 1.0)
-
-
-def test_a_trainer_that_reconnects_does_not_ask_again():
-    desk = Resuming(feed(1, S), durable=True)
-    desk.admit(hello(S, generation=1), [], 1.0)
-    assert desk.reports == []
-
-
-def test_the_supervisor_is_asked_once_and_its_refusal_is_passed_on():
-    desk = Resuming(feed(), durable=True)
-    for nonce in (b"a", b"b"):
-        with pytest.raises(Later, match="is being taken back"):
-            desk.admit(hello(S, nonce=nonce), [], 1.0)
-    assert desk.reports == [("take_back", {"snapshot": S})]
-    desk.refuse(S, "server", "there is no such snapshot")
-    with pytest.raises(ServerError, match="there is no such snapshot"):
-        desk.admit(hello(S), [], 2.0)
 
 
 def test_commits_count_against_joining():
@@ -110,20 +89,6 @@ def test_a_trainer_from_before_the_restart_is_refused_with_that_reason():
         desk.admit(hello(generation=0), [], 1.0)
 
 
-def test_a_feed_that_was_taken_back_to_a_snapshot_is_not_at_its_beginning():
-    desk = Resuming(feed(1, S), durable=True)
-    desk.opened(used=False)
-    with pytest.raises(Later, match="is being taken back to snapshot"):
-        desk.admit(hello(S), [], 1.0)
-
-
-def test_a_feed_that_begins_with_a_snapshot_without_commits_is_joined():
-    desk = Resuming(feed(1, S, untouched=True), durable=True)
-    desk.opened(used=False)
-    desk.admit(hello(S), [], 1.0)
-    assert desk.reports == []
-
-
 def test_no_owner_judges_a_token_before_it_knows_the_marks_of_the_others():
     """Work at another owner counts as work here does."""
     for used, touched, judged in ((False, False, None), (True, False, Later), (False, True, Later)):
@@ -150,11 +115,3 @@ def test_a_later_life_knows_of_batches_done_before_it_opens_its_partitions(durab
         desk.opened(here)
         with pytest.raises(Later, match="being started from its beginning"):
             desk.admit(restarting(), [], 1.0)
-
-
-def test_an_owner_reports_once_that_its_state_was_touched():
-    desk = Resuming(feed(), durable=True, alone=False)
-    desk.opened(used=True)
-    desk.touched()
-    desk.touched()
-    assert desk.reports == [(news, {"generation": 0}) for news in (USED, TOUCHED)]

@@ -170,37 +170,6 @@ def test_a_trainer_elsewhere_is_dead_as_soon_as_it_left(tmp_path: Path):
     assert list(table.dead()) == [session] and not session.path.exists()
 
 
-def test_a_nonce_names_the_session_on_another_connection(tmp_path: Path):
-    table = SessionTable(tmp_path)
-    session = table.open(b"n", "feed", b"old")
-    assert table.resume(b"n", "another feed", b"new") is None
-    assert table.resume(b"m", "feed", b"new") is None
-    assert table.resume(b"n", "feed", b"new") is session
-    assert table.of_connection(b"new") is session and table.of_connection(b"old") is None
-    assert table.find(session.number, b"new") is session
-    assert table.find(session.number, b"old") is None
-    assert table.find(session.number + 1, b"new") is None
-
-
-def test_the_end_of_a_session_does_not_touch_the_one_that_took_its_names(tmp_path: Path):
-    table = SessionTable(tmp_path)
-    first = table.open(b"n", "feed", b"c")
-    second = table.open(b"n", "other feed", b"c")  # the same nonce, on the same connection
-    table.leave(first)
-    assert table.of_connection(b"c") is second
-    assert table.resume(b"n", "other feed", b"d") is second
-    assert table.present() == [second]
-
-
-def test_a_resumed_session_leaves_the_connection_to_who_has_it_now(tmp_path: Path):
-    table = SessionTable(tmp_path)
-    first, second = table.open(b"1", "feed", b"a"), table.open(b"2", "feed", b"b")
-    table.resume(b"1", "feed", b"b")
-    assert table.of_connection(b"b") is first
-    table.resume(b"2", "feed", b"c")
-    assert table.of_connection(b"b") is first and table.of_connection(b"c") is second
-
-
 def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
     tmp_path: Path, holders: list[Holder]
 ):

@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from headrace_server.state.store import Store, StoreDamaged
 from headrace_server.worker import commits
 from headrace_server.worker.desk import Desk
 from tests.nursery import WarmPopen
-from tests.unit.changes import Example, examples_of
 from tests.unit.lives import PATIENCE_S, Keeping
 
 A, B = ("a", 0), ("b", 3)
@@ -54,83 +52,6 @@ def keeping() -> Iterator[Open]:
     yield open_
     for one in made:
         one.stores.close()
-
-
-def test_nothing_is_stored_for_a_closed_partition_and_its_message_is_sent_at_once(
-    tmp_path: Path, keeping: Open
-):
-    one = keeping(tmp_path)
-    one.stores.note(A, "closing", b"close")
-    one.stores.answer(A, "message")
-    assert one.sent == ["message"] and not one.stores.knows(A, 7)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_immediate_write_is_answered_at_once(tmp_path: Path, keeping: Open):
-    one = keeping(tmp_path, "process")
-    one.stores.open(A)
-    one.stores.submit(A, Changed(Change(done=[1])), [70])
-    one.stores.answer(A, "first")
-    assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
-    assert one.write() == [] and one.sent == ["first"]
-    assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
-    large = examples_of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
-    one.stores.submit(A, Changed(Change(put=large)))  # the thread makes the file larger
-    one.stores.answer(A, "second")
-    assert one.write() == [] and one.sent == ["first"]
-    one.stores.submit(A, Changed(Change(done=[2])), [71])
-    one.stores.answer(A, "third")
-    assert one.until_sent(3) == ["first", "second", "third"]
-    one.stores.submit(A, Changed(Change(done=[3])))
-    one.stores.answer(A, "fourth")
-    assert one.until_sent(4)[3] == "fourth"
-    one.stores.close()
-    saved = keeping(tmp_path, "process").stores.open(A)
-    assert (saved.done, saved.tokens, len(saved.examples)) == ([1, 2, 3], [70, 71], 400)
-
-
-def test_commits_gather_for_a_moment_and_nothing_else_does(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one = keeping(tmp_path, "process")
-    for name in (A, B):
-        one.stores.open(name)
-    assert not one.stores.due
-    for token in range(commits._MOST_GATHERED - 1):
-        one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
-        assert one.stores.gathers and not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[80])), [80])
-    assert one.stores.due and one.write() == [] and not one.stores.due
-    one.stores.submit(B, Changed(Change(done=[81])), [81])
-    assert not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[82])))  # no commit: others may wait for it
-    assert one.stores.due and one.write() == [] and not one.stores.due
-    one.stores.note(A, "closing", b"close")
-    assert one.stores.due and one.write() == [] and not one.stores.due
-    monkeypatch.setattr(commits, "_GATHER_S", 0.0)
-    one.stores.submit(A, Changed(Change(done=[83])), [83])
-    assert one.stores.due
-
-
-@pytest.mark.parametrize(
-    ("durability", "window", "most"), [("process", 64, 24), ("power", 64, 48), ("power", 5, 5)]
-)
-def test_more_commits_gather_for_a_synced_write_but_no_more_than_a_trainer_may_have_unanswered(
-    tmp_path: Path,
-    keeping: Open,
-    monkeypatch: pytest.MonkeyPatch,
-    durability: str,
-    window: int,
-    most: int,
-):
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one = keeping(tmp_path, durability, window)
-    one.stores.open(A)
-    for token in range(most):
-        assert not one.stores.due and one.stores.ripe == (2 * token >= most)
-        one.stores.submit(A, Changed(Change(done=[token])), [token])
-    assert one.stores.due
 
 
 def test_a_trainer_whose_saves_are_all_in_one_record_has_state_buffers_left(
@@ -185,50 +106,6 @@ def test_the_changes_of_a_commit_are_one_record_with_its_token(
     assert len(records) == 1
 
 
-def test_a_worker_that_would_rest_writes_part_by_part(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
-):
-    """1. Enough commits for a record.  2. More of A and of B while that of A is written.
-
-    The ones of A are of a later record.  Each commit is stored with its change, and each answer is
-    sent after the changes before it.
-    """
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one, runs = keeping(tmp_path, "process"), {A: Changed(), B: Changed()}
-    for name in (A, B):
-        one.stores.open(name)
-
-    def commit(name: tuple[str, int], token: int) -> None:
-        runs[name].changes.append(Change(done=[token]))
-        one.stores.submit(name, runs[name], [token])
-
-    enough = commits._MOST_GATHERED // 2
-    for token in range(enough):
-        assert not one.stores.ripe
-        commit((A, B)[token % 2], token)
-    one.stores.answer(A, "first of A")
-    sent = []
-    for _ in range(3):
-        assert one.stores.ripe and not one.stores.settled(A) and not one.stores.settled(B)
-        assert one.write(whole=False) == []
-        sent.append(list(one.sent))
-        if len(sent) == 1:
-            commit(A, 90)
-            commit(B, 91)
-            one.stores.answer(A, "second of A")
-            one.stores.answer(B, "of B")
-    assert sent == [[], [], ["first of A"]]
-    assert not one.stores.ripe and one.stores.gathers and not one.stores.settled(A)
-    assert one.write() == [] and sorted(one.sent[1:]) == ["of B", "second of A"]
-    assert one.stores.settled(A) and one.stores.settled(B) and not one.stores.gathers
-    one.stores.close()
-    stores = keeping(tmp_path, "process").stores
-    for name, last in ((A, 90), (B, 91)):
-        tokens = [*range((A, B).index(name), enough, 2), last]
-        saved = stores.open(name)
-        assert (saved.done, sorted(saved.tokens)) == (tokens, tokens)
-
-
 @pytest.mark.parametrize("parts", [0, 1, 2, 3])
 def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_written(
     tmp_path: Path, keeping: Open, parts: int
@@ -247,61 +124,6 @@ def test_a_record_that_is_begun_is_written_first_and_whole_where_all_is_to_be_wr
     one.stores.close()
     saved = keeping(tmp_path, "process").stores.open(A)
     assert (saved.done, saved.tokens) == ([1, 2], [70, 71])
-
-
-def test_a_record_of_many_commits_is_due_part_by_part(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
-):
-    """A worker that never rests writes a part after each batch, so that no trainer waits for all.
-
-    Commits of many partitions may come faster than that: then it writes all at once.
-    """
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one, most = keeping(tmp_path, "process"), commits._MOST_GATHERED
-    for name in (A, B):
-        one.stores.open(name)
-    for token in range(most):
-        assert not one.stores.due
-        one.stores.submit(A, Changed(Change(done=[token])), [token])
-    for _ in range(3):
-        assert one.stores.due and not one.stores.urgent and one.stores.due_in_s <= PATIENCE_S
-        assert one.write(whole=False) == []
-    assert not one.stores.due and not one.stores.gathers
-    for token in range(2 * most):
-        assert not one.stores.urgent
-        one.stores.submit((A, B)[token % 2], Changed(Change(done=[token])), [token])
-    assert one.stores.due and one.stores.urgent
-
-
-def test_commits_gather_no_longer_when_a_trainer_waits_for_their_answers(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one = keeping(tmp_path, "process")
-    one.stores.open(A)
-    one.stores.submit(A, Changed(Change(done=[1])), [1])
-    assert not one.stores.due
-    one.stores.hurry()
-    assert one.stores.due and one.write() == [] and not one.stores.due
-    one.stores.hurry()  # for commits that have not come: nothing is left of it
-    assert one.stores.due and one.write() == [] and not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[2])), [2])
-    assert not one.stores.due
-
-
-@pytest.mark.parametrize("durability", ["power", "process"])
-def test_commits_gather_for_a_moment_where_nothing_else_is_to_be_done(
-    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch, durability: str
-):
-    monkeypatch.setattr(commits, "_GATHER_S", PATIENCE_S)
-    one = keeping(tmp_path, durability)
-    one.stores.open(A)
-    one.stores.submit(A, Changed(Change(done=[1])), [1])
-    moment_s = PATIENCE_S * (commits._TIMES_IF_SYNCED if durability == "power" else 1)
-    assert one.stores.gathers and 0 < one.stores.due_in_s <= moment_s
-    assert not one.stores.due
-    one.stores.submit(A, Changed(Change(done=[2])))
-    assert one.stores.due and not one.stores.due_in_s
 
 
 def test_a_message_is_sent_when_all_changes_before_it_are_committed(tmp_path: Path, keeping: Open):
@@ -325,26 +147,6 @@ def test_a_message_is_sent_when_all_changes_before_it_are_committed(tmp_path: Pa
     assert two.stores.knows(A, 70) and not two.stores.knows(A, 71)
     assert two.stores.lacks(A, 71) and not two.stores.lacks(A, 70)
     assert not two.stores.open(B).done and not two.stores.knows(B, 70)
-
-
-def test_commits_are_counted_over_all_lives_with_the_time_since_the_last(
-    tmp_path: Path, keeping: Open
-):
-    one = keeping(tmp_path)
-    one.stores.open(A)
-    assert one.stores.used(A) is None
-    began = time.time()
-    one.stores.submit(A, Changed(Change(done=[1])), [70])
-    assert one.write() == []
-    one.stores.submit(A, Changed(Change(done=[2])))
-    one.stores.close()
-    two = keeping(tmp_path)
-    two.stores.open(A)
-    assert two.stores.used(A)[0] == 1
-    two.stores.submit(A, Changed(Change(done=[3])), [71])
-    assert two.write() == []
-    count, since, until, _ = two.stores.used(A)
-    assert count == 2 and began <= since < until <= time.time()
 
 
 def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
