@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,8 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
-from .serving import connect, drained, kill_worker, serving
-from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
-
-HERE = "tests.integration.user_functions_sampling"
-
-
-def numbered(n: int) -> hs.Pipeline:
-    return hs.from_examples([{"i": k} for k in range(n)])
+from .serving import connect, drained, serving
+from .streams import NUMERIC, every_dtype, frozen_array, padded
 
 
 def lengths_of(n: int, seed: int = 0) -> list[int]:
@@ -71,26 +64,6 @@ def model(
     return batches, sum(len(rows) for _, rows in left)
 
 
-def test_order_inside_and_between_buckets_is_exact() -> None:
-    lengths = lengths_of(3000)
-    boundaries, sizes = [0, 5, 10, 20, 39], [3, 2, 8, 16, 50, 2]
-    source = sequences(lengths)
-    seen = read_all(
-        {
-            str(smaller): source.bucket_by_sequence_length(
-                "x", sizes, boundaries, dynamic_pad=True, allow_smaller_final_batch=smaller
-            )
-            for smaller in (False, True)
-        }
-    )
-    for smaller in (False, True):
-        got, stats = seen[str(smaller)]
-        want, left = model(np.searchsorted(boundaries, lengths, "right").tolist(), sizes, smaller)
-        assert got == want
-        assert stats["dropped"] == ({"remainder": left} if left else {})
-        assert stats["rows"] == 3000 - left and stats["batches"] == len(want)
-
-
 def test_lengths_padding_and_waste_are_told() -> None:
     lengths = lengths_of(400)
     pipeline = sequences(lengths).bucket_by_sequence_length(
@@ -117,19 +90,6 @@ def test_lengths_padding_and_waste_are_told() -> None:
         assert server.stats()["default"]["padding"] == waste
 
 
-def test_a_bucket_is_told_by_a_column_or_a_function() -> None:
-    source = hs.from_examples([{"i": i, "b": np.uint8(i // 10)} for i in range(95)])
-    ways = {"function": functions.tens, "path": f"{HERE}:tens", "column": "b"}
-    seen = read_all(
-        {
-            name: source.bucket(which, 4, 10, allow_smaller_final_batch=True)
-            for name, which in ways.items()
-        }
-    )
-    for name, (got, _) in seen.items():
-        assert got == model([i // 10 for i in range(95)], [4] * 10, True)[0], name
-
-
 def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", i=np.arange(40), b=np.r_[np.arange(37) % 3, 3, -1, 2**40])
     pipeline = hs.read_npz(str(tmp_path / "a.npz")).bucket("b", 4, 3)
@@ -150,27 +110,6 @@ def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Pat
         got, stats = seen_of(server, "skips_3")
     assert got == model([i % 3 for i in range(37)], [4] * 3, False)[0]
     assert stats["dropped"] == {"bad:bucket_out_of_range": 3, "remainder": 1}
-
-
-def test_only_what_is_kept_comes_into_a_bucket() -> None:
-    source = hs.from_examples([{"i": i, "k": i % 2 == 1} for i in range(60)])
-    keep_all = {"None": None, "True": True}
-    keep_odd = {"column": "k", "function": functions.is_odd, "path": f"{HERE}:is_odd"}
-    seen = read_all(
-        {
-            name: source.bucket(functions.thirds, 5, 3, keep_input=keep_input)
-            for name, keep_input in {**keep_all, "False": False, **keep_odd}.items()
-        }
-    )
-    for name, (got, stats) in seen.items():
-        if name in keep_all:
-            assert got == model([i % 3 for i in range(60)], [5] * 3, False)[0], name
-            assert stats["dropped"] == {}, name
-        elif name == "False":
-            assert got == [] and stats["dropped"] == {"not_kept": 60}
-        else:
-            assert sorted(i for _, rows in got for i in rows) == list(range(1, 60, 2)), name
-            assert stats["dropped"] == {"not_kept": 30}, name
 
 
 def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
@@ -228,37 +167,6 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         assert all((rows + 1) * longest > 120 for rows, _ in sizes[bucket][:-1])
 
 
-def test_costs_beyond_every_budget_make_batches_of_one_row() -> None:
-    rows = [{"x": [1] * i, "cost": 1e30 if i % 2 else 2.0**62} for i in range(1, 9)]
-    pipeline = hs.from_examples(rows).bucket_by_sequence_length(
-        "x",
-        None,
-        [3],
-        dynamic_pad=True,
-        max_padded_elements=2**62,
-        cost="cost",
-        allow_smaller_final_batch=True,
-    )
-    with hs.run(pipeline, partitions=2) as server:
-        batches = drained(server)
-        assert server.stats()["default"]["padding"]
-    assert [len(batch["x"]) for batch in batches] == [1] * 8
-
-
-def test_sources_smaller_than_a_batch(tmp_path: Path) -> None:
-    cases = {f"{n}_{smaller}": (n, smaller) for n in (0, 3) for smaller in (True, False)}
-    feeds = {}
-    for name, (n, smaller) in cases.items():
-        np.savez(tmp_path / f"{n}.npz", i=np.arange(n))
-        source = hs.read_npz(str(tmp_path / f"{n}.npz"))
-        feeds[name] = source.bucket("i", 5, 3, allow_smaller_final_batch=smaller)
-    seen = read_all(feeds)
-    for name, (n, smaller) in cases.items():
-        got, stats = seen[name]
-        assert got == ([(i, [i]) for i in range(n)] if smaller else []), name
-        assert stats["dropped"] == ({} if smaller or not n else {"remainder": 3}), name
-
-
 def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
     buckets = [1 if i % 500 == 0 else 0 for i in range(4000)]
     rows = [{"i": i, "b": b} for i, b in enumerate(buckets)]
@@ -268,46 +176,6 @@ def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
     got, stats = read(pipeline)
     assert got == model(buckets, [4, 50], False)[0]
     assert stats["dropped"] == {"remainder": 8}
-
-
-@pytest.mark.parametrize("capacity", [3, 80])
-def test_capacity_says_how_many_batches_are_made_before_any_trainer_is_there(capacity: int) -> None:
-    pipeline = numbered(400).map(functions.all_in_bucket_0).bucket("b", 2, 1, capacity=capacity)
-    with serving(pipeline) as server:
-        deadline = time.monotonic() + PATIENCE_S
-        while server.stats()["default"]["made"]["batches"] < capacity:
-            assert time.monotonic() < deadline, server.stats()["default"]["made"]
-            time.sleep(0.02)
-        with headrace.connect(server.address, prefetch=0) as feed:
-            next(feed)  # made before any was taken; the worker may make one more for it from now on
-            made = server.stats()["default"]["made"]["batches"]
-            assert capacity <= made <= capacity + 1
-            assert 2 + sum(batch.rows for batch in feed) == 400
-
-
-def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
-    pipeline = (
-        sequences(lengths_of(1200))
-        .shuffle(seed=2)
-        .repeat(2)
-        .bucket_by_sequence_length("x", 6, [10, 20], dynamic_pad=True)
-    )
-
-    def stream(workers: int, kill_at: int | None = None) -> list[Any]:
-        batches = []
-        with hs.run(pipeline, workers=workers, partitions=2) as server:
-            with connect(server) as feed:
-                for batch in feed:
-                    batches.append((batch.bucket, batch.length.tolist(), frozen(batch)))
-                    if len(batches) == kill_at:
-                        kill_worker(server)
-            stats = server.stats()["default"]
-        return [batches, stats["padding"], stats["dropped"]]
-
-    undisturbed = stream(1)
-    assert len(undisturbed[0]) > 380
-    assert stream(2) == undisturbed
-    assert stream(1, kill_at=100) == undisturbed
 
 
 def test_ranks_get_the_same_bucket_in_every_round() -> None:

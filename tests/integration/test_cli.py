@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace_proto import __version__
 from tests.children import children_of
 from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
@@ -129,26 +128,10 @@ def lost(feed: headrace.Feed) -> None:
         feed.close()
 
 
-def test_version_is_that_of_the_package(here: Path) -> None:
-    done = headrace_command(here, "--version")
-    assert (done.returncode, done.stdout) == (0, f"headrace {__version__}\n")
-
-
-def test_serve_help_names_the_defaults(here: Path) -> None:
-    done = headrace_command(here, "serve", "--help")
-    assert done.returncode == 0
-    assert "--workers" in done.stdout and "tcp://127.0.0.1:5557" in done.stdout
-
-
 def test_a_function_in_a_file_is_served_under_its_name(here: Path) -> None:
     options = ("--workers", "2", "--partitions", "2")
     with served(here, "feeds.py:doubled", *options, warm=False) as (_, address):
         assert sorted(rows(address, "doubled")) == list(range(0, 80, 2))
-
-
-def test_a_function_in_a_module_is_served_under_its_name(here: Path) -> None:
-    with served(here, "feeds:doubled", warm=False) as (_, address):
-        assert rows(address, "doubled") == list(range(0, 80, 2))
 
 
 def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> None:
@@ -176,20 +159,6 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
 
 def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--exit-when-done") as (process, address):
-        assert len(rows(address)) == 40
-        assert process.wait(PATIENCE_S) == 0
-
-
-def test_a_signal_that_comes_as_the_program_ends_does_not_change_its_exit_code(here: Path) -> None:
-    """Python ends its handlers before it deletes modules."""
-    (here / "late.py").write_text(
-        "import os, signal\nfrom feeds import numbers\n"
-        "class Late:\n"
-        "    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):\n"
-        "        kill(pid, number)\n"
-        "late = Late()\n"
-    )
-    with served(here, "late.py:numbers", "--exit-when-done", warm=False) as (process, address):
         assert len(rows(address)) == 40
         assert process.wait(PATIENCE_S) == 0
 
@@ -289,16 +258,6 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
         assert len(rows(address, "numbers")) == 40  # it does not stop the others
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 1
-
-
-def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None:
-    done = headrace_command(
-        *(here, "serve", "feeds.py:failing", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"),
-        *("--drain-timeout", "1"),  # during this time it answers late trainers with the reason
-    )
-    assert done.returncode == 1
-    assert "feed 'failing' failed" in done.stderr
-    assert "this function of a user's fails" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.link import Link
-from headrace_server.process.config import RunConfig
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
@@ -118,21 +116,6 @@ def test_a_loop_that_fetches_ahead_ends_with_its_last_batch_uncommitted(server: 
     assert sorted(trained(joined(server, "one"))) == list(range(60))
 
 
-@pytest.mark.parametrize("feed", ["two", "ranks"])
-def test_several_loops_that_fetch_ahead_do_not_wait_for_each_other_for_ever(
-    feed: str, server: hs.Server
-):
-    ranks = [{"rank": rank, "world_size": 2} if feed == "ranks" else {} for rank in (0, 1)]
-    feeds = [joined(server, feed, **rank) for rank in ranks]
-    rows: list[int] = []
-    threads = [threading.Thread(target=lambda f=f: rows.extend(trained(f, 2))) for f in feeds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert sorted(rows) == list(range(60))
-
-
 def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(server: hs.Server):
     with joined(server, "deadline") as feed:
         held = [next(feed) for _ in range(4)]
@@ -205,20 +188,6 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
         assert server.stats()["b"]["batches"] == 0
         of_b.commit()
         assert server.stats()["b"]["batches"] == 1
-
-
-def test_a_commit_is_answered_though_no_batch_follows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """An idle worker rests until its next tick or a heartbeat; it sends its answers before that."""
-    monkeypatch.setattr("headrace_server.worker.owner._TICK_S", 10 * PATIENCE_S)
-    monkeypatch.setattr(RunConfig, "heartbeat_s", 10 * PATIENCE_S)
-    pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
-    with serving(pipeline, state_dir=tmp_path / "state", durability="process") as server:
-        with connect(server, prefetch=0) as feed:
-            for _ in range(9):
-                next(feed)
-                feed.commit()
 
 
 @pytest.mark.parametrize("when", ["commit", "take"])

@@ -47,20 +47,6 @@ def of_three_partitions() -> Seen:
             return epochs_of(feed)
 
 
-def test_each_epoch_is_one_pass_over_the_data(of_three_partitions: Seen) -> None:
-    assert [number for number, _ in of_three_partitions] == [0, 1, 2]
-    for _, batches in of_three_partitions:
-        assert sorted(x for rows in batches for x in rows) == list(range(11))
-        assert len(batches) == 6, "a small batch at the end of each partition's share"
-    assert of_three_partitions[0][1] != of_three_partitions[1][1], "in another order"
-
-
-def test_the_epochs_are_the_same_for_any_number_of_workers(of_three_partitions: Seen) -> None:
-    with hs.run(pipeline(), partitions=3, workers=2) as server:
-        with headrace.connect(server.address) as feed:
-            assert epochs_of(feed) == of_three_partitions
-
-
 def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> None:
     with serving(pipeline(None), partitions=2) as server:
         with headrace.connect(server.address) as feed:
@@ -68,31 +54,6 @@ def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> No
                 assert sorted(x for b in feed for x in b["x"].tolist()) == list(range(11))
                 feed.commit()  # waits for the answers
                 assert server.stats()["default"]["rows"] == 11 * (epoch + 1)
-
-
-def test_the_epoch_of_a_batch_across_epochs_is_that_of_its_first_row() -> None:
-    across = hs.from_examples(EXAMPLES).repeat(2).batch(4, allow_smaller_final_batch=True)
-    with serving(across) as server, headrace.connect(server.address) as feed:
-        with pytest.raises(ValueError, match=r"epochs\(\).*it with repeat\(n, across_batch"):
-            feed.epochs()
-        assert [batch.epoch for batch in feed] == [0, 0, 0, 1, 1, 1]
-
-
-@pytest.mark.parametrize("after", [3, 6, 8])
-def test_a_snapshot_in_an_epoch_goes_on_with_the_rest_of_it(
-    tmp_path: Path, of_three_partitions: Seen, after: int
-) -> None:
-    whole = [(n, rows) for n, batches in of_three_partitions for rows in batches]
-    with serving(pipeline(), partitions=3, state_dir=tmp_path) as server:
-        with headrace.connect(server.address) as feed:
-            for _ in range(after):
-                next(feed)
-            token = feed.snapshot()
-            next(feed)
-            feed.load_state_dict(token)
-            rest = epochs_of(feed)
-    assert [(n, rows) for n, batches in rest for rows in batches] == whole[after:]
-    assert rest[0][0] == whole[after][0]
 
 
 def test_a_server_that_is_started_again_goes_on_within_the_epoch(
@@ -276,17 +237,6 @@ def test_all_segments_of_an_epoch_come_before_the_next_whatever_the_workers(
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_segments_that_fill_no_batch_are_dropped_at_each_border(order: str) -> None:
-    with serving(segments(order, small=False), partitions=2) as server:
-        with headrace.connect(server.address) as feed:
-            epochs = [segments_of(batches, n) for n, batches in feed.epochs()]
-            assert all(len(rows) == 2 for epoch in epochs for _, rows in epoch)
-            taken = [sum(len(rows) for _, rows in epoch) for epoch in epochs]
-        stats = server.stats()["default"]
-    assert all(taken) and sum(taken) + stats["dropped"]["remainder"] == 3 * 19
-
-
-@pytest.mark.parametrize("order", ["arrival", "lanes"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_trainers_that_share_segments_reach_the_next_epoch_together(
     order: str, partitions: int
@@ -308,28 +258,6 @@ def test_trainers_that_share_segments_reach_the_next_epoch_together(
     assert [mine + others for mine, others in zip(one, two, strict=True)] == [19, 19, 19]
 
 
-@pytest.mark.parametrize(("order", "placement"), ORDERS[:2])
-def test_segments_go_on_within_the_epoch_after_a_restart(
-    tmp_path: Path, order: str, placement: str
-) -> None:
-    seen: list[tuple[int, bytes]] = []
-    while len(seen) < 3 * 19:
-        with serving(segments(order, placement), partitions=2, state_dir=tmp_path) as server:
-            with headrace.connect(server.address, prefetch=0) as feed:
-                for number, batches in feed.epochs():
-                    for batch in batches:
-                        seen += [(number, key) for key in batch.key.tolist()]
-                        batch.save_state("h", batch.state("h"))
-                        if len(seen) % 3 == 0:
-                            break
-                    else:
-                        continue
-                    break
-    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
-    by_epoch = [sorted(key for n, key in seen if n == number) for number in range(3)]
-    assert by_epoch[0] == by_epoch[1] and len(by_epoch[0]) == 19
-
-
 @pytest.mark.parametrize("epochs", [10_000, None])
 def test_drain_ends_the_count_of_epochs_for_all_trainers(epochs: int | None) -> None:
     with serving(pipeline(epochs), partitions=2) as server, ThreadPoolExecutor(1) as pool:
@@ -341,9 +269,3 @@ def test_drain_ends_the_count_of_epochs_for_all_trainers(epochs: int | None) -> 
             numbers = [number for number, _ in [*first, *((n, list(b)) for n, b in loops)]]
             assert numbers == [number for number, _ in theirs.result(PATIENCE_S)]
             assert numbers == list(range(len(numbers))) and len(numbers) < 10_000
-
-
-def test_partitions_without_examples_count_all_epochs() -> None:
-    few = hs.from_examples(EXAMPLES[:2]).repeat(3, across_batches=False).batch(2)
-    with serving(few, partitions=4) as server, headrace.connect(server.address) as feed:
-        assert [number for number, _ in epochs_of(feed)] == [0, 1, 2]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +33,6 @@ def cells(batch: Any) -> list[tuple[bytes, int]]:
 
 def every(steps: list[int]) -> list[tuple[bytes, int]]:
     return sorted((b"k%d" % i, s) for i, count in enumerate(steps) for s in range(count))
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_asking_for_the_next_batch_commits_the_one_in_hand(prefetch: int):
-    steps = [3, 1, 4, 2, 2]
-    with serving(free(steps)) as server:
-        with connect(server, prefetch=prefetch) as feed:
-            batches = [(cells(batch), batch.lane.tolist()) for batch in feed]
-            assert feed.states == {}
-        assert server.stats()["default"]["batches"] == len(batches)
-    assert sorted(cell for shown, _ in batches for cell in shown) == every(steps)
-    assert batches[0] == ([(b"k0", 0), (b"k1", 0)], [0, 1])
-    assert batches[1] == ([(b"k0", 1), (b"k2", 0)], [0, 1])
 
 
 def test_a_batch_has_no_state_to_read_or_save():
@@ -90,22 +75,6 @@ def test_with_states_a_batch_is_not_committed_by_its_name():
             batch.commit()
 
 
-def test_another_trainer_goes_on_after_the_last_commit_and_nothing_is_lost():
-    steps = [5, 5, 5, 5]
-    with serving(free(steps)) as server:
-        done: list[Any] = []
-        feed = connect(server, prefetch=3)
-        for batch in itertools.islice(feed, 3):
-            done += cells(batch)
-        next(feed)
-        with contextlib.suppress(RuntimeError), feed:
-            raise RuntimeError("the model is gone, and the batch in hand is not committed")
-        with connect(server) as feed:
-            rest = [cells(batch) for batch in feed]
-    assert rest[0] == [(b"k0", 3), (b"k1", 3)]
-    assert sorted([*done, *(cell for shown in rest for cell in shown)]) == every(steps)
-
-
 @pytest.mark.parametrize("durability", ["off", "process"])
 def test_commits_out_of_order_do_not_send_their_trainer_away_when_the_owner_dies(
     tmp_path: Path, durability: str
@@ -125,72 +94,3 @@ def test_commits_out_of_order_do_not_send_their_trainer_away_when_the_owner_dies
                 batch.commit()
         assert server.wait(PATIENCE_S)
     assert cells(first)[0] == (b"k0", 0) and sorted(seen) == every(steps)
-
-
-def test_tensorflow_iterates_over_them_and_commits_what_it_has_trained():
-    tf = pytest.importorskip("tensorflow")
-    steps = [2, 3, 1]
-    with serving(free(steps)) as server:
-        with connect(server, framework="tf") as feed:
-            data = feed.as_dataset()
-            assert data.element_spec["state"] == {}
-            assert data.element_spec["sequences"]["x"] == tf.TensorSpec((None, 1), tf.int64, "x")
-            total = tf.function(lambda batch: tf.reduce_sum(batch.sequences["x"]))
-            assert total(next(feed)) == 100
-            with pytest.raises(ValueError, match="tells all that is known"):
-                feed.as_dataset(facts=["length"])
-            keys = [key for element in data for key in element["key"].numpy().tolist()]
-        assert server.wait(PATIENCE_S)
-    assert len(keys) == len(set(keys)) == sum(steps) - 2
-
-
-def test_two_trainers_have_lanes_of_their_own():
-    steps = [1 + i % 7 for i in range(40)]
-
-    def train(server: hs.Server) -> dict[bytes, list[int]]:
-        seen: dict[bytes, list[int]] = {}
-        with connect(server) as feed:
-            for batch in feed:
-                for key, segment in cells(batch):
-                    seen.setdefault(key, []).append(segment)
-        return seen
-
-    with serving(free(steps), partitions=2) as server, ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(train, [server] * 2)
-    assert not one.keys() & other.keys()
-    for key, segments in {**one, **other}.items():
-        assert segments == list(range(steps[int(key[1:])]))
-    assert len(one) + len(other) == len(steps)
-
-
-def test_ranks_in_step_have_them_too():
-    steps = [1 + i % 5 for i in range(21)]
-
-    def train(server: hs.Server, rank: int) -> list[list[tuple[bytes, int]]]:
-        with connect(server, rank=rank, world_size=2) as feed:
-            return [
-                [cell for cell, there in zip(cells(batch), batch.valid, strict=True) if there]
-                for batch in feed
-            ]
-
-    with serving(free(steps), partitions=2) as server, ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(train, [server] * 2, range(2))
-    assert len(one) == len(other)
-    assert sorted(cell for batch in (*one, *other) for cell in batch) == every(steps)
-
-
-def test_a_server_that_is_started_again_goes_on_after_what_is_committed(tmp_path: Path):
-    steps = [4, 4, 4]
-    with serving(free(steps), state_dir=tmp_path) as server:
-        with connect(server, commit="explicit") as feed:
-            batches = [next(feed) for _ in range(3)]
-            done = [cell for batch in batches[:2] for cell in cells(batch)]
-            feed.commit(batches[:2])
-            token = feed.snapshot()
-    with serving(free(steps), state_dir=tmp_path) as server, connect(server) as feed:
-        rest = [cell for batch in feed for cell in cells(batch)]
-    assert sorted([*done, *rest]) == every(steps)
-    with serving(free(steps), state_dir=tmp_path) as server:
-        with connect(server, resume=token) as feed:
-            again = [cell for batch in feed for cell in cells(batch)]
-    assert again == rest

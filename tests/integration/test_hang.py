@@ -84,15 +84,6 @@ def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_orde
     assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
 
 
-@pytest.mark.long
-def test_a_row_that_is_out_is_out_in_every_epoch():
-    pipeline = numbered().repeat(3).map(bad.crash_at_poison)
-    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
-    got, dropped, _ = delivered(pipeline)
-    assert got == expected(*bad.POISON, times=3)
-    assert dropped == {"bad:killed_worker": 3 * len(bad.POISON)}
-
-
 def test_a_row_that_kills_in_a_function_of_the_shape_is_found_too():
     pipeline = numbered().bucket(bad.crash_as_bucket, 4, 2, allow_smaller_final_batch=True)
     got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
@@ -154,25 +145,6 @@ def test_a_hang_tells_for_how_long_it_was_and_where():
     assert "in loop_at_500" in text
 
 
-@pytest.mark.long
-def test_more_rows_that_kill_than_bad_examples_may_be_stop_the_feed():
-    pipeline = numbered().map(bad.crash_at_poison).batch(10)
-    pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=2)
-    with hs.run(pipeline) as server:
-        with pytest.raises(headrace.DataError, match="more than max_bad_examples=2 bad examples"):
-            rows(server)
-
-
-def test_another_feed_goes_on_while_one_has_a_row_that_kills():
-    feeds = {"ill": numbered().map(bad.exit_at_500).batch(10), "well": numbered().batch(10)}
-    with hs.run(feeds) as server:
-        with pytest.raises(headrace.DataError):
-            with headrace.connect(server.address, feed="ill", timeout=PATIENCE_S) as feed:
-                list(feed)
-        with headrace.connect(server.address, feed="well", timeout=PATIENCE_S) as feed:
-            assert Counter(i for b in feed for i in b["i"].tolist()) == expected()
-
-
 def test_a_function_that_takes_more_memory_than_a_worker_may_makes_a_bad_example():
     pipeline = numbered().map(bad.devour_at_500).batch(7, allow_smaller_final_batch=True)
     pipeline = pipeline.options(on_bad_example="skip")
@@ -199,15 +171,6 @@ def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
     text = str(caught.value)
     assert re.match(r"the source \(function\), stream 0, after record 4\d\d: .* died 3 times", text)
     assert "the source can not be read past it" in text
-
-
-@pytest.mark.long
-def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(N)))
-    pipeline = hs.read_jsonl(str(tmp_path / "a.jsonl"), {"i": hs.scalar("int64")})
-    pipeline = pipeline.map(bad.crash_at_poison).batch(7, allow_smaller_final_batch=True)
-    got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
-    assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
 
 
 # Functions that fork

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import threading
 from collections import defaultdict
 from typing import Any
 
@@ -15,11 +14,10 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace import saving
-from headrace.driver import Driver
 from headrace.lanes import parts_of
 from headrace.segments import SegmentBatch
 from headrace.session import Session
-from headrace_proto.messages import Deliver, Renew
+from headrace_proto.messages import Renew
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
@@ -42,7 +40,6 @@ from .segment_streams import (
 from .segment_streams import example as one_example
 from .serving import arrived, kill_worker, serving, trainers_of
 
-_HOME = {"order": "lanes", "state_placement": "trainer"}
 _PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
 
 
@@ -85,20 +82,6 @@ def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
     assert [key for key, _ in ledger.batches[1]] == [b"k000", b"k003", b"k002"]
 
 
-@_PLACES
-def test_without_small_batches_lanes_end_when_they_can_not_be_filled(placement):
-    examples = of_counts([2, 3, 6, 1])
-    ledger = Ledger(examples)
-    pipeline = lanes(examples, placement, allow_small_batch=False, batch_size=3)
-    with serving(pipeline) as server:
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"]
-    assert {len(cells) for cells in ledger.batches} == {3}
-    assert dropped == {"remainder": ledger.segments - len(ledger.seen)}
-
-
 @pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
 def test_a_state_that_stays_is_the_same_object_when_no_sequence_starts(framework):
     if framework != "numpy":
@@ -123,21 +106,6 @@ def test_a_state_that_stays_is_the_same_object_when_no_sequence_starts(framework
 def _same_memory(one: Any, other: Any) -> bool:
     """Whether two torch tensors are one: a saved one comes back detached from its graph."""
     return hasattr(other, "data_ptr") and one.data_ptr() == other.data_ptr()
-
-
-def test_states_that_stay_are_begun_as_each_example_says_and_strings_too_in_torch():
-    examples = of_counts([2, 4, 1, 3, 2])
-    ledger = Ledger(examples)
-    with serving(full(examples, **_HOME, batch_size=2)) as server:
-        with connect(server, framework="torch" if _has("torch") else "numpy") as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-
-
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
 
 
 # Several
@@ -293,23 +261,6 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
     assert sum(event["event"] == "batch" for event in sleeper.events) == 3
 
 
-def test_a_flush_in_the_middle_disturbs_nothing_and_a_second_adds_nothing():
-    examples = of_counts([4, 3, 5, 1, 2, 3])
-    ledger = Ledger(examples)
-    with serving(lanes(examples)) as server:
-        with connect(server, prefetch=2) as feed:
-            feed.flush_states()  # nothing is there to be flushed
-            for batch in feed:
-                states = ledger.check(batch)
-                feed.flush_states()
-                save_all(batch, states)
-                feed.flush_states()
-                feed.flush_states()
-            feed.flush_states()
-        assert rewound(server) == 0
-    ledger.assert_complete()
-
-
 def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
     """Two examples fill one trainer's lanes; the other waits, and goes on where the first stood."""
     examples = of_counts([6, 6])
@@ -417,50 +368,6 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
     ledger.assert_complete()
 
 
-@_PLACES
-def test_a_loop_that_is_interrupted_when_it_has_taken_a_batch_gets_it_again(placement, monkeypatch):
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-
-    def interrupted(driver: Driver, now: bool, heard: bool = False) -> None:
-        raise KeyboardInterrupt
-
-    with serving(lanes(examples, placement)) as server, connect(server, prefetch=2) as feed:
-        train(feed, ledger, 2)
-        arrived(server, feed, 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(Driver, "say_soon", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                next(feed)
-        train(feed, ledger)
-        assert server.stats()["default"]["redelivered"] == rewound(server) == 0
-    ledger.assert_complete()
-
-
-def test_a_delivery_that_is_lost_by_an_interruption_comes_before_the_later_ones(monkeypatch):
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-    receive, trainer, lost = Session.receive, threading.current_thread(), 0
-
-    def interrupted(session: Session, message: Any, frames: Any, now: float) -> None:
-        nonlocal lost
-        comes = isinstance(message, Deliver) and len(ledger.batches) > 1
-        if comes and threading.current_thread() is trainer and not lost:
-            lost = len(message.items)
-            raise KeyboardInterrupt
-        receive(session, message, frames, now)
-
-    monkeypatch.setattr(Session, "receive", interrupted)
-    with serving(lanes(examples)) as server, connect(server, prefetch=2) as feed:
-        ended = False
-        while not ended:
-            with contextlib.suppress(KeyboardInterrupt):  # an interrupted save counts
-                ended = not train(feed, ledger, 1)
-        assert rewound(server) == 0
-    assert lost
-    ledger.assert_complete()
-
-
 def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
@@ -479,34 +386,6 @@ def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
             with pytest.raises(headrace.StaleLease, match="states that the server has"):
                 feed.flush_states()
         train(feed, ledger)
-    ledger.assert_complete()
-
-
-@_PLACES
-def test_a_batch_that_was_taken_while_its_server_was_greeted_again_is_used(
-    placement, monkeypatch, over_tcp
-):
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-    identity, greeted = SegmentBatch.identity, 0
-
-    def slow(batch: SegmentBatch) -> bytes:
-        nonlocal greeted
-        if len(ledger.batches) == 2 and not greeted:
-            greeted = 1
-            proxy.cut()
-            feed.stats()  # answered once the server was greeted again
-        return identity(batch)
-
-    monkeypatch.setattr(SegmentBatch, "identity", slow)
-    with (
-        serving(lanes(examples, placement)) as server,
-        CutProxy(server.address) as proxy,
-        headrace.connect(proxy.address, prefetch=2, timeout=PATIENCE_S) as feed,
-    ):
-        train(feed, ledger)
-        assert server.stats()["default"]["redelivered"] == rewound(server) == 0
-    assert greeted
     ledger.assert_complete()
 
 
@@ -567,26 +446,6 @@ def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
     assert len(ledger.seen) % 3 == 0  # all three segments of each example that was begun
 
 
-@_PLACES
-def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
-    """Four examples of three segments, two lanes, one trainer with the first batch in hand."""
-    examples = of_counts([3] * 4)
-    ledger = Ledger(examples)
-    with serving(lanes(examples, placement, capacity=None)) as server:
-        with connect(server) as feed:
-            batch = next(feed)
-            states = ledger.check(batch)
-            feed.drain(cancel=True)
-            save_all(batch, states)
-            with pytest.raises(headrace.Cancelled, match="cancel=True"):
-                next(feed)
-            feed.drain(cancel=True)
-            assert next(feed, None) is None
-        assert server.wait(PATIENCE_S)
-        assert server.dropped["default"] == {"cancelled": 10}
-    assert len(ledger.seen) == 2
-
-
 def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     examples = of_counts([4, 4])
     with serving(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
@@ -613,27 +472,3 @@ def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     text = str(caught.value)
     assert "save_state of 00000_of_00004:k000 and 1 more (batch 0)" in text, text
     assert f"leased to trainer {number} for " in text, text
-
-
-def test_a_worker_is_killed_and_what_trainers_have_in_hand_counts():
-    """States are at the server, and two trainers share the lanes: nothing comes twice."""
-    examples = of_counts([5, 3, 7, 2, 6, 4, 8, 3])
-    ledger = Ledger(examples)
-    pipeline = chained(examples, batch_size=2, order="lanes")
-    both = threading.Barrier(2)
-
-    def trainer(server: hs.Server) -> None:
-        with connect(server, timeout=PATIENCE_S) as feed:
-            for step, batch in enumerate(feed):
-                states = ledger.check(batch)
-                if step == 2:
-                    if both.wait(PATIENCE_S):  # each has a batch in hand
-                        kill_worker(server)
-                    both.wait(PATIENCE_S)
-                save_all(batch, states)
-
-    with hs.run(pipeline, workers=1) as server:
-        at_once([lambda: trainer(server)] * 2)
-        assert server.wait(PATIENCE_S)
-        assert server.stats()["default"]["stale"] == 0
-    ledger.assert_complete()

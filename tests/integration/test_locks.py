@@ -34,7 +34,6 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
-from headrace_server.front.front import Front
 from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
@@ -149,14 +148,6 @@ def test_a_trainer_with_keys_trains_and_is_known_by_name(locked: Locked, way: st
         assert access["present"] == {"alice": 1}
 
 
-def test_the_environment_brings_keys_where_the_program_names_none(
-    locked: Locked, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HEADRACE_KEYS", locked.keys("alice"))
-    with headrace.connect(locked.address, timeout=PATIENCE_S) as feed:
-        assert len(next(feed)["i"]) == 10
-
-
 @pytest.mark.parametrize(
     ("who", "told"),
     [
@@ -211,25 +202,6 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
         assert server.access()["present"] == {}
         with connect(server, keys=tmp_path / "alice") as feed:
             assert sorted(i for batch in feed for i in batch["i"].tolist()) == list(range(ROWS))
-
-
-def test_a_trainer_whose_key_is_new_greets_owners_that_know_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The front ticks when bob's handshake waits for his key, until it knows him, and no more."""
-    make_keys(tmp_path)
-    tick = Front._tick
-
-    def ticks_for_bob(front: Front, now: float) -> None:
-        if front._gate._unanswered and "bob" not in front._gate.access()["known"]:
-            tick(front, now)
-
-    with serving(numbers(), keys=tmp_path / "server") as server:
-        connect(server, keys=tmp_path / "alice").close()
-        monkeypatch.setattr(Front, "_tick", ticks_for_bob)
-        shutil.copy(tmp_path / "bob" / "bob.public", tmp_path / "server" / "trainers")
-        with connect(server, keys=tmp_path / "bob") as bob:
-            assert next(bob)["i"].tolist() == list(range(10))
 
 
 def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its_trainers(
@@ -432,31 +404,6 @@ def test_keys_that_a_server_can_not_use_are_a_mistake_of_its_caller(
     command = ("-m", "headrace_server.cli", "serve", "feeds.py:numbers", "--keys", "server")
     ended = warm_run(*command, cwd=tmp_path, serves=True)
     assert ended.returncode == 2 and re.fullmatch(f"headrace: {text}.*\n", ended.stderr)
-
-
-def test_a_server_that_can_not_use_its_keys_leaves_the_state_as_it_was(tmp_path: Path):
-    """1. A feed is resumed, under a secret that others can read; 2. then that is mended."""
-    make_keys(tmp_path)
-    options = {"keys": tmp_path / "server", "state_dir": tmp_path / "state"}
-    credentials = {"keys": tmp_path / "alice", "timeout": PATIENCE_S}
-    with serving(numbers(), **options) as server:
-        token = server.snapshot()
-        with headrace.connect(server.address, **credentials) as feed:
-            next(feed)
-            next(feed)
-
-    def state() -> dict[Path, bytes]:
-        files = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
-        return {path: path.read_bytes() for path in files}
-
-    before = state()
-    _others_read(tmp_path / "server")
-    with pytest.raises(ValueError, match=r"server\.secret can be read by everybody"):
-        hs.run(numbers(), resume=token, **options)
-    assert state() == before
-    (tmp_path / "server/server.secret").chmod(0o600)
-    with hs.run(numbers(), resume=token, **options) as server:
-        assert some_rows(server.address, str(tmp_path / "alice"), ROWS) == ROWS
 
 
 # Texts and pages

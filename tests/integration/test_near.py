@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 import zmq
 
-import headrace
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.channel import Channel
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Pulse, Renew
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Renew
 from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
-from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
+from .segment_streams import Example, Ledger, chained, of_counts, save_all, train
 from .serving import connect, greeted, number_of, serving
 
 ROWS = 2000
@@ -54,21 +53,6 @@ def list_of(ledger: Ledger) -> list[Example]:
 
 def numbers() -> hs.Pipeline:
     return hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
-
-
-def test_once_it_is_there_a_trainer_needs_the_address_no_more():
-    """All connections over TCP end, and none is let through again; the loop goes on to its end."""
-    seen: list[int] = []
-    with serving(numbers()) as server:
-        proxy = CutProxy(server.address)
-        with proxy, headrace.connect(proxy.address, timeout=PATIENCE_S) as feed:
-            for batch in feed:
-                seen += batch["i"].tolist()
-                if len(seen) == 500:
-                    assert feed.local
-                    proxy.refuse()
-                    proxy.cut()
-    assert seen == list(range(ROWS))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -104,23 +88,6 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
     with hs.run(numbers()) as server, connect(server) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS
-
-
-def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
-    """The trainer must not retry for ever, as where the server can not see its lock."""
-    tries: list[Any] = []
-    reach = Channel.connect
-
-    def deaf(path: str, first: list[bytes], **options: Any) -> Channel:
-        tries.append(path)
-        session = FROM_TRAINER.decode(first[0]).session
-        return reach(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
-
-    monkeypatch.setattr("headrace.connection.Channel.connect", deaf)
-    with hs.run(numbers()) as server, connect(server) as feed:
-        assert sum(batch.rows for batch in feed) == ROWS
-        assert feed.local
-    assert len(tries) == 1
 
 
 def test_states_larger_than_a_socket_holds_arrive_as_they_were():
@@ -185,7 +152,6 @@ def hung_up(end: socket.socket) -> bool:
     return True
 
 
-HELLO = FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"stranger"))
 NO_MESSAGES = [
     struct.pack("<I", 0),
     struct.pack("<I", 2**31),
@@ -209,13 +175,6 @@ def test_half_a_message_holds_nobody_up(served: Any):
             ends.enter_context(stranger(path, struct.pack("<IQ", 1, 100) + b"half"))
         with honest_trainer(server, ROWS):
             pass
-
-
-def test_a_hello_by_a_channel_is_refused(served: Any):
-    server, path = served
-    with honest_trainer(server, ROWS), stranger(path, wire(HELLO)) as end:
-        answer = FROM_SERVER.decode(end.recv(65536)[12:])
-        assert answer.code == "protocol" and "a Hello comes by the public address" in answer.text
 
 
 def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
@@ -273,15 +232,3 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
                     end.sendall(renew * 20)
             with honest_trainer(server, ROWS):
                 pass
-
-
-def test_its_words_are_the_protocols(served: Any):
-    """A client of its own: Attach by the channel, then Renew, and Pulse comes back by it."""
-    server, path = served
-    with attachable(server) as attach:
-        renew = Renew(attach.session, 0, 0)
-        said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
-        with stranger(path, said) as end:
-            count, size = struct.unpack("<IQ", end.recv(12))
-            answer = FROM_SERVER.decode(end.recv(size))
-            assert count == 1 and isinstance(answer, Pulse)

@@ -12,7 +12,6 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,15 +98,6 @@ def test_a_feed_goes_on_exactly_from_a_state_directory_that_all_nodes_share(
     assert "a lost node costs" not in caplog.text
 
 
-def test_a_feed_goes_on_while_only_its_directory_is_lost(cluster: RayStandIn) -> None:
-    with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
-        directory = cluster.named["headrace", "numbers"]
-        directory.start()
-        eventually(lambda: len(directory.object.addresses()[0]) == 2)
-        with connect(servers.address) as feed:
-            assert sorted(x for batch in feed for x in batch["x"].tolist()) == list(range(48))
-
-
 def take(feed: headrace.Feed, count: int, rows: list[int] | None = None) -> list[int]:
     rows = [] if rows is None else rows
     for _ in range(count):
@@ -156,15 +146,6 @@ def test_without_snapshots_the_partitions_of_a_lost_node_begin_anew_and_a_warnin
             rest = [x for batch in feed for x in batch["x"].tolist()]
     assert {*before, *rest} == {*range(48)}
     assert len({*before} & {*rest}) == 8  # of the lost two of four partitions
-
-
-def test_a_later_server_has_the_share(cluster: RayStandIn) -> None:
-    share_server = importlib.import_module("headrace_server.cluster.share_server")
-    directory = share_server.Directory(1, {})
-    first = directory.begin(0, 7)
-    second = directory.begin(0, 3)  # of a node whose clock is behind
-    assert directory.here(0, second, "tcp://b:1") and not directory.here(0, first, "tcp://a:1")
-    assert directory.addresses() == ({0: "tcp://b:1"}, "")
 
 
 def test_a_feed_that_is_served_already_is_refused(cluster: RayStandIn) -> None:
@@ -255,49 +236,6 @@ def test_states_lie_in_a_directory_of_this_user_alone(
         place.chmod(0o700)
         with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
             assert len(states(tmp_path)) == len([*place.iterdir()]) == 1
-
-
-def test_a_directory_that_ends_before_it_gives_keys_is_a_lost_connection(
-    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray: Any = sys.modules["ray"]
-
-    def restarts(self: object) -> None:
-        raise ray.exceptions.RayError("it restarts")
-
-    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS) as servers:
-        headrace.connect(servers.address).close()  # the servers are up
-        monkeypatch.setattr(
-            type(cluster.named["headrace", "numbers"].object), "trainer_keys", restarts
-        )
-        with pytest.raises(headrace.ConnectionLost, match=r"'numbers' .* not answer: it restarts"):
-            headrace.connect(servers.address, timeout=0.1)
-
-
-def test_a_directory_that_fails_or_is_silent_is_logged_once_for_each_kind(
-    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A server that ends while the directory is silent waits no longer for its answer."""
-    ray: Any = sys.modules["ray"]
-    raised: list[Exception] = []
-
-    def logged() -> list[str]:
-        return [r.message for r in caplog.records if "directory does not answer" in r.message]
-
-    with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
-        for error in (ray.exceptions.RayError("a fault"), ray.exceptions.GetTimeoutError("late")):
-            raised.clear()
-
-            def get(found: Any, timeout: float, error: Exception = error) -> Any:
-                if threading.current_thread().name != "headrace-beats":
-                    return cluster.get(found)
-                raised.append(error)
-                raise error
-
-            monkeypatch.setattr(ray, "get", get)
-            eventually(lambda: len(raised) > 4)
-        fault, late = logged()
-        assert "a fault" in fault and "late" in late
 
 
 def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:

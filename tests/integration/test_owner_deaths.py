@@ -7,11 +7,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace
@@ -139,70 +137,6 @@ def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner(
     assert late[2] > late[0] + late[1]
 
 
-def test_partitions_of_segments_take_turns_as_if_their_owner_had_not_died():
-    """The next owner knows by the number of commits which partition is next."""
-    examples = [{"k": f"{k}", "x": np.zeros(12, np.float32)} for k in range(48)]
-    pipeline = hs.from_examples(examples).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((), "float32")},
-        num_unroll=2,
-        batch_size=4,
-    )
-
-    def stream(kill_at: tuple[int, ...]) -> list[list[bytes]]:
-        keys = []
-        with hs.run(pipeline, partitions=4) as server, connect(server, prefetch=0) as feed:
-            for batch in islice(feed, 24):
-                keys.append([key.partition(b":")[2] for key in batch.key])
-                batch.save_state("s", batch.state("s"))
-                if len(keys) in kill_at:
-                    _ = feed.progress  # answered once all commits are
-                    kill_worker(server, life=kill_at.index(len(keys)))
-        return keys
-
-    assert stream((2, 7, 17)) == stream(())
-
-
-def test_feeds_of_one_owner_each_go_on_and_one_without_trainers_waits():
-    """Segments, a plain feed, and one that no trainer reads before both owners are dead."""
-    segments = hs.from_examples(
-        [{"key": f"k{n}", "x": list(range(8))} for n in range(60)]
-    ).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"n": hs.zeros((), "int64")},
-        num_unroll=2,
-        batch_size=4,
-    )
-    feeds = {"plain": examples().batch(4), "segments": segments, "late": examples(40).batch(4)}
-    steps: list[int] = []
-    with hs.run(feeds) as server:
-        owner = Owner(server)
-
-        def train() -> None:
-            with headrace.connect(server.address, feed="plain", timeout=PATIENCE_S) as feed:
-                for batch in feed:
-                    owner.did(batch["i"].tolist())
-
-        def save() -> None:
-            with headrace.connect(server.address, feed="segments", timeout=PATIENCE_S) as feed:
-                for batch in feed:
-                    steps.extend(batch.state("n").tolist())
-                    batch.save_state("n", batch.state("n") + 1)
-
-        at_once([train, save])
-        assert owner.was_killed
-        with headrace.connect(server.address, feed="late", timeout=PATIENCE_S) as feed:
-            late = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(PATIENCE_S)
-    assert Counter(i for rows in owner.done for i in rows) == Counter(range(_ROWS))
-    assert Counter(steps) == Counter(dict.fromkeys(range(4), 60))
-    assert late == list(range(40))
-
-
 def test_a_feed_that_has_ended_is_over_for_the_next_owner_too():
     with hs.run({"short": examples(8).batch(4), "long": examples(40).batch(4)}) as server:
         with headrace.connect(server.address, feed="short", timeout=PATIENCE_S) as feed:
@@ -243,31 +177,6 @@ def test_a_snapshot_of_a_feed_in_memory_is_refused_without_a_word_before():
             next(feed)
             with pytest.raises(headrace.ServerError, match="has no state directory"):
                 feed.snapshot()
-
-
-def test_ranks_stay_in_step_when_the_owner_is_killed():
-    """Each round is of one bucket, also where only some ranks got their batch before the death."""
-    pipeline = PIPELINES["buckets"]()
-    kinds: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    with hs.run(pipeline, partitions=2) as server:
-        owner = Owner(server)
-
-        def train(rank: int) -> None:
-            with headrace.connect(
-                server.address, rank=rank, world_size=3, prefetch=rank, timeout=PATIENCE_S
-            ) as feed:
-                for batch in feed:
-                    kinds[rank].append(batch.bucket)
-                    owner.did(batch["i"].tolist())
-
-        at_once([lambda rank=rank: train(rank) for rank in kinds])
-        assert owner.was_killed
-        assert server.wait(PATIENCE_S)
-        left = server.dropped["default"]
-    assert kinds[0] == kinds[1] == kinds[2]
-    rows = Counter(i for done in owner.done for i in done)
-    assert set(rows.values()) == {1}
-    assert len(rows) == _ROWS - sum(left.values())
 
 
 @pytest.mark.parametrize("full", [3, 1000], ids=["for a while", "to the end"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .recorded import PATH, digests_of_segments, segment_feeds, wait_until_alone
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
 from .serving import connect, kill_worker
 from .test_faults import eventually
@@ -33,47 +30,6 @@ def run(ledger: Ledger, partitions: int = 4, **options: Any) -> hs.Server:
 @pytest.fixture
 def ledger() -> Ledger:
     return Ledger(of_counts([1 + i % 5 for i in range(60)]))
-
-
-def test_one_trainer_gets_all_of_the_feed_once(ledger: Ledger):
-    with run(ledger) as server, connect(server) as feed:
-        assert feed.local
-        train(feed, ledger)
-    ledger.assert_complete()
-
-
-def test_trainers_share_all_owners(ledger: Ledger, over_tcp: None):
-    with run(ledger) as server, connect(server, prefetch=0) as one:
-        with connect(server, prefetch=0) as two:
-            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_the_death_of_one_owner_leaves_the_others_alone(
-    ledger: Ledger,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-    durable: bool,
-):
-    caplog.set_level(logging.INFO, "headrace")
-    options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
-    with run(ledger, **options) as server, connect(server, prefetch=0) as feed:
-        train(feed, ledger, 6)
-        kill_worker(server, 1)
-        train(feed, ledger)
-        assert {name for name in server.pids if "worker" in name} == {
-            "worker-0-0",
-            "worker-1-1",
-            "worker-2-0",
-        }
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()
-    said = capfd.readouterr().err
-    assert said.count("joined feed") == 1, "one trainer is named once, not by each owner"
-    assert caplog.text.count("feed 'default' has ended after") == 1
 
 
 def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
@@ -153,14 +109,6 @@ def test_the_input_of_all_owners_is_closed(ledger: Ledger, by: str):
     assert len(ledger.seen) < ledger.segments
 
 
-def test_a_server_is_idle_when_all_owners_are(ledger: Ledger):
-    with run(ledger) as server, connect(server, prefetch=0) as feed:
-        batch = next(feed)
-        assert not server.drain(0.1)
-        save_all(batch, ledger.check(batch))
-        assert server.drain(PATIENCE_S)
-
-
 def _train_all(feed: headrace.Feed) -> None:
     for batch in feed:
         batch.save_state("s", batch.state("s"))
@@ -194,46 +142,6 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
             assert "max_bad_examples=5" in server.failed_feeds()["default"]
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetch: int):
-    """Partitions differ in length, so some end before others."""
-    streams = []
-    for workers in (1, _OWNERS):
-        ledger = Ledger(of_counts([steps for steps in (1, 9, 2, 6, 3) for _ in range(10)]))
-        pipeline = chained(list_of(ledger), batch_size=3)
-        with hs.run(pipeline, workers=workers, partitions=5) as server:
-            with connect(server, prefetch=prefetch) as feed:
-                train(feed, ledger)
-        ledger.assert_complete()
-        streams.append(ledger.batches)
-    if prefetch == 0:  # else states come back at other moments
-        assert streams[0] == streams[1]
-
-
-@pytest.mark.parametrize("owners", [2, 3])
-def test_feeds_of_several_owners_give_the_recorded_streams(owners: int):
-    """A trainer goes from partition to partition, across owners."""
-    feeds = segment_feeds()
-    recorded = json.loads(PATH.read_text())["3"]
-    with hs.run(feeds, workers=owners, partitions=3) as server:
-        for name in feeds:
-            with connect(server, feed=name, prefetch=0) as feed:
-                assert list(digests_of_segments(feed)) == recorded[name], name
-            wait_until_alone(server)
-
-
-@pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_trainers_with_lanes_go_from_owner_to_owner(ledger: Ledger, placement: str):
-    pipeline = chained(
-        list_of(ledger), batch_size=3, order="lanes", state_placement=placement, capacity=12
-    )
-    with hs.run(pipeline, workers=_OWNERS, partitions=4) as server:
-        with connect(server, prefetch=1) as one, connect(server, prefetch=1) as two:
-            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()
-
-
 def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, over_tcp: None):
     """Neither holds a batch that it does not train: the other may wait for its states."""
     with run(ledger, state_dir=tmp_path) as server:
@@ -244,15 +152,3 @@ def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, 
             at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
         assert server.wait(PATIENCE_S)
     ledger.assert_complete()
-
-
-def test_owners_serve_several_feeds(ledger: Ledger):
-    examples = list_of(ledger)
-    few = Ledger(examples[:9])
-    feeds = {"few": chained(examples[:9]), "many": chained(examples)}
-    with hs.run(feeds, workers=_OWNERS, partitions=3) as server:
-        for name, of in (("few", few), ("many", ledger)):
-            with connect(server, feed=name) as feed:
-                train(feed, of)
-            of.assert_complete()
-        assert server.wait(PATIENCE_S)

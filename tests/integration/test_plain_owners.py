@@ -56,23 +56,6 @@ def of_rank(server: hs.Server, rank: int, kills_at: int = -1) -> list[_Seen]:
     return seen
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_the_stream_is_the_same_for_any_number_of_owners(prefetch: int):
-    streams = []
-    for workers in (1, _OWNERS):
-        with hs.run(numbers(600), workers=workers, partitions=5) as server:
-            streams.append(read(server, prefetch=prefetch))
-            assert server.wait(PATIENCE_S)
-    assert streams[0] == streams[1]
-
-
-def test_trainers_share_all_owners():
-    with hs.run(numbers(600), workers=_OWNERS, partitions=5) as server:
-        got = at_once([lambda: read(server) for _ in range(2)])
-        assert server.wait(PATIENCE_S)
-    assert sorted(i for batches in got for batch in batches for i in batch) == list(range(600))
-
-
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_trainers_that_hold_all_that_slabs_have_room_for_do_not_wait_for_each_other(prefetch: int):
     with hs.run(numbers(400), workers=_OWNERS, partitions=5, slab_bytes=2 << 12) as server:
@@ -121,19 +104,6 @@ def run(pipeline: hs.Pipeline, state: Path | None, workers: int = _OWNERS) -> hs
     return hs.run(pipeline, workers=workers, partitions=5, **options)
 
 
-@pytest.mark.parametrize("durable", [True, False])
-def test_owners_that_die_lose_and_repeat_nothing(tmp_path: Path, durable: bool):
-    got: list[int] = []
-    with run(numbers(2000), tmp_path if durable else None) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            for step, batch in enumerate(feed):
-                got += batch["i"].tolist()
-                if step in (30, 60):
-                    kill_worker(server, step // 30)
-        assert server.wait(PATIENCE_S)
-    assert sorted(got) == list(range(2000))
-
-
 @pytest.mark.parametrize("workers", [1, _OWNERS])
 def test_a_feed_whose_owners_die_at_its_end_ends_all_the_same(workers: int):
     """Some partitions are over by then, and there is an owner for each of three partitions."""
@@ -160,28 +130,6 @@ def test_an_input_that_is_closed_while_an_owner_is_dead_is_closed_there_too(work
     assert len(got) == len(set(got)) < 4000
 
 
-def test_batches_in_hand_count_where_the_input_is_closed_before_their_trainers_are_back():
-    """The order to close waits for the worker's next life, which gets it before any greeting."""
-    with hs.run(numbers(8000)) as server:
-        options: dict[str, Any] = {"commit": "explicit", "prefetch": 0, "timeout": PATIENCE_S}
-        with (
-            headrace.connect(server.address, **options) as one,
-            headrace.connect(server.address, **options) as two,
-        ):
-            feeds = [one, two]
-            held = [(feed, [next(feed) for _ in range(2)]) for feed in feeds for _ in range(9)]
-            kill_worker(server)
-            server.end()
-            for _, batches in held:
-                for batch in batches:
-                    batch.commit()
-            for feed in feeds:
-                for batch in feed:
-                    batch.commit()
-        assert server.wait(PATIENCE_S)
-        assert server.stats()["default"]["stale"] == 0
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: int):
     """Each trainer holds the last batch of one partition."""
@@ -196,17 +144,6 @@ def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: in
         for batch in held:
             batch.commit()
         assert server.wait(PATIENCE_S)
-
-
-def test_ranks_get_the_same_rounds_for_any_number_of_owners():
-    streams = []
-    for workers in (1, _OWNERS):
-        with hs.run(bucketed(), workers=workers, partitions=5) as server:
-            ranks = at_once([lambda r=rank: of_rank(server, r) for rank in range(2)])
-            assert server.wait(PATIENCE_S)
-        assert [bucket for bucket, _ in ranks[0]] == [bucket for bucket, _ in ranks[1]]
-        streams.append(ranks)
-    assert streams[0] == streams[1]
 
 
 @pytest.mark.parametrize("workers", [1, _OWNERS])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -47,25 +46,6 @@ def committed(feed: headrace.Feed) -> tuple[int, int, int]:
     return progress.batches, progress.rows, progress.epoch
 
 
-def test_a_feed_without_a_length_is_still_a_list() -> None:
-    bucketed = hs.from_examples(ROWS).bucket("x", 1, 11)
-    with serving(bucketed) as server, connect(server) as feed:
-        with pytest.raises(TypeError, match=r"feed 'default' has no length: how many rows make"):
-            len(feed)
-        assert bool(feed) and operator.length_hint(feed, 7) == 7
-        assert feed.progress.fraction is None
-        assert len(list(feed)) == 11
-        assert feed.progress == headrace.feed_progress.FeedProgress(11, 11, 0, 1, 1.0)
-
-
-def test_a_changed_batch_size_ends_the_length() -> None:
-    with serving(pipeline(1000)) as server, connect(server) as feed:
-        assert len(feed) == 5500
-        feed.set_batch_size(3)
-        with pytest.raises(TypeError, match="no length: its batch size was changed"):
-            len(feed)
-
-
 def test_the_length_of_a_rank_is_the_number_of_its_rounds() -> None:
     with serving(pipeline(1), partitions=2) as server:
         with connect(server, rank=0, world_size=2) as first:
@@ -99,13 +79,6 @@ def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
             last = seen.pop()
             assert seen == [(n, sum(n >= b for b in borders)) for n in range(5, last[0])]
             assert str(feed.progress) == f"epoch 3 of 3: 33 rows in {last[0]} batches, 100%"
-
-
-def test_progress_of_several_workers_is_their_sum() -> None:
-    with hs.run(pipeline(), partitions=4, workers=2) as server, connect(server) as feed:
-        batches = [batch.rows for batch in islice(feed, 5)]
-        assert committed(feed)[:2] == (5, sum(batches))
-        assert len(batches) + len(list(feed)) == len(feed)
 
 
 @pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ import headrace
 import headrace_server as hs
 from tests.resampling_rule import rates_by_rule
 
-from . import user_functions_sampling as functions
-from .serving import connect, drained, kill_worker, serving
-from .streams import frozen
+from .serving import drained, serving
 
 Rows = list[tuple[int, float]]
 
@@ -72,16 +69,6 @@ def test_copies_are_poisson_and_stand_side_by_side() -> None:
         assert abs(counts.var() - rate) < 4 * rate * np.sqrt((2 + 1 / rate) / n)
 
 
-def test_rates_come_from_a_column_and_0_is_none() -> None:
-    rows = [{"i": k, "r": np.float32([0, 50][k % 2])} for k in range(400)]
-    pipeline = hs.from_examples(rows).resample_at_rate("r").batch(10, True)
-    with serving(pipeline) as server:
-        with connect(server) as feed:
-            numbers = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.stats()["default"]["dropped"] == {"resampled_away": 200}
-    assert set(numbers) == set(range(1, 400, 2)) and abs(len(numbers) - 10_000) < 500
-
-
 @pytest.mark.parametrize("stage", ["resample_at_rate", "weighted_resample"])
 def test_a_rate_or_weight_that_is_none_names_its_record(stage: str) -> None:
     values = {"nan": float("nan"), "negative": -1.0, "inf": float("inf")}
@@ -125,72 +112,6 @@ def test_rates_are_those_of_the_rule_and_weigh_the_loss_back(
     assert abs(sum(i / rate for i, rate in rows) / total - n / 2) < 150
 
 
-@pytest.mark.parametrize("kind", ["npz", "jsonl"])
-def test_the_cut_of_the_files_does_not_show(tmp_path: Path, kind: str) -> None:
-    n = 600
-    sources = {
-        "whole": written(tmp_path, kind, [n]),
-        "pieces": written(tmp_path, kind, [7, 100, 101, 333, n]),
-    }
-    rows = rows_of_each(
-        {
-            name: source.weighted_resample("w", 2.0, group=32).batch(10, True)
-            for name, source in sources.items()
-        }
-    )
-    whole, pieces = rows["whole"], rows["pieces"]
-    rate_of = dict(whole)
-    want = rates_by_rule(weights_of(n).tolist(), 32, 2.0, 0.999, 10)
-    assert np.allclose([rate for _, rate in pieces], [want[i] for i, _ in pieces], rtol=1e-5)
-    assert all(rate == rate_of[i] for i, rate in pieces if i in rate_of)
-    if kind == "npz":  # rows are numbered over all files, so chance is the same too
-        assert pieces == whole
-
-
-def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
-    source = written(tmp_path, "npz", [400, 1500]).shuffle(seed=1).repeat(2)
-    pipeline = (
-        source.filter(functions.not_multiple_of_5, vectorized=True)
-        .weighted_resample("w", 1.5, 0.9, group=24)
-        .map(functions.negated, vectorized=True)
-        .rejection_sample(functions.half)
-        .bucket(functions.thirds, 9, 3, allow_smaller_final_batch=True)
-    )
-
-    def stream(kill_at: int | None = None, **run: Any) -> list[Any]:
-        batches = []
-        with hs.run(pipeline, partitions=2, **run) as server:
-            with connect(server) as feed:
-                for batch in feed:
-                    batches.append((frozen(batch), batch.bucket, batch.rate.tolist()))
-                    if len(batches) == kill_at:
-                        kill_worker(server)
-            return [batches, server.stats()["default"]["dropped"]]
-
-    undisturbed = stream()
-    assert len(undisturbed[0]) > 150
-    assert stream(workers=2) == undisturbed
-    assert stream(kill_at=60) == undisturbed
-
-
-def test_every_epoch_draws_other_copies() -> None:
-    rows = [{"i": k} for k in range(500)]
-    pipeline = hs.from_examples(rows).repeat(2).resample_at_rate(1.0).batch(5)
-    numbers = [i for i, _ in rows_of(pipeline, rates=False)]
-    turn = next(k for k in range(1, len(numbers)) if numbers[k] < numbers[k - 1])
-    assert numbers[:turn] != numbers[turn:]
-    assert abs(len(set(numbers[:turn]) & set(numbers[turn:])) - 200) < 50
-
-
-def test_two_resamplers_of_one_seed_are_independent() -> None:
-    n = 4000
-    source = hs.from_examples([{"i": k} for k in range(n)])
-    twice = source.resample_at_rate(1.0, seed=7).resample_at_rate(1.0, seed=7).batch(8)
-    counts = np.bincount([i for i, _ in rows_of(twice, rates=False)], minlength=n)
-    assert abs(counts.mean() - 1) < 0.1
-    assert abs(counts.var() - 2) < 0.3  # equal draws in both stages would give more
-
-
 def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
     rows = [{"i": k, "w": float(k >= 20)} for k in range(60)]
     pipeline = hs.from_examples(rows).weighted_resample("w", 1.0).batch(10, True)
@@ -200,11 +121,3 @@ def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
         told = [rate for batch in drained(server, "skips") for rate in batch.rate.tolist()]
         assert server.stats()["skips"]["dropped"]["bad:zero_weights"] == 20
     assert set(told) == {1.0}
-
-
-def test_a_source_without_examples_ends(tmp_path: Path) -> None:
-    np.savez(tmp_path / "none.npz", i=np.empty(0, int), w=np.empty(0))
-    source = hs.read_npz(str(tmp_path / "none.npz"))
-    feeds = {"rate": source.resample_at_rate("w"), "weight": source.weighted_resample("w", 1)}
-    rows = rows_of_each({name: feed.batch(4, True) for name, feed in feeds.items()}, rates=False)
-    assert rows == {"rate": [], "weight": []}

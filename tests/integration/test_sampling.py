@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import headrace
 import headrace_server as hs
 from tests.waiting import waits_end_with
 
-from . import user_functions_sampling as functions
 from .serving import connect, drained, kill_worker, pid_of, serving
-from .streams import frozen
 
 SKEWED = [0.7, 0.2, 0.1]
 WANTED = [0.2, 0.3, 0.5]
@@ -73,20 +70,6 @@ def within(labels: Any, target: list[float], sigmas: float = 4) -> bool:
     return bool((np.abs(share(labels) - target) <= sigmas * error + 1e-9).all())
 
 
-def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> list[Any]:
-    """Return all batches with the facts of their rows; kill the worker at one of them."""
-    batches = []
-    with hs.run(pipeline, **run) as server:
-        with connect(server) as feed:
-            for batch in feed:
-                told = [fact.tolist() for fact in (batch.label,)]
-                batches.append((frozen(batch), told, dict(batch.meta)))
-                if len(batches) == kill_at:
-                    kill_worker(server)
-        stats = server.stats()["default"]
-    return [batches, stats["dropped"], stats["classes"]]
-
-
 # Known and estimated proportions
 
 
@@ -108,17 +91,6 @@ def test_the_target_is_reached_and_every_row_is_counted(source: hs.Pipeline) -> 
         assert stats["dropped"] == {"rejected": sum(classes["rejected"])}
         assert classes["rejected"][2] <= rejected
         assert classes["changes"] == [[[0, WANTED]]]
-
-
-def test_one_hot_is_a_filter_and_the_source_s_own_mix_keeps_all(source: hs.Pipeline) -> None:
-    y = labels_of(20_000)
-    feeds = {
-        "one": source.stratified_sample("y", [0, 1, 0], 10, SKEWED),
-        "all": source.stratified_sample("y", SKEWED, 10, SKEWED),
-    }
-    (numbers, _, _), (everything, _, stats) = read_all(feeds)
-    assert numbers == np.flatnonzero(y == 1).tolist()[: len(numbers)] and len(numbers) > 3900
-    assert everything == list(range(20_000)) and stats["dropped"] == {}
 
 
 def test_labels_keep_their_dtype(tmp_path: Path) -> None:
@@ -189,49 +161,6 @@ def test_the_notice_that_most_is_rejected_comes_once(
     assert "rejects" not in capfd.readouterr().err
 
 
-# Acceptance
-
-
-def test_rejection_sample_keeps_the_share_that_is_asked_for(source: hs.Pipeline) -> None:
-    feeds = {
-        "function": source.rejection_sample(functions.half, 10, seed=4),
-        "number": source.rejection_sample(0.5, 10, seed=4),
-        "twice": source.rejection_sample(0.5).rejection_sample(0.5, 10),
-    }
-    (by_function, _, stats), (by_number, _, _), (again, _, _) = read_all(feeds, labelled=False)
-    assert by_function == by_number == sorted(by_number)
-    assert abs(len(by_number) - 10_000) < 300
-    assert len(by_number) + sum(stats["dropped"].values()) == 20_000
-    assert abs(len(again) - 5000) < 250  # two samplers with one seed draw differently
-
-
-def test_every_epoch_draws_anew(source: hs.Pipeline) -> None:
-    numbers, _, _ = read(source.repeat(2).stratified_sample("y", WANTED, 10, SKEWED))
-    turn = next(k for k in range(1, len(numbers)) if numbers[k] < numbers[k - 1])
-    first, second = set(numbers[:turn]), set(numbers[turn:])
-    common = {i for i in first | second if labels_of(20_000)[i] == 2}
-    assert common - {max(numbers)} <= first & second | common - second  # class 2 is always kept
-    assert 0.1 < len(first ^ second) / len(first | second) < 0.9
-
-
-def test_samplers_go_with_maps_filters_and_buckets(source: hs.Pipeline) -> None:
-    pipeline = (
-        source.filter(functions.not_multiple_of_5, vectorized=True)
-        .stratified_sample("y", WANTED)
-        .map(functions.negated, vectorized=True)
-        .rejection_sample(functions.half)
-        .bucket("y", 10, 3)
-    )
-    numbers = []
-    with hs.run(pipeline, partitions=2, workers=2) as server, connect(server) as feed:
-        for batch in feed:
-            assert set(batch.label.tolist()) == set(batch["y"].tolist()) == {batch.bucket}
-            assert (batch["minus"] == -batch["i"]).all() and (batch["i"] % 5 != 0).all()
-            numbers += batch["i"].tolist()
-    y = labels_of(20_000)[numbers]
-    assert len(numbers) == len(set(numbers)) and within(y, WANTED)
-
-
 # Unknown proportions
 
 
@@ -255,22 +184,6 @@ def test_batches_are_drawn_by_class_and_grouped(source: hs.Pipeline) -> None:
     assert all(rows == sorted(set(rows)) for rows in by_class)
     assert len(labels) + sum(stats["dropped"].values()) == 20_000
     assert stats["classes"]["waiting"] == [0, 0, 0]
-
-
-# A worker's death
-
-
-@pytest.mark.parametrize("name", ["estimated", "unknown"])
-def test_a_killed_worker_does_not_show(source: hs.Pipeline, name: str) -> None:
-    source = source.shuffle(seed=3)
-    pipeline = {
-        "estimated": source.stratified_sample("y", WANTED, 20),
-        "unknown": source.stratified_sample_unknown_dist("y", WANTED, 20),
-    }[name]
-    undisturbed = stream(pipeline, partitions=2)
-    assert len(undisturbed[0]) > 160
-    assert stream(pipeline, kill_at=60, partitions=2) == undisturbed
-    assert stream(pipeline, partitions=2, workers=2) == undisturbed
 
 
 # Targets that change
@@ -333,25 +246,6 @@ def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path)
             next(feed)
         (changes,) = server.stats()["default"]["classes"]["changes"]
     assert [target for _, target in changes] == [[0.5, 0.5, 0], [0.25, 0.75, 0]]
-
-
-def test_trainers_that_ask_at_once_are_all_answered(tmp_path: Path) -> None:
-    source = of_classes(tmp_path, labels_of(3000)).repeat()
-    answers: list[dict[int, int]] = []
-    with serving(source.stratified_sample("y", WANTED, 8), partitions=2) as server:
-
-        def ask() -> None:
-            with connect(server) as feed:
-                for _ in range(5):
-                    answers.append(feed.set_target_probs(SKEWED))
-                    answers.append(feed.set_target_probs(WANTED))
-
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(answers) == 30 and all(set(answer) == {0, 1} for answer in answers)
 
 
 def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) -> None:

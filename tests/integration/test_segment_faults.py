@@ -15,7 +15,6 @@ import zmq
 
 import headrace
 import headrace_server as hs
-from headrace.segments import SegmentBatch
 from headrace_proto import limits
 from headrace_proto.layout import arrange
 from headrace_proto.messages import (
@@ -47,10 +46,9 @@ from .segment_streams import (
     full,
     of_counts,
     save_all,
-    to_the_end,
     train,
 )
-from .serving import kill_all, kill_worker, number_of, serving, trainers_of
+from .serving import kill_worker, number_of, serving, trainers_of
 
 
 def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
@@ -97,10 +95,6 @@ def test_a_killed_trainers_batches_go_on_with_another_from_their_last_saved_stat
     killed_trainer(Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])))
 
 
-def test_the_same_holds_for_a_trainer_that_does_not_share_the_memory(elsewhere):
-    killed_trainer(Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])), elsewhere)
-
-
 def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_holder(
     tmp_path: Path,
 ):
@@ -126,31 +120,6 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
             assert sleeper.finish() == 0, sleeper.output()
         assert server.stats()["default"]["stale"] <= 1
     assert told(sleeper, ledger)[0] == ledger.batches[0]
-    ledger.assert_complete()
-
-
-def test_a_trainer_that_leaves_gives_back_what_it_took_and_did_not_save(way):
-    ledger = Ledger(of_counts([2, 3, 1, 4, 2, 2]))
-    with serving(chained(list_of(ledger), batch_size=2)) as server:
-        with connect(server, prefetch=2) as leaving:
-            train(leaving, ledger, 1)
-            taken = [next(leaving), next(leaving)]
-        assert sum(batch.rows for batch in taken) == 4
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert server.stats()["default"]["redelivered"] >= 2
-    ledger.assert_complete()
-
-
-def test_half_of_the_states_of_a_batch_commit_nothing():
-    ledger = Ledger(of_counts([2, 3]))
-    with serving(full(list_of(ledger), batch_size=2)) as server:
-        with connect(server) as leaving:
-            batch = next(leaving)
-            batch.save_state("chain", batch.state("chain") + 1)
-            batch.save_state("sums", batch.state("sums") + 1)
-        with connect(server) as feed:
-            train(feed, ledger)
     ledger.assert_complete()
 
 
@@ -270,19 +239,6 @@ def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, 
     ledger.assert_complete()
 
 
-@pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_lanes_of_a_feed_in_memory_go_on_from_their_last_states_when_a_worker_dies(placement: str):
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
-    pipeline = chained(list_of(ledger), order="lanes", state_placement=placement)
-    with hs.run(pipeline) as server, connect(server) as feed:
-        for life in range(3):
-            train(feed, ledger, 4)
-            feed.flush_states() if placement == "trainer" else feed.commit()
-            kill_worker(server, life=life)
-        train(feed, ledger)
-    ledger.assert_complete()
-
-
 def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worker(tmp_path):
     ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
     with hs.run(chained(list_of(ledger)), state_dir=tmp_path) as server:
@@ -295,53 +251,6 @@ def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worke
                 save_all(batch, states)
             train(feed, ledger)
         assert server.stats()["default"]["stale"] == 0
-    ledger.assert_complete()
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_with_a_state_directory_a_loop_goes_on_over_the_deaths_of_its_server(prefetch, tmp_path):
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
-    bind = f"ipc://{tmp_path}/feed"
-
-    def served() -> hs.Server:
-        return hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state", bind=bind)
-
-    server = served()
-    with connect(server, prefetch=prefetch) as feed:
-        for _ in range(4):
-            train(feed, ledger, 5)
-            kill_all(server)
-            server.close()
-            server = served()
-        train(feed, ledger)
-    server.close()
-    ledger.assert_complete()
-
-
-def test_a_batch_whose_segments_no_greeting_named_goes_out_again(tmp_path, monkeypatch):
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2]))
-    bind = f"ipc://{tmp_path}/feed"
-    identity, lives = SegmentBatch.identity, 0
-
-    def served() -> hs.Server:
-        return hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state", bind=bind)
-
-    def slow(batch: SegmentBatch) -> bytes:
-        nonlocal server, lives
-        if len(ledger.seen) >= 8 and not lives:
-            lives = 1
-            kill_all(server)
-            server.close()
-            server = served()
-            feed.stats()  # answered once the new server was greeted
-        return identity(batch)
-
-    monkeypatch.setattr(SegmentBatch, "identity", slow)
-    server = served()
-    with connect(server, prefetch=2) as feed:
-        train(feed, ledger)
-    server.close()
-    assert lives
     ledger.assert_complete()
 
 
@@ -552,21 +461,3 @@ def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others
         with connect(server) as feed:
             train(feed, ledger)
     ledger.assert_complete()
-
-
-def test_nothing_that_a_liar_saved_correctly_is_refused_to_be_continued():
-    """Only the form of states is checked: the next segments begin with any values."""
-    ledger = Ledger(of_counts([2, 2]))
-    with serving(full(list_of(ledger), batch_size=2)) as server:
-        with raw(server) as other:
-            held = other.take()
-            columns, block = states_of(2)
-            assert other.save(held.token, columns, bytes(block)).committed == (held.token,)
-            again = other.save(held.token, columns, bytes(block))
-            assert again.committed == (held.token,) and not again.faults
-        with connect(server) as feed:
-            batch = next(feed)
-            assert batch.state("chain").tolist() == [0, 0]
-            assert batch.state("mark").tolist() == [[b"", b""], [b"", b""]]
-            save_all(batch, {name: batch.state(name) for name in feed.states})
-            assert not to_the_end(feed, lambda b: None)

@@ -13,7 +13,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.segments import SegmentBatch
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
@@ -197,26 +196,6 @@ def test_another_number_of_ranks_goes_on_with_all_states(order, tmp_path: Path):
 
 
 @ORDERS
-def test_a_trainer_without_a_rank_goes_on_after_ranks_of_an_earlier_server(order, tmp_path: Path):
-    examples = of_counts(COUNTS)
-    ledger = Ledger(examples)
-    pipeline = chained(examples, batch_size=2, order=order[0], state_placement=order[1])
-    with serving(pipeline, state_dir=tmp_path) as server:
-        ranks = Ranks(server, ledger, 2)
-
-        def some(rank: int) -> None:
-            with ranks.connect(rank) as feed:
-                for _ in range(3):
-                    ranks.step(rank, next(feed))
-
-        ranks.run(lambda: some(0), lambda: some(1))
-    with serving(pipeline, state_dir=tmp_path) as server, connect(server) as feed:
-        for batch in feed:
-            save_all(batch, ledger.check(batch))
-    ledger.assert_complete()
-
-
-@ORDERS
 def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
     """A rank that kept states has handed them over, and its rows may have other places."""
     examples = of_counts(COUNTS)
@@ -241,46 +220,6 @@ def test_a_rank_that_returns_gets_the_same_member_of_the_round_again(order):
         assert server.wait(PATIENCE_S)
     ranks.assert_in_step()
     ledger.assert_complete()
-
-
-@pytest.mark.parametrize("step", [1, 3])
-def test_a_rank_that_keeps_states_and_is_interrupted_in_next_has_as_many_steps(step, monkeypatch):
-    """The batch goes back with all that were made ahead for the rank, which gets others instead."""
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-    pipeline = chained(examples, batch_size=2, order="lanes", state_placement="trainer")
-    identity, interrupted = SegmentBatch.identity, 0
-
-    def slow(batch: SegmentBatch) -> bytes:
-        nonlocal interrupted
-        if threading.current_thread() is victim and len(ranks.places[0]) == step:
-            interrupted += 1
-            if interrupted == 1:
-                raise KeyboardInterrupt
-        return identity(batch)
-
-    def goes_on() -> None:
-        nonlocal victim
-        victim = threading.current_thread()
-        with ranks.connect(0, prefetch=2) as feed:
-            while True:
-                try:
-                    batch = next(feed, None)
-                except KeyboardInterrupt:
-                    continue
-                if batch is None:
-                    return
-                ranks.step(0, batch)
-
-    victim = None
-    monkeypatch.setattr(SegmentBatch, "identity", slow)
-    with serving(pipeline) as server:
-        ranks = Ranks(server, ledger, 2)
-        ranks.run(goes_on)
-        assert server.wait(PATIENCE_S)
-    assert interrupted
-    ranks.assert_in_step()
-    assert set(ledger.seen) == ledger.cells()
 
 
 def test_a_rank_that_waits_names_the_one_that_is_missing():
@@ -383,68 +322,3 @@ def test_a_feed_of_ranks_is_taken_back_to_a_snapshot(tmp_path: Path):
         again.run(*(lambda rank=rank: again.train(rank, resume=token[0]) for rank in range(2)))
         again.assert_in_step()
     ledgers[1].assert_complete()
-
-
-@ORDERS
-def test_ranks_end_together_when_the_feed_is_drained(order):
-    examples = of_counts([9] * 12)
-    ledger = Ledger(examples)
-    shape = {"batch_size": 2, "order": order[0], "state_placement": order[1], "capacity": 4}
-    with serving(chained(examples, **shape)) as server:
-        ranks = Ranks(server, ledger, 2)
-
-        def drains() -> None:
-            with ranks.connect(0) as feed:
-                for number, batch in enumerate(feed):
-                    ranks.step(0, batch)
-                    if number == 2:
-                        feed.drain()
-
-        ranks.run(drains)
-        assert server.wait(PATIENCE_S)
-    ranks.assert_in_step()
-    begun = {key for key, _ in ledger.seen}
-    assert Counter(ledger.seen) == {cell: 1 for cell in ledger.cells() if cell[0] in begun}
-
-
-@ORDERS
-def test_without_small_batches_what_fills_no_round_is_dropped_and_counted(order):
-    examples = of_counts(COUNTS)
-    ledger = Ledger(examples)
-    shape = {"batch_size": 2, "order": order[0], "state_placement": order[1]}
-    pipeline = chained(examples, allow_small_batch=False, **shape)
-    with serving(pipeline) as server:
-        ranks = Ranks(server, ledger, 2)
-        ranks.run()
-        assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"]["remainder"]
-    ranks.assert_in_step()
-    assert len(ledger.seen) + dropped == ledger.segments and dropped
-    assert all(len(cells) == 2 for cells in ledger.batches)
-
-
-def test_all_rounds_of_an_epoch_come_before_those_of_the_next():
-    """Partition 1 has three times as many rounds as partition 0 in each of two epochs."""
-    examples = of_counts([1] * 4 + [3] * 4)
-    epochs: list[list[int]] = [[], []]
-    few = [{name: e[name] for name in ("key", "steps", "label", "origin")} for e in examples]
-    pipeline = (
-        hs.from_examples(few)
-        .repeat(2, across_batches=False)
-        .batch_sequences_with_states(
-            *("key", ["steps"], ["label"], None, {"chain": "origin"}, 4, 2), order="lanes"
-        )
-    )
-    with serving(pipeline, partitions=2) as server:
-
-        def train(rank: int) -> None:
-            with headrace.connect(
-                server.address, rank=rank, world_size=2, timeout=PATIENCE_S
-            ) as feed:
-                for _, batches in feed.epochs():
-                    for batch in batches:
-                        epochs[rank].append(batch.epoch)
-                        save_all(batch, {"chain": batch.state("chain")})
-
-        at_once([lambda: train(0), lambda: train(1)])
-    assert epochs[0] == epochs[1] == [0] * 4 + [1] * 4

@@ -29,7 +29,6 @@ from .segment_streams import (
     to_the_end,
     train,
 )
-from .segment_streams import example as one_example
 from .serving import serving, trainers_of
 
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
@@ -121,18 +120,6 @@ def check_attributes(batch: Any, ledger: Ledger, exact_index: bool) -> None:
         assert sorted(labels) == labels  # the oldest first
 
 
-def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
-    """Of 8 steps only 1 counts: the second segment comes all the same, with length 0."""
-    examples = [{**one_example(0, 8), "n": np.int64(1)}, {**one_example(1, 8), "n": np.int64(6)}]
-    pipeline = chained(examples, input_length="n", pad=False, batch_size=2)
-    with serving(pipeline) as server, connect(server) as feed:
-        told = []
-        for batch in feed:
-            told.append((batch.length.tolist(), batch.total_length.tolist()))
-            batch.save_state("chain", batch.state("chain"))
-    assert told == [([1, 4], [1, 6]), ([0, 2], [1, 6])]
-
-
 @pytest.mark.parametrize(
     ("trainers", "prefetch", "partitions", "workers", "way"),
     [
@@ -164,47 +151,7 @@ def test_several_trainers_get_every_segment_once_and_in_order(
     assert stats["segments"] == {"in_flight": 0, "rewound": 0}
 
 
-def test_partitions_tell_their_examples_apart_in_the_insertion_index():
-    with serving(chained(of_counts([2] * 12)), partitions=3) as server, connect(server) as feed:
-        indices: set[int] = set()
-        for batch in feed:
-            indices.update(batch.insertion_index.tolist())
-            batch.save_state("chain", batch.state("chain"))
-    assert len(indices) == 12 and min(indices) == -(2**63)
-    assert len({(index + 2**63) >> 51 for index in indices}) == 3
-
-
-def test_a_seed_shuffles_the_examples_and_every_segment_still_comes_once():
-    examples = of_counts([1 + i % 4 for i in range(40)])
-    ledger = Ledger(examples)
-    pipeline = hs.from_examples(examples).shuffle(seed=5)
-    options = full(examples).declaration().shape.options
-    shaped = pipeline.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=options["input_sequences"],
-        input_context=options["input_context"],
-        initial_states={"chain": "origin"},
-        num_unroll=UNROLL,
-        batch_size=4,
-    )
-    with serving(shaped, partitions=2) as server, connect(server) as feed:
-        train(feed, ledger)
-    ledger.assert_complete()
-    assert [key for key, i in ledger.seen if i == 0] != sorted(ledger.of)
-
-
 # Sizes
-
-
-def test_a_thousand_segments_and_one_pass_through_together():
-    """Short examples come and go in the other places while the long one goes on in every batch."""
-    examples = of_counts([1000, *[1] * 1500])
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=2, capacity=4)) as server:
-        with connect(server) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-    assert all((b"k000", i) in cells for i, cells in enumerate(ledger.batches[:1000]))
 
 
 def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
@@ -213,18 +160,6 @@ def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
     with serving(chained(examples, batch_size=3, capacity=3)) as server:
         with connect(server) as one, connect(server) as other:
             at_once([lambda: train(one, ledger), lambda: train(other, ledger)])
-    ledger.assert_complete()
-
-
-def test_more_trainers_than_work_all_come_to_the_end():
-    examples = of_counts([4])
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=4)) as server:
-        feeds = [connect(server, prefetch=k % 3) for k in range(5)]
-        steps = at_once([lambda feed=feed: train(feed, ledger) for feed in feeds])
-        for feed in feeds:
-            feed.close()
-    assert sum(steps) == 4
     ledger.assert_complete()
 
 
@@ -325,34 +260,6 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
     assert [type(error) for error in refused] == [headrace.Cancelled] * 3
     assert "cancel=True" in str(refused[0])
     assert sorted(ledger.seen) == [(key, 0) for key in sorted(ledger.of)]
-
-
-def test_batches_of_last_segments_are_committed_even_after_a_cancel():
-    examples = of_counts([1] * 4)
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=2, capacity=None)) as server:
-        with connect(server) as feed:
-            batch = next(feed)
-            feed.drain(cancel=True)
-            save_all(batch, ledger.check(batch))
-            assert train(feed, ledger) == 1
-        assert server.wait(PATIENCE_S)
-        assert server.dropped["default"] == {}
-    ledger.assert_complete()
-
-
-def test_without_small_batches_the_rest_is_dropped_and_counted_exactly():
-    """Four examples of 1, 2, 3 and 4 segments in batches of 3: three of them fit twice, then two
-    are left, and their four segments fill no batch."""
-    batches, _, left = original_stream(3, 4, False, [1, 2, 3, 4])
-    examples = of_counts([1, 2, 3, 4])
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=3, capacity=4, allow_small_batch=False)) as server:
-        with connect(server) as feed:
-            assert train(feed, ledger) == len(batches)
-        assert server.wait(PATIENCE_S)
-        assert server.dropped["default"] == {"remainder": left} and left > 0
-    assert len(ledger.seen) + left == ledger.segments
 
 
 # Wrong examples
@@ -501,6 +408,3 @@ def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way
         serving(wide(), max_state_bytes=7999)
     serving(wide(), max_state_bytes=8000).close()
     serving(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()
-
-
-# Reads

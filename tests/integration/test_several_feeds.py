@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import random
-import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
 from .serving import connect, serving
@@ -29,40 +26,6 @@ def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
     """Run functions at once; return the result of each."""
     with ThreadPoolExecutor(len(work)) as pool:
         return [future.result(PATIENCE_S) for future in [pool.submit(one) for one in work]]
-
-
-def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
-    """Trainers take a few batches and leave: in good order, by an exception, or by dropping the
-    feed.  Only rows of batches in hand at an exception go out again."""
-    feeds = {"a": 300, "b": 200, "c": 100}
-    pipelines = {name: numbered(n) for name, n in feeds.items()}
-
-    def visit(name: str, seed: int) -> list[int]:
-        chance = random.Random(seed)
-        rows: list[int] = []
-        while True:
-            try:
-                with headrace.connect(
-                    server.address, feed=name, prefetch=chance.randrange(4), timeout=PATIENCE_S
-                ) as feed:
-                    for _ in range(chance.randint(1, 12)):
-                        batch = next(feed, None)
-                        if batch is None:
-                            return rows
-                        if chance.random() < 0.1:
-                            raise InterruptedError
-                        rows += batch["i"].tolist()
-            except InterruptedError:
-                continue
-
-    with hs.run(pipelines, workers=2, partitions=2) as server:
-        work = [lambda n=name, s=seed: (n, visit(n, s)) for name in feeds for seed in range(3)]
-        got: dict[str, Counter[int]] = {name: Counter() for name in feeds}
-        for name, rows in in_threads(work):
-            got[name].update(rows)
-        assert server.wait(PATIENCE_S) and not server.failed_feeds()
-    for name, n in feeds.items():
-        assert got[name] == Counter(range(n)), name
 
 
 def test_a_feed_that_nobody_reads_does_not_hold_up_another() -> None:
@@ -81,37 +44,6 @@ def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
         connect(server, feed="busy") as feed,
     ):
         assert len(list(feed)) == 10
-
-
-def test_a_feed_that_was_read_for_long_goes_on_beside_one_that_takes_all_it_can() -> None:
-    """More batches are waited for than the server and a trainer have ahead."""
-    slow = hs.from_examples([{"i": i} for i in range(64)]).map(
-        "tests.integration.user_functions:slowly"
-    )
-    pipelines = {
-        "old": hs.from_examples([{"i": i} for i in range(64)]).repeat().batch(4),
-        "new": slow.repeat().batch(4),
-    }
-    with serving(pipelines) as server, connect(server, feed="old") as old:
-        for _ in range(600):
-            next(old)
-        taken, enough = [0], threading.Event()
-
-        def take_all() -> None:
-            with connect(server, feed="new") as new:
-                while not enough.is_set():
-                    next(new)
-                    taken[0] += 1
-
-        with ThreadPoolExecutor(1) as pool:
-            taking = pool.submit(take_all)
-            eventually(lambda: taken[0])
-            for _ in range(100):
-                next(old)
-            meanwhile = taken[0]
-            enough.set()
-            taking.result(PATIENCE_S)
-    assert meanwhile < 300
 
 
 def test_a_feed_that_fails_leaves_the_others_alone() -> None:

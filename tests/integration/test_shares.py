@@ -14,8 +14,6 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.batch_memory import Attachment
-from headrace.link import Link
-from headrace_proto.messages import Step
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
@@ -84,15 +82,6 @@ def test_two_trainers_share_all_servers(prefetch: int):
     assert sorted(got[0] + got[1]) == list(range(120))
 
 
-@pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_trainers_of_segments_lose_no_state_between_servers(ledger: Ledger, order: str):
-    pipeline = chained(list_of(ledger), batch_size=3, order=order, capacity=12)
-    with shared(pipeline) as servers:
-        with connect(servers, prefetch=0) as one, connect(servers, prefetch=0) as two:
-            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
-    ledger.assert_complete()
-
-
 def test_no_two_servers_give_out_the_same_token(tmp_path: Path):
     with shared(numbers()) as one, shared(numbers(), durability="off") as two:
         for servers in (one, two):
@@ -121,15 +110,6 @@ def test_a_drain_and_other_proportions_reach_all_servers():
         assert all(server.wait(PATIENCE_S) for server in servers)
 
 
-def test_names_of_one_server_are_one_server():
-    with hs.run(numbers(), partitions=5) as server:
-        port = server.address.rpartition(":")[2]
-        both = f"tcp://127.0.0.1:{port}, tcp://localhost:{port}"
-        with headrace.connect(both, timeout=PATIENCE_S) as feed:
-            assert len(rows(feed)) == 120
-            assert server.access()["present"] == {"": 1}
-
-
 def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: pytest.MonkeyPatch):
     """The second server is started when the trainer waits for it already."""
     real, looks = socket.getaddrinfo, []
@@ -152,26 +132,6 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
         monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
-
-
-def test_no_batch_comes_ahead_before_the_order_of_the_owners_is_known(
-    monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-):
-    """Else the server that answers first would hand out its lanes before those of partition 0."""
-    said: list[Step] = []
-    order = Link.order
-
-    def ordered(owners: Link) -> None:
-        for session in owners.sessions:
-            assert session.connected
-            said.extend(m for m in session.outgoing(owners.clock()) if isinstance(m, Step))
-        order(owners)
-
-    monkeypatch.setattr(Link, "order", ordered)
-    pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
-    with shared(pipeline) as servers, connect(servers, prefetch=2) as feed:
-        assert not said
-        assert next(feed).partition == 0
 
 
 def refusal(*servers: hs.Server) -> str:
@@ -283,24 +243,6 @@ def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledge
     ledger.assert_complete()
 
 
-def test_a_wait_for_a_share_that_is_away_names_it_and_its_address(shares: Shares, ledger: Ledger):
-    with connect(shares.servers, prefetch=0, timeout=PATIENCE_S) as feed:
-        train(feed, ledger, 1)
-        shares.kill(1)
-        with waits_end_with("was lost"), pytest.raises(headrace.ConnectionLost) as raised:
-            train(feed, ledger)
-        text = str(raised.value)
-        assert f"the server at {shares.servers[1].address} (share 1/2) was lost" in text
-
-
-def test_the_error_of_a_server_that_is_stopped_names_its_share():
-    with shared(numbers()) as servers, connect(servers) as feed:
-        servers[1].close()
-        stopped = rf"{servers[1].address} \(share 1/2\): the server was stopped"
-        with pytest.raises(headrace.ConnectionLost, match=stopped):
-            list(feed)
-
-
 def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
     shares.close()
     pipeline = chained(list_of(ledger), batch_size=3)
@@ -338,28 +280,6 @@ def _of_rank(address: Any, rank: int, shares: Shares | None = None) -> list[list
                 shares.kill(1)
                 shares.servers[1] = shares.start(1)
     return seen
-
-
-def test_a_server_with_another_number_of_workers_is_greeted_at_each(
-    shares: Shares, ledger: Ledger, tmp_path: Path
-):
-    with connect(shares.servers, prefetch=0) as feed:
-        train(feed, ledger, 4)
-        shares.kill(1)
-        place = tmp_path / "1"
-        shares.servers[1] = hs.run(
-            chained(list_of(ledger), batch_size=3),
-            share=(1, 2),
-            partitions=5,
-            workers=2,
-            bind=f"ipc://{place}.feed",
-            state_dir=place,
-            durability="process",
-        )
-        train(feed, ledger)
-        partitions = shares.servers[1].stats()["default"]["partitions"]
-        assert [one["worker"] for one in partitions] == [0, 1]
-    ledger.assert_complete()
 
 
 @contextlib.contextmanager
@@ -520,13 +440,6 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
             trainer = servers[1].stats()["default"]["trainers"][0]
             assert (trainer["batches"], trainer["wire_batches"]) == (12, 0)
         assert [sent(server) for server in servers] == [(0, 18), (12, 0)]
-
-
-def test_rows_in_lanes_come_in_no_other_order(ledger: Ledger):
-    pipeline = chained(list_of(ledger), batch_size=3, order="lanes", capacity=12)
-    with shared(pipeline) as servers:
-        with pytest.raises(ValueError, match="order='any': the rows of feed 'default' stay in"):
-            connect(servers, order="any")
 
 
 def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger):

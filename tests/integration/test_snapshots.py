@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,45 +38,6 @@ def bucketed() -> Any:
     )
 
 
-def stratified() -> Any:
-    examples = [{"x": i, "c": int(i % 5 == 0)} for i in range(200)]
-    return (
-        hs.from_examples(examples).shuffle(seed=7).stratified_sample("c", [0.5, 0.5], batch_size=4)
-    )
-
-
-def segments(**options: Any) -> Any:
-    examples = [
-        {"k": f"k{i:02d}".encode(), "v": np.arange(3 + i * 5 % 17, dtype=np.float32) + i}
-        for i in range(24)
-    ]
-    options = {"initial_states": {"s": hs.zeros((2,), "float32")}, **options}
-    return hs.from_examples(examples).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["v"],
-        input_context=[],
-        input_length=None,
-        num_unroll=3,
-        batch_size=4,
-        capacity=9,
-        allow_small_batch=True,
-        pad=True,
-        **options,
-    )
-
-
-def lanes() -> Any:
-    return segments(order="lanes")
-
-
-def states_at_the_trainer() -> Any:
-    return segments(order="lanes", state_placement="trainer")
-
-
-def no_states() -> Any:
-    return segments(order="lanes", initial_states={})
-
-
 def taken(batch: Any) -> Any:
     """Do a step of training; return the batch, with states that only this step can have."""
     if isinstance(batch, headrace.Batch):
@@ -102,27 +63,6 @@ def after_steps(feed: headrace.Feed, steps: int) -> Any:
     for _ in range(steps):
         taken(next(feed))
     return feed.snapshot()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [plain, bucketed, stratified, segments, lanes, states_at_the_trainer, no_states],
-    ids=lambda make: make.__name__,
-)
-def test_what_comes_after_a_snapshot_comes_again(make: Callable[[], Any], tmp_path: Path):
-    with serving(make(), state_dir=tmp_path) as server:
-        with joined(server) as feed:
-            token = json.loads(json.dumps(after_steps(feed, 5)))
-            expected = rest(feed)
-        assert len(expected) > 3
-        with joined(server, resume=token) as feed:
-            first = [taken(next(feed)), taken(next(feed))]
-            feed.load_state_dict(token)
-            again = rest(feed)
-        assert first == expected[:2]
-        assert again == expected
-    with serving(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
-        assert rest(feed) == expected
 
 
 def test_several_feeds_are_taken_back_at_one_start(tmp_path: Path):

@@ -44,13 +44,6 @@ def stream(
     return found
 
 
-@pytest.mark.slow
-def test_a_killed_worker_changes_no_stream() -> None:
-    undisturbed = stream(unfolded())
-    assert len(undisturbed) > 90
-    assert stream(unfolded(), kill_at=20, workers=2) == undisturbed
-
-
 def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_path: Path) -> None:
     undisturbed = stream(unfolded())
     found: Stream = []
@@ -62,33 +55,6 @@ def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_p
                     found.append(frozen(batch))
                     batch.commit()
     assert found == undisturbed
-
-
-def test_any_number_of_partitions_gives_the_same_rows() -> None:
-    numbers = hs.from_examples([{"i": i} for i in range(60)]).skip(7).take(50)
-    pipeline = numbers.repeat(2).flat_map(functions.pieces).map(functions.shaken, seed=7)
-
-    def rows(partitions: int) -> list[tuple[int, int, float]]:
-        found = []
-        shape = pipeline.select(["i", "k", "u"]).batch(4, allow_smaller_final_batch=True)
-        with serving(shape, partitions=partitions) as server:
-            with connect(server) as feed:
-                for batch in feed:
-                    found += zip(*(batch[name].tolist() for name in ("i", "k", "u")), strict=True)
-        return sorted(found)
-
-    assert rows(1) == rows(3) == rows(7)
-    assert len({u for _, _, u in rows(1)}) > len({(i, k) for i, k, _ in rows(1)})
-
-
-def test_a_batched_function_and_an_unbatched_table_give_the_rows_of_the_table() -> None:
-    def all_of(pipeline: hs.Pipeline) -> list[int]:
-        with serving(pipeline.batch(6, True)) as server:
-            with connect(server) as feed:
-                return [i for batch in feed for i in batch["i"].tolist()]
-
-    assert all_of(hs.from_function(functions.tables, 5, batched=True)) == list(range(50))
-    assert all_of(hs.from_function(functions.tables, 5).unbatch()) == list(range(50))
 
 
 def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:

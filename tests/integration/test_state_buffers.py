@@ -18,14 +18,12 @@ import headrace
 import headrace.free_buffers
 import headrace_server as hs
 from headrace.session import Session
-from headrace_proto.layout import arrange
 from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
-from tests.chaos.proxy import Proxy
 from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, cells_of, chained, connect, full, of_counts, save_all, train
-from .serving import pid_of, serving, trainers_of
+from .serving import pid_of, serving
 from .test_segment_faults import Raw, list_of, raw, trainer
 
 
@@ -53,17 +51,6 @@ def a_ledger(times: int = 2) -> Ledger:
 
 
 # Where they go
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_states_of_numbers_go_by_buffers(order: str, prefetch: int, named: list[int]):
-    ledger = a_ledger()
-    with serving(chained(list_of(ledger), order=order)) as server:
-        with connect(server, prefetch=prefetch) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-    assert named and all(shared(named))
 
 
 def test_states_with_strings_go_by_the_socket(named: list[int]):
@@ -154,33 +141,6 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
         assert server.stats()["default"]["stale"] == 0
     ledger.assert_complete()
     assert shared(named)[-1] and not all(shared(named))
-
-
-def test_a_session_whose_welcome_is_lost_is_not_taken_for_one_of_an_earlier_life(
-    way: str, named: list[int]
-):
-    """Both are the first of their owner's life.
-
-    1. The owner is killed.  2. Its next life opens a session, and the answer is lost.  3. The
-    trainer greets again, and the session is resumed; its buffers are not those of the earlier one.
-    """
-    ledger = a_ledger()
-    with hs.run(chained(list_of(ledger))) as server:
-        proxy = Proxy(int(server.address.rpartition(":")[2]))
-        with headrace.connect(proxy.address, timeout=PATIENCE_S, prefetch=0) as feed:
-            train(feed, ledger, 4)
-            proxy.drop("down")
-            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
-            pid_of(server, "worker-0-1")
-            loop = threading.Thread(target=lambda: train(feed, ledger, 2))
-            loop.start()
-            eventually(lambda: trainers_of(server))
-            proxy.heal()
-            loop.join()
-            train(feed, ledger)
-        proxy.close()
-        assert server.stats()["default"]["stale"] == 0
-    ledger.assert_complete()
 
 
 def test_a_trainer_killed_amid_a_save_leaves_right_states_and_no_memory(tmp_path: Path):
@@ -307,38 +267,3 @@ def test_a_buffer_that_is_not_there_is_refused_and_its_rows_are_trained_by_other
         with connect(server) as feed:
             train(feed, ledger)
     ledger.assert_complete()
-
-
-def test_only_what_a_save_says_decides_what_is_read_from_a_buffer():
-    """Columns beyond the buffer, of another shape or of another size are refused; right ones are
-    taken once: what is written after the answer changes nothing."""
-    ledger = Ledger(of_counts([2, 2]))
-    with serving(chained(list_of(ledger), batch_size=2)) as server:
-        with near(server) as (liar, buffers):
-            held, each = liar.take(), liar.welcome.state_buffer
-            for columns in ([[each, 8, [2]]], [[0, 8, [1, 2]]], [[0, 12, [3]]], [], None):
-                fault = save(liar, held.token, FIRST_BUFFER + 1, columns)
-                assert [one[:2] for one in fault.faults] == [[held.token, "state"]]
-            buffers[1][:8].view(np.int32)[:] = 7, 9
-            answer = save(liar, held.token, FIRST_BUFFER + 1, [[0, 8, [2]]])
-            assert answer.committed == (held.token,)
-            buffers[1][:] = 1
-        with connect(server) as feed:
-            assert next(feed).state("chain").tolist() == [7, 9]
-
-
-def test_buffers_are_as_long_as_a_batch_and_none_where_they_would_be_of_no_use():
-    ledger, numbers = a_ledger(), hs.from_examples([{"i": 1}] * 4).batch(4)
-    _, nbytes = arrange([("int32", (3,), 0)])
-    pipelines = {
-        "states": chained(list_of(ledger), batch_size=3),
-        "strings": full(list_of(ledger)),
-        "kept": chained(list_of(ledger), order="lanes", state_placement="trainer"),
-        "numbers": numbers,
-    }
-    lengths = {}
-    with serving(pipelines) as server:
-        for name in pipelines:
-            with raw(server, name) as peer:
-                lengths[name] = peer.welcome.state_buffer
-    assert lengths == {"states": nbytes, "strings": 0, "kept": 0, "numbers": 0}

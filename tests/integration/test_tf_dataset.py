@@ -6,7 +6,6 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -107,13 +106,6 @@ def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
             iterator.get_next()
 
 
-def test_threads_share_an_iterator(tf: Any) -> None:
-    with fed(rows(60)) as feed, ThreadPoolExecutor(4) as pool:
-        iterator = iter(feed.as_dataset())
-        parts = pool.map(lambda _: [int(one["i"][0]) for one in iterator], range(4))
-        assert sorted(i for part in parts for i in part) == [*range(60)]
-
-
 def test_a_loop_in_python_commits_a_batch_when_it_asks_for_the_next_one(tf: Any) -> None:
     with serving(rows(10)) as server:
         with contextlib.suppress(KeyError), connect(server, framework="tf") as feed:
@@ -122,20 +114,6 @@ def test_a_loop_in_python_commits_a_batch_when_it_asks_for_the_next_one(tf: Any)
                     raise KeyError
         with connect(server) as feed:
             assert [int(batch["i"][0]) for batch in feed] == [*range(4, 10)]
-
-
-def test_a_feed_is_taken_back_amid_a_loop_in_python(tf: Any, tmp_path: Any) -> None:
-    with serving(rows(20, repeat=2), state_dir=tmp_path) as server:
-        with connect(server, framework="tf", commit="explicit") as feed:
-            dataset = feed.as_dataset(tokens=True)
-            iterator = iter(dataset)
-            tokens = [next(iterator)["token"] for _ in range(6)]
-            feed.load_state_dict(feed.snapshot(upto=tokens[3]))
-            for loop, first in ((iterator, 4), (dataset, 0)):
-                for i, one in enumerate(loop, first):
-                    assert one["i"][0] == i
-                    feed.commit(one["token"])
-                assert i == 19
 
 
 def test_the_next_iteration_the_loop_itself_and_another_dataset_go_on_amid_a_group(tf: Any) -> None:
@@ -158,14 +136,6 @@ def test_an_idle_iterator_does_not_hold_up_the_end_of_the_feed(tf: Any) -> None:
         assert seen == [*range(30)]
         with pytest.raises(StopIteration):
             next(idle)
-
-
-def test_two_iterators_share_the_batches(tf: Any) -> None:
-    with fed(rows(30)) as feed:
-        dataset = feed.as_dataset()
-        pairs = tf.data.Dataset.zip((dataset, dataset))
-        seen = [int(one["i"][0]) for pair in pairs for one in pair]
-        assert sorted(seen) == seen == [*range(30)]
 
 
 @pytest.mark.parametrize("raises", [False, True])

@@ -8,7 +8,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
-from tests.waiting import waits_end_with
 
 from . import user_functions
 from .processes import Process
 from .serving import connect, serving, trainers_of
-from .streams import digest, every_dtype, frozen, frozen_array, padded
+from .streams import digest, every_dtype, frozen_array, padded
 
 _N = 22
 _READER = """
@@ -102,26 +100,6 @@ def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
 # Addresses
 
 
-def test_one_feed_is_served_at_several_addresses_at_once(tmp_path: Path) -> None:
-    binds = [f"ipc://{tmp_path}/feed", "tcp://127.0.0.1:*"]
-    with serving(numbered(40), bind=binds) as server:
-        assert server.addresses[0] == server.address == binds[0]
-        assert server.addresses[1].startswith("tcp://127.0.0.1:")
-        with (
-            headrace.connect(server.addresses[0], timeout=PATIENCE_S, prefetch=0) as one,
-            headrace.connect(server.addresses[1], timeout=PATIENCE_S, prefetch=0) as two,
-        ):
-            got = [int(next(feed)["i"][0]) for _ in range(10) for feed in (one, two)]
-            assert got == list(range(20))
-            rest = [int(batch["i"][0]) for batch in _finish(one, two)]
-            assert rest == list(range(20, 40))
-
-
-def _finish(feed: headrace.Feed, other: headrace.Feed) -> list[headrace.Batch]:
-    other.close()
-    return list(feed)
-
-
 def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
     with serving({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
@@ -178,12 +156,6 @@ def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
             connect(server)
 
 
-def test_the_one_feed_needs_no_name() -> None:
-    with serving({"train": numbered(2)}) as server, connect(server) as feed:
-        assert feed.name == "train"
-        assert len(list(feed)) == 2
-
-
 # Prefetch
 
 
@@ -206,30 +178,6 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
         first.close()
         got += [int(batch["i"][0]) for batch in second]
         assert sorted([*got, used]) == list(range(n))
-
-
-def test_prefetched_batches_are_there_without_asking() -> None:
-    with (
-        serving(numbered(12)) as server,
-        connect(server, prefetch=3) as one,
-        connect(server, prefetch=0) as two,
-        waits_end_with("4 batches are leased"),
-    ):
-        next(one)
-        got: list[Any] = []
-        with pytest.raises(headrace.DeadlineExceeded, match=r"4 batches are leased"):
-            got.extend(two)
-
-
-def test_the_order_of_a_stream_does_not_depend_on_the_way(over_tcp: None) -> None:
-    pipeline = (
-        hs.from_examples(every_dtype(_N)).shuffle(seed=1).repeat(3).batch(4, dynamic_pad=True)
-    )
-    with hs.run({"a": pipeline, "b": pipeline}, workers=2, partitions=2) as server:
-        with connect(server, feed="a", prefetch=8) as feed:
-            one = [frozen(batch) for batch in feed]
-        with connect(server, feed="b", prefetch=0) as feed:
-            assert [frozen(batch) for batch in feed] == one
 
 
 def test_importing_the_client_needs_no_server_parts() -> None:

@@ -133,19 +133,6 @@ def test_a_trainer_is_told_of_until_it_leaves(ended: Any):
     assert metrics(server)["headrace_trainers", "default"] == 1
 
 
-def test_counters_of_the_api_are_the_same(ended: Any):
-    server, _ = ended
-    counted, shown = server.stats()["default"], status(server)["feeds"]["default"]
-    for name in ("batches", "rows", "dropped", "padding", "made", "read", "standing", "state"):
-        assert counted[name] == shown[name], name
-
-
-def test_an_ended_feed_is_alive_and_ready(ended: Any):
-    server, _ = ended
-    assert get(server, "/healthz") == (200, b"ended\n")
-    assert get(server, "/readyz?feed=default") == (200, b"ready\n")
-
-
 def test_a_page_and_nothing_else_is_at_the_root(ended: Any):
     server, _ = ended
     code, body = get(server, "/")
@@ -252,18 +239,6 @@ def test_when_the_front_is_dead_health_says_so():
         assert "front was killed by SIGKILL" in seen["why"]
         assert get(server, "/healthz")[0] == 503 and get(server, "/readyz")[0] == 503
         assert metrics(server)["headrace_up",] == 0
-
-
-def test_states_that_are_kept_are_counted(tmp_path: Path):
-    with serving(segments(1), state_dir=tmp_path, http="127.0.0.1:0") as server:
-        with connect(server) as feed:
-            for batch in feed:
-                batch.save_state("h", batch.state("h"))
-        seen = eventually(
-            server, lambda s: s["feeds"]["default"].get("store", {}).get("commits", 0) > 0
-        )
-        store = seen["feeds"]["default"]["store"]
-        assert store["since_commit_s"] is not None and store["faults"] == []
 
 
 @contextlib.contextmanager

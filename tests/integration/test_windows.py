@@ -58,46 +58,6 @@ def test_a_batch_shows_its_windows_and_counts_their_steps():
     assert batches[2][1][0] == [5, 6, 7, 8, 9, 0, 0] and batches[2][2] == [[2, 2], [3, 4], [0, 1]]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        {},
-        {"order": "lanes"},
-        {"order": "lanes", "state_placement": "trainer"},
-        {"phase": "random"},
-        {"phase": "random", "order": "lanes"},
-    ],
-)
-def test_one_feed_has_the_same_windows_from_any_number_of_partitions_and_after_a_restart(
-    kind: dict[str, Any], tmp_path: Path
-):
-    def rows(seen: list[Any]) -> list[Any]:
-        columns = [zip(keys, x, *lengths, strict=True) for keys, x, lengths in seen]
-        return sorted((key, row, *rest) for batch in columns for key, row, *rest in batch)
-
-    with serving(windows(**kind)) as server, connect(server) as feed:
-        whole = rows(shown(feed))
-    with serving(windows(**kind), partitions=3) as server, connect(server) as feed:
-        assert rows(shown(feed)) == whole
-    parts: list[Any] = []
-    for _ in range(3):
-        with serving(windows(**kind), state_dir=tmp_path) as server:
-            with connect(server, prefetch=0) as feed:
-                parts += shown_some(feed, 2)
-    with serving(windows(**kind), state_dir=tmp_path) as server:
-        with connect(server) as feed:
-            parts += shown(feed)
-    assert rows(parts) == whole
-
-
-def shown_some(feed: headrace.Feed, count: int) -> list[Any]:
-    class Some:
-        def __iter__(self) -> Any:
-            return (next(feed) for _ in range(count))
-
-    return shown(Some())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("kind", [{}, {"order": "lanes"}, {"phase": "random"}])
 def test_empty_rows_of_ranks_in_step_have_no_steps_in_any_part(kind: dict[str, Any]):
     def train(server: hs.Server, rank: int) -> int:
@@ -114,26 +74,6 @@ def test_empty_rows_of_ranks_in_step_have_no_steps_in_any_part(kind: dict[str, A
     with serving(windows(**kind)) as server, ThreadPoolExecutor(2) as pool:
         one, other = pool.map(train, [server] * 2, range(2))
     assert one == other > 0
-
-
-def test_a_state_directory_keeps_its_stride_and_phase(tmp_path: Path):
-    with serving(windows(), state_dir=tmp_path) as server, connect(server) as feed:
-        next(feed)
-    for changed in ({"stride": 2}, {"phase": "random"}):
-        with pytest.raises(headrace.HeadraceError, match=r"pipeline.shape.(stride|phase)"):
-            serving(windows(**changed), state_dir=tmp_path, allow_config_change=True)
-    wider = windows(left=5)
-    with serving(wider, state_dir=tmp_path, allow_config_change=True) as server:
-        with connect(server) as feed:
-            assert next(feed).sequences["x"].shape[1] == 10
-
-
-def test_a_feed_without_context_counts_none():
-    with serving(windows(left=0, right=0)) as server, connect(server) as feed:
-        batch = next(feed)
-        assert batch.sequences["x"].shape == (2, 4)
-        for counts in (batch.left_length, batch.right_length):
-            assert counts.tolist() == [0, 0] and counts.dtype == np.int32
 
 
 def test_a_preview_counts_context_as_data_and_the_rest_as_padding(

@@ -17,11 +17,6 @@ def is_even(example: dict[str, Any]) -> bool:
     return bool(example["i"] % 2 == 0)
 
 
-def triples(columns: dict[str, Any]) -> dict[str, Any]:
-    """``triple`` for some hundred examples at once."""
-    return {**columns, "triple": columns["i"] * 3}
-
-
 def fail_at_59000(example: dict[str, Any]) -> dict[str, Any]:
     if example["i"] == 59_000:
         raise ValueError("59000 fails")
