@@ -139,7 +139,7 @@ def test_check_names_problems_and_ends_with_1(here: Path) -> None:
 def test_convert_writes_files_that_read_arrow_reads(here: Path) -> None:
     done = command(here, "convert", "feeds.py:unshaped", "out", "--rows-per-file", "40")
     assert done.returncode == 0, done.stderr
-    assert "100 rows" in done.stdout and "in 3 files, read back and compared" in done.stdout
+    assert "100 rows" in done.stdout and "in 3 files: " in done.stdout
     (here / "arrow.py").write_text(
         "import headrace_server as hs\n"
         "feed = hs.read_arrow('out/part-*.arrow').batch(4, dynamic_pad=True)\n"
@@ -148,14 +148,9 @@ def test_convert_writes_files_that_read_arrow_reads(here: Path) -> None:
     before = told(here, "check", "feeds.py:plain", "--full")["feeds"][0]
     after = told(here, "check", "arrow.py:feed", "--full")["feeds"][0]
     assert before["checksums"] == after["checksums"] and after["scanned"] == 100
-    noted = json.loads((here / "again" / "conversion.json").read_text())
-    assert noted["parts"][0]["sums"] == after["checksums"]
 
 
-def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
-    assert (
-        command(here, "convert", "feeds.py:slow", "whole", "--rows-per-file", "20").returncode == 0
-    )
+def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(here: Path) -> None:
     os.mkfifo(here / "hold")
     words = ["convert", "feeds.py:slow", "out", "--rows-per-file", "20"]
     process = WarmPopen(
@@ -164,21 +159,15 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
         env=environment(HOLD="hold"),
     )
     deadline = time.monotonic() + PATIENCE_S
-    while not (here / "out" / "part-00003.arrow.part").exists():
+    while not (here / "out" / "part-00002.arrow.part").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert sorted(p.name for p in (here / "out").glob("part-*.arrow")) == [
-        "part-00000.arrow", "part-00001.arrow", "part-00002.arrow"
-    ]  # fmt: skip
-    kept = (here / "out" / "part-00002.arrow").stat().st_mtime_ns
+    assert not list((here / "out").glob("*.arrow"))
     found = told(here, *words)
-    assert (found["rows"], found["rows_before"], found["files"]) == (100, 60, 5)
-    assert (here / "out" / "part-00002.arrow").stat().st_mtime_ns == kept
-    for path in sorted((here / "whole").iterdir()):
-        assert (here / "out" / path.name).read_bytes() == path.read_bytes()
-    assert len(list((here / "out").iterdir())) == len(list((here / "whole").iterdir()))
+    assert (found["rows"], found["files"]) == (100, 5)
+    assert len(list((here / "out").iterdir())) == 5
 
 
 @pytest.mark.parametrize(

@@ -23,19 +23,17 @@ from .progress import Progress, count, reporting_cache, size
     Option("directory", "path", metavar="OUT_DIR", positional=True),
     Option("rows_per_file", "integer", default=100_000, least=1),
     Option("source_only", "flag", default=False),
-    Option("verify", "flag", default=True),
     JSON,
 )
 def convert(options: Namespace) -> None:
     """Write the examples of a source as Arrow IPC files, in the order of the source, after
     the stages that make the same of an example in every epoch: map, flat_map, unbatch,
     filter and select, up to the first that draws by chance.  Order, samplers and shape stay
-    with the pipeline.  Run again after it was stopped, it goes on where it was.
+    with the pipeline.
 
     directory: where the files go; existing files are never overwritten
     rows_per_file: examples of each file
     source_only: leave map, filter and select to the pipeline that will read the files
-    verify: read each file back and compare the checksums of its columns with the original
     """
     require("pyarrow", "server", "headrace convert")
     from ..reading.conversion import Conversion
@@ -52,25 +50,19 @@ def convert(options: Namespace) -> None:
         files,
         Path(options.directory),
         options.rows_per_file,
-        options.verify,
         reporting_cache(files),
     )
-    notes, before = conversion.notes, conversion.notes.rows
     try:
-        known = conversion.length
-        progress = Progress("converting", known, "examples")
-        progress.start(notes.read)
+        progress = Progress("converting", conversion.length, "examples")
         for read in conversion.steps():
             progress.to(read)
         result: dict[str, Any] = {
             "directory": options.directory,
             "pattern": str(Path(options.directory) / "part-*.arrow"),
-            "rows": notes.rows,
-            "files": len(notes.parts),
-            "bytes": notes.nbytes,
-            "rows_before": before,
-            "dropped": notes.dropped,
-            "verified": options.verify,
+            "rows": sum(part.rows for part in conversion.parts),
+            "files": len(conversion.parts),
+            "bytes": sum(part.nbytes for part in conversion.parts),
+            "dropped": conversion.dropped,
             "columns": {name: str(field) for name, field in conversion.fields.items()},
             "applied": [stage.kind for stage in applied],
             "left": [stage.kind for stage in left],
@@ -91,12 +83,9 @@ def _whole(pipeline: Pipeline) -> Pipeline:
 
 
 def _text(result: dict[str, Any]) -> str:
-    checked = "read back and compared" if result["verified"] else "not read back"
     files = f"{result['files']} file{'s' * (result['files'] > 1)}"
     amount = f"{count(result['rows'])} rows, {size(result['bytes'])} in {files}"
-    lines = [f"{amount}, {checked}: {result['pattern']}"]
-    if result["rows_before"]:
-        lines.append(f"{count(result['rows_before'])} of them were there from an earlier run")
+    lines = [f"{amount}: {result['pattern']}"]
     lines += [f"{count(n)} examples left out: {reason}" for reason, n in result["dropped"].items()]
     if result["applied"]:
         lines.append(f"these stages are in the files: {', '.join(result['applied'])}")

@@ -61,11 +61,6 @@ class Progress:
         self._what, self._total, self._unit = what, total, unit
         self._clock = clock
         self._began = self._shown_at = clock()
-        self._first = 0
-
-    def start(self, done: int) -> None:
-        """Note how much was done before: it counts for the share, and not for the pace."""
-        self._first = done
 
     def to(self, done: int) -> None:
         """Note how much is done now."""
@@ -81,7 +76,7 @@ class Progress:
             text += f" of {self._amount(self._total)}"
         if self._unit != "bytes":
             text += f" {self._unit}"
-        pace = (done - self._first) / max(now - self._began, 1e-9)
+        pace = done / max(now - self._began, 1e-9)
         if pace > 0:
             text += f", {self._amount(pace)}/s"
             if self._total and self._total > done:

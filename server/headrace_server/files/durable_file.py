@@ -80,7 +80,10 @@ def write_durably(file: Path, text: str) -> None:
     part = file.with_name(file.name + ".part")
     with writing(file, len(text)):
         part.write_text(text)
-        put_in_place(part, file)
+        with opened(part) as written:
+            os.fsync(written)
+        os.replace(part, file)
+        sync_directory(file.parent)
 
 
 def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | None:
@@ -98,14 +101,6 @@ def whole(number: Any) -> int:
     if type(number) is not int or not 0 <= number <= _MOST:
         raise ValueError(f"{number!r:.40} is no integer in 0 … {_MOST}")
     return number
-
-
-def put_in_place(part: Path, file: Path) -> None:
-    """Give a file that was written its name, once its bytes are on the disk."""
-    with opened(part) as written:
-        os.fsync(written)
-    os.replace(part, file)
-    sync_directory(file.parent)
 
 
 def sync_directory(directory: Path) -> None:

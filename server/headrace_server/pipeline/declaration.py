@@ -2,7 +2,7 @@
 
     Declaration = Source, Order, Stage…, Shape, Policy
 
-It can be printed, compared, hashed (``fingerprint``) and sent to another process (``to_plain`` and
+It can be printed, compared, hashed (``digest``) and sent to another process (``to_plain`` and
 ``from_plain``: nested lists, maps, numbers and strings, which msgpack carries).  Nothing here
 opens a file or imports user code.
 """
@@ -228,10 +228,6 @@ class Declaration:
         rows = examples * (order.epochs or 1) if order.across_batches else examples
         full, rest = divmod(rows, options["batch_size"])
         return int(full + (rest > 0 and options["allow_smaller_final_batch"]))
-
-    def fingerprint(self) -> str:
-        """Return 16 hex digits that change with anything that changes the stream of batches."""
-        return digest(self.to_plain())
 
 
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:

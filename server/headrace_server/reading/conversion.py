@@ -1,13 +1,12 @@
 """Examples of any source into Arrow files, which are mapped and not parsed.
 
-    source ─► stages without chance ─► rows ─► part-00000.arrow, part-00001.arrow, …
-                                             └─► checksum of each column ─┐
-    part-….arrow.part ─► read back as a feed reads it ─► checksums equal ─┴► renamed, noted
+    source ─► stages without chance ─► rows ─► part-00000.arrow.part, part-00001.arrow.part, …
+                                               └─ all are there ─► renamed to part-….arrow
 
 The order is that of the source.  A part is a file of ``rows_per_file`` rows, or of fewer where they
-reach a gigabyte.  ``conversion.json`` lists what is converted, the finished parts and the position
-of reading, so a killed conversion continues with its unfinished part and gives the same files.
-Existing files are not overwritten: a directory with others is refused and left unchanged.
+reach a gigabyte.  Existing files are not overwritten: a directory with others is refused and left
+unchanged.  No part has its name before the last one is written, so a killed conversion leaves no
+file that looks finished; the next one removes what it left, and begins anew.
 
 A column of a fixed shape is a fixed_size_list of … of numbers or binary, a dimension that varies a
 list: ``sources/arrow_columns`` reads such columns back without a copy.
@@ -15,32 +14,29 @@ list: ``sources/arrow_columns`` reads such columns back without a copy.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field, schema_to_wire
+from headrace_proto.schema import Field
 
 from ..core.plan import Read
-from ..files.durable_file import held, put_in_place, whole, write_durably, writing
+from ..files.durable_file import held, opened, sync_directory, writing
 from ..files.index_cache import IndexCache
-from ..files.manifest import DataFile, resolve
-from ..pipeline.declaration import Declaration, ReadingOrder, Source, Stage, jsonable
+from ..files.manifest import DataFile
+from ..pipeline.declaration import Declaration, ReadingOrder, Stage
 from .chunk import Chunk
-from .flat_columns import ColumnSum, Flat, flattened
+from .flat_columns import Flat, flattened
 from .intake import Intake
-from .reader import BadRecords, IndexedReader, Reader
+from .reader import BadRecords, IndexedReader
 from .sources import open_reader
 
 #: Maximum bytes of a part, whatever its number of rows.
@@ -54,9 +50,9 @@ _BATCH_BYTES: Final = 1 << 26
 _BATCH_ROWS: Final = 65_536
 _MOST_OFFSET: Final = 2**31 - 1
 #: Advice in the error of a full disk.
-_REMEDY: Final = "make room there and run the conversion again: it goes on after the parts it has"
-_NAME: Final = "conversion.json"
-_FORMAT: Final = 1
+_REMEDY: Final = "make room there and run the conversion again"
+_UNFINISHED: Final = "part-*.arrow.part"
+_NOTHING: Final = "the source has no example that comes through its stages"
 
 
 class Conversion:
@@ -68,247 +64,106 @@ class Conversion:
         stages: tuple[Stage, ...],
         files: tuple[DataFile, ...],
         directory: Path,
-        rows_per_file: int = 100_000,
-        verify: bool = True,
-        cache: IndexCache | None = None,
+        rows_per_file: int,
+        cache: IndexCache,
     ) -> None:
         """``stages``: the declaration's stages to apply; ``convertible`` returns those
-        that can be.  ValueError where the directory holds something else."""
-        self._declaration = replace(declaration, order=ReadingOrder(), stages=stages)
-        self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
-        self.notes = Notes(directory, self._identity(files))
-        self._reader: Reader | None = None
-        try:
-            self._bad = BadRecords(declaration.policy.on_bad_example == "skip")
-            self._reader = open_reader(
-                declaration.source, files, self._bad, cache or IndexCache(None)
-            )
-            self._intake = Intake(self._reader, self._declaration, 0, 1, self._bad)
-            fields = self._intake.fields
-            if fields is None:
-                raise DataError("the source has no example that comes through its stages")
-            self.fields: Mapping[str, Field] = fields
-        except BaseException:
-            self.close()
-            raise
-
-    def _identity(self, files: tuple[DataFile, ...]) -> Any:
-        """Return the declaration of the files, as it comes back from JSON."""
-        plain = self._declaration.to_plain()
-        del plain["shape"], plain["order"]
-        of = {
-            **plain,
-            "files": [file.to_plain() for file in files],
-            "rows_per_file": self._rows_per_file,
-        }
-        return json.loads(json.dumps(of, default=jsonable))
-
-    # Progress
-
-    @property
-    def length(self) -> int | None:
-        """Number of examples of the source, where it is known before all are read."""
-        return self._reader.length if isinstance(self._reader, IndexedReader) else None
+        that can be.  ValueError where the directory holds other files."""
+        whole = replace(declaration, order=ReadingOrder(), stages=stages)
+        self._directory, self._rows_per_file = directory, rows_per_file
+        self.parts: list[ArrowPart] = []
+        with contextlib.ExitStack() as held_open:
+            held_open.callback(os.close, _reserved(directory))
+            bad = BadRecords(declaration.policy.on_bad_example == "skip")
+            reader = open_reader(declaration.source, files, bad, cache)
+            held_open.callback(reader.close)
+            self._intake = Intake(reader, whole, 0, 1, bad)
+            if self._intake.fields is None:
+                raise DataError(_NOTHING)
+            self.fields: Mapping[str, Field] = self._intake.fields
+            #: Number of examples of the source, where it is known before all are read.
+            self.length = reader.length if isinstance(reader, IndexedReader) else None
+            self.close = held_open.pop_all().close
 
     @property
     def decoded(self) -> list[str]:
         """Columns that can not be mapped as Arrow stores them."""
         return [n for n, f in self.fields.items() if f.dtype == "bool" and f.ragged_dims]
 
-    # Work
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Rows left out, by reason."""
+        return dict(self._intake.dropped)
 
     def steps(self) -> Iterator[int]:
-        """Convert the remaining examples; yield how many were read, after each read."""
-        notes = self.notes
-        position: Any = self._intake.start()
-        if notes.parts:
-            position = notes.position
-            self._intake.resume(0, position, notes.dropped)
-        while not notes.complete:
-            part = ArrowPart(self._directory / part_name(len(notes.parts)), self.fields)
-            try:
-                position, read = yield from self._filled(part, position)
-                part.finish()
-            except BaseException:
+        """Convert all examples; yield how many were read, after each read."""
+        try:
+            yield from self._written()
+            if not self.parts:
+                raise DataError(_NOTHING)
+        except BaseException:
+            for part in self.parts:
                 part.drop()
-                raise
-            if part.rows:
-                for _ in self._verified(part) if self._verify else ():
-                    yield read
-                put_in_place(part.path, part.file)
-                notes.parts.append(part.noted())
-            else:
-                part.drop()
-            notes.position, notes.read = position, read
-            notes.dropped, notes.complete = dict(self._intake.dropped), position is None
-            notes.save()
-            yield read
-        if not notes.parts:
-            raise DataError("the source has no example that comes through its stages")
+            raise
+        for part in self.parts:
+            os.replace(part.path, part.file)
+        sync_directory(self._directory)
 
-    def _filled(self, part: ArrowPart, position: Any) -> Generator[int, None, Any]:
-        """Write rows until the part is full; return the next position and the rows read."""
-        read, limit = self.notes.read, _FIRST_READ
-        while part.rows < self._rows_per_file and part.nbytes < _PART_BYTES:
-            asked = min(limit, self._rows_per_file - part.rows)
-            self._intake.begin()
-            chunk, after = self._intake.chunk(Read(0, 0, position, asked))
-            self._intake.end()
-            weight = part.add(chunk)
-            known = self.length if after is None else after
-            read += len(chunk) if self.length is None else known - position
+    def _written(self) -> Iterator[int]:
+        part, limit, intake = None, _FIRST_READ, self._intake
+        position: Any = intake.start()
+        while position is not None:
+            room = self._rows_per_file - (part.rows if part else 0)
+            intake.begin()
+            chunk, position = intake.chunk(Read(0, 0, position, min(limit, room)))
+            intake.end()
+            weight = 0
+            if len(chunk):
+                if part is None:
+                    file = self._directory / f"part-{len(self.parts):05d}.arrow"
+                    part = ArrowPart(file, self.fields)
+                    self.parts.append(part)
+                weight = part.add(chunk)
+            if part and (part.rows >= self._rows_per_file or part.nbytes >= _PART_BYTES):
+                part.finish()
+                part = None
             if weight > 2 * _READ_BYTES:
                 limit = max(1, limit // 2)
             elif weight < _READ_BYTES // 2:
                 limit = min(_MOST_READ, 2 * limit)
-            yield read
-            position = after
-            if position is None:
-                break
-        return position, read
-
-    def _verified(self, part: ArrowPart) -> Iterator[None]:
-        """Read a part back as a feed reads it; DataError if it differs from what was written."""
-        source = Source("arrow", (str(part.path),))
-        files = resolve(source.paths)
-        reader = open_reader(source, files, BadRecords(), IndexCache(None))
-        assert isinstance(reader, IndexedReader)
-        if schema_to_wire(reader.fields) != schema_to_wire(self.fields):
-            raise DataError(f"{part.path} was read back with other columns than were written")
-        sums = {name: ColumnSum() for name in self.fields}
-        for start in range(0, reader.length, _MOST_READ):
-            chunk = reader.take(slice(start, min(start + _MOST_READ, reader.length)))
-            for name, column in chunk.columns.items():
-                sums[name].add(flattened(column))
-            yield
-        reader.close()
-        for name, found in sums.items():
-            if found.text != part.sums[name].text:
-                raise DataError(
-                    f"{part.path}, column {name!r}: the values read back have the checksum "
-                    f"{found.text}, and the original {part.sums[name].text}: disk or memory is "
-                    "at fault; run the conversion again"
-                )
-
-    def close(self) -> None:
-        """Release the directory and the source."""
-        if self._reader is not None:
-            self._reader.close()
-        self.notes.close()
+            yield intake.rows_read
+        if part:
+            part.finish()
 
 
-def part_name(number: int) -> str:
-    return f"part-{number:05d}.arrow"
+def _reserved(directory: Path) -> int:
+    """Return a descriptor of a directory with its lock, cleared of what a killed run has left.
 
-
-class Notes:
-    """The notes of a directory, which is reserved until ``close``."""
-
-    def __init__(self, directory: Path, of: dict[str, Any]) -> None:
-        """``of`` is plain data that identifies what is converted.  ValueError where the directory
-        holds the conversion of something else, or other files, or is held."""
-        self.directory = directory
-        self.parts: list[dict[str, Any]] = []
-        self.position: Any = None  # where reading resumes, once there is a part
-        self.read = 0
-        self.dropped: dict[str, int] = {}
-        self.complete = False
-        self._of = of
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock = held(directory, os.O_DIRECTORY)
-        except BlockingIOError:
-            raise ValueError(f"{directory}: another conversion is at work there") from None
-        try:
-            self._load()
-            self._clear()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def rows(self) -> int:
-        """Rows of all parts."""
-        return sum(part["rows"] for part in self.parts)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows of all parts."""
-        return sum(part["bytes"] for part in self.parts)
-
-    def _load(self) -> None:
-        path = self.directory / _NAME
-        try:
-            noted = json.loads(path.read_text())
-            if noted["format"] != _FORMAT:
-                raise ValueError(f"its format is {noted['format']!r}")
-            if not noted["parts"]:
-                return
-            changed = [key for key, value in self._of.items() if noted["of"][key] != value]
-            self.parts = list(noted["parts"])
-            for part in self.parts:
-                part.update(rows=whole(part["rows"]), bytes=whole(part["bytes"]))
-            self.position = msgpack.unpackb(base64.b64decode(noted["position"]))
-            self.read = whole(noted["read"])
-            self.dropped = {str(why): whole(rows) for why, rows in noted["dropped"].items()}
-            self.complete = bool(noted["complete"])
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged ({error}): give another directory") from None
-        if changed:
-            raise ValueError(
-                f"{self.directory} holds the conversion of something else ({', '.join(changed)} "
-                "differ), and nothing is overwritten: give another directory"
-            )
-
-    def _clear(self) -> None:
-        """Remove the unfinished file of a killed run; refuse files that no run has written."""
-        ours = {part["name"] for part in self.parts}
-        if (self.directory / _NAME).exists():
-            ours |= {_NAME, part_name(len(ours))}
-        unfinished = {f"{name}.part" for name in (_NAME, *ours)}
-        here = {entry.name for entry in self.directory.iterdir()}
-        if strange := sorted(here - ours - unfinished):
-            raise ValueError(
-                f"{self.directory} holds {', '.join(strange[:3])}, and nothing is overwritten: "
-                "give another directory"
-            )
-        for name in here & unfinished:
-            (self.directory / name).unlink()
-        if not self.parts:
-            self.save()
-
-    def save(self) -> None:
-        """Write the notes to disk."""
-        position = msgpack.packb(self.position)
-        assert isinstance(position, bytes)
-        notes = {
-            "format": _FORMAT,
-            "of": self._of,
-            "parts": self.parts,
-            "position": base64.b64encode(position).decode(),
-            "read": self.read,
-            "dropped": self.dropped,
-            "complete": self.complete,
-        }
-        write_durably(self.directory / _NAME, json.dumps(notes, indent=1))
-
-    def close(self) -> None:
-        """Release the directory."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+    ValueError where it holds other files, or another conversion is at work there.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = held(directory, os.O_DIRECTORY)
+    except BlockingIOError:
+        raise ValueError(f"{directory}: another conversion is at work there") from None
+    left = set(directory.glob(_UNFINISHED))
+    if strange := sorted(path.name for path in set(directory.iterdir()) - left):
+        os.close(lock)
+        raise ValueError(
+            f"{directory} holds {', '.join(strange[:3])}, and nothing is overwritten: "
+            "give another directory"
+        )
+    for path in left:
+        path.unlink()
+    return lock
 
 
 class ArrowPart:
-    """A file at ``path`` until ``finish`` has completed it, or ``drop`` removed it; ``file`` is
-    the name that it is to have."""
+    """A file at ``path`` until ``drop`` removes it; ``file`` is the name that it is to have."""
 
     def __init__(self, file: Path, fields: Mapping[str, Field]) -> None:
         self.file, self.path = file, file.with_name(f"{file.name}.part")
         self.rows = self.nbytes = 0
-        self.sums = {name: ColumnSum() for name in fields}
         self._fields = fields
         self._schema = arrow_schema(fields)
         self._gathered: list[Any] = []
@@ -324,7 +179,6 @@ class ArrowPart:
         arrays, weight = [], 0
         for name, field in self._fields.items():
             flat = flattened(chunk.columns[name])
-            self.sums[name].add(flat)
             weight += flat.nbytes
             arrays.append(arrow_array(name, field, flat))
         self._gathered.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
@@ -344,11 +198,13 @@ class ArrowPart:
         self._weight = 0
 
     def finish(self) -> None:
-        """Write the rest of the file, and close it."""
+        """Write the rest of the file to the disk, and close it."""
         self._flush()
         with writing(self.path, remedy=_REMEDY):
             self._out.close()
             self._sink.close()
+            with opened(self.path) as written:
+                os.fsync(written)
 
     def drop(self) -> None:
         """Remove the file."""
@@ -356,11 +212,6 @@ class ArrowPart:
             with contextlib.suppress(OSError), self._sink:
                 self._out.close()  # it writes, and the disk may be full
         self.path.unlink(missing_ok=True)
-
-    def noted(self) -> dict[str, Any]:
-        """Return the entry of the file in the notes, as plain data."""
-        sums = {name: total.text for name, total in self.sums.items()}
-        return {"name": self.file.name, "rows": self.rows, "bytes": self.nbytes, "sums": sums}
 
 
 def arrow_schema(fields: Mapping[str, Field]) -> Any:

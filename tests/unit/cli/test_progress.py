@@ -27,14 +27,3 @@ def test_a_line_comes_every_some_seconds_and_none_for_short_work(
         "converting   25%  250 of 1,000 rows, 50/s, 15 s left",
         "converting   50%  500 of 1,000 rows, 50/s, 10 s left",
     ]
-
-
-def test_what_was_done_before_counts_for_the_share_and_not_for_the_pace(
-    capsys: pytest.CaptureFixture[str],
-):
-    clock = Clock()
-    progress = Progress("converting", 1000, "rows", clock)
-    progress.start(500)
-    clock.now = 10.0
-    progress.to(600)
-    assert capsys.readouterr().err == "converting   60%  600 of 1,000 rows, 10/s, 40 s left\n"

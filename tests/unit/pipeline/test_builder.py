@@ -57,7 +57,6 @@ def test_a_whole_declaration_survives_the_wire():
     wire = msgpack.packb(declared.to_plain(), default=to_extension)
     again = Declaration.from_plain(msgpack.unpackb(wire, ext_hook=from_extension))
     assert again == declared
-    assert again.fingerprint() == declared.fingerprint()
 
 
 def test_pipelines_that_declare_the_same_are_equal_and_hash_alike():
