@@ -68,7 +68,7 @@ PARTS: dict[str, list[Entry]] = {
     ],
     "declarations": [
         ("headrace_server:Pipeline", "hs.Pipeline", "pipeline", ("fields", "declaration")),
-        ("headrace_server:Declaration", "hs.Declaration", "declaration", ("fingerprint",)),
+        ("headrace_server:Declaration", "hs.Declaration", "", ()),
         ("headrace_server:Feature", "hs.Feature", "feature", ("field",)),
     ],
     "servers": [

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,29 +150,3 @@ def locked(path: Path, waits: Callable[[], None] = lambda: None) -> Iterator[Non
         yield
     finally:
         os.close(descriptor)
-
-
-def unlinked(path: Path) -> bool:
-    """Remove a file unless the process that writes it, and holds its flock, lives."""
-    with contextlib.suppress(OSError), opened(path) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-        return True
-    return False
-
-
-def remove_oldest(
-    paths: Iterable[Path], most_bytes: int, remove: Callable[[Path], bool] = unlinked
-) -> None:
-    """Remove the oldest files that can be removed until all have at most so many bytes."""
-    found = []
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            status = path.stat()
-            found.append((status.st_mtime_ns, path, status.st_size))
-    total = sum(size for _, _, size in found)
-    for _, path, size in sorted(found):
-        if total <= most_bytes:
-            return
-        if remove(path):
-            total -= size

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
 
-from .durable_file import locked, remove_oldest, unlinked, writing
+from .durable_file import locked, opened, writing
 from .manifest import DataFile, copy_whole, open_stream
 
 
@@ -67,7 +67,9 @@ class RemoteCopies:
     def _make_room(self, file: DataFile) -> None:
         """Remove leftovers of killed workers, and the oldest copies until there is room."""
         for part in self._directory.glob("*.part"):
-            unlinked(part)
+            with contextlib.suppress(OSError), opened(part) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of its living writer
+                part.unlink(missing_ok=True)
         if self._most is None:
             return
         if file.size > self._most:
@@ -75,17 +77,19 @@ class RemoteCopies:
                 f"{file.path} has {file.size} bytes, more than all copies of remote files may: "
                 f"raise remote_cache_bytes={self._most}"
             )
-        kept = (*self._directory.glob("*.copy"), *self._directory.glob("*.part"))
-        remove_oldest(kept, self._most - file.size, _removed)
-
-
-def _removed(path: Path) -> bool:
-    """Remove a copy, which may be mapped."""
-    if path.suffix != ".copy":
-        return False
-    for one in (path, path.with_suffix(".lock")):
-        one.unlink(missing_ok=True)
-    return True
+        found = []
+        for path in (*self._directory.glob("*.copy"), *self._directory.glob("*.part")):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, path, status.st_size))
+        total = sum(size for _, _, size in found)
+        for _, path, size in sorted(found):
+            if total <= self._most - file.size:
+                return
+            if path.suffix == ".copy":  # which may be mapped
+                path.unlink(missing_ok=True)
+                path.with_suffix(".lock").unlink(missing_ok=True)
+                total -= size
 
 
 def _open_whole(path: Path, size: int) -> int | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -73,23 +72,14 @@ def _boundaries(argument: str, value: Any) -> list[int]:
     return checks.checked_ints(argument, value, -(2**63), 2**63 - 1)
 
 
-def _directory(argument: str, value: Any) -> str:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}, not a path")
-    path = os.fsdecode(value)
-    if not checks.checked_text(argument, path) or "://" in path or "\0" in path:
-        raise ValueError(f"{argument}={path!r} is no directory of this machine")
-    return os.path.abspath(path)
-
-
 #: The checks of arguments by name; ``call.name`` is the argument of one call alone.
 _CHECKS: Final[Mapping[str, _Check]] = {
     name: check
     for names, check in (
         ("batch_size group lanes", _integer(1, MAX_BATCH_SIZE)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
-        ("most n queue_capacity warmup", _integer(1, MAX_COUNT)),
-        ("max_age max_bad_examples skip.n", _integer(0, MAX_COUNT)),
+        ("n queue_capacity warmup", _integer(1, MAX_COUNT)),
+        ("max_bad_examples skip.n", _integer(0, MAX_COUNT)),
         ("left right shift", _integer(0, _INT31)),
         # Rows of a window lie in memory, and a position in it fits 32 bits.
         ("num_unroll pad_to_multiple stride window", _integer(1, _INT31)),
@@ -101,8 +91,6 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("bucket_boundaries", _by(_boundaries)),
         ("bucket_capacities", _by(checks.checked_ints, 1, MAX_COUNT)),
         ("shards", _integer(1, 2**20)),
-        # Final states in a ring: a draw may pass over those of its own key.
-        ("size", _integer(1, 1_000_000)),
         ("across_batches allow_small_batch allow_smaller_final_batch batched", _by(checks.flag)),
         ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
         ("ragged reshuffle vectorized verify", _by(checks.flag)),
@@ -111,15 +99,14 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("phase", _choice("random")),
         ("record", _choice("auto", "example", "sequence_example")),
         ("state_placement", _choice("server", "trainer")),
-        ("mean_decay probability", _by(checks.checked_number, 0, 1)),
+        ("mean_decay", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
         ("cost", _selector()),
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
         ("which_bucket", _selector(integer=True)),
-        ("column group_by input_key name", _by(checks.checked_name)),
+        ("column group_by input_key", _by(checks.checked_name)),
         ("args kwargs", _by(checks.plain_data)),
-        ("directory", _by(_directory)),
         ("dtype", _by(checks.checked_dtype)),
         ("features", _by(checks.checked_features)),
         ("paths", _by(checks.checked_paths)),
