@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .pipeline.builder import SequenceQueueingStateSaver as SequenceQueueingStateSaver
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
-    from .pipeline.initial_states import zeros as zeros
+    from .pipeline.segment_options import zeros as zeros
     from .pipeline.sources import fixed as fixed
     from .pipeline.sources import from_examples as from_examples
     from .pipeline.sources import from_function as from_function
@@ -43,7 +43,7 @@ _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
     "pipeline.builder": "Pipeline SequenceQueueingStateSaver",
     "pipeline.declaration": "Declaration Feature",
-    "pipeline.initial_states": "zeros",
+    "pipeline.segment_options": "zeros",
     "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
     "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
     "server": "Server run",

@@ -24,7 +24,7 @@ import numpy as np
 
 from .durable_file import locked, writing
 from .manifest import DataFile
-from .remote_copies import RemoteCopies
+from .mapped_files import RemoteCopies
 
 logger = logging.getLogger("headrace.data")
 

@@ -21,9 +21,8 @@ from headrace_proto.schema import Field
 from ..core import chance
 from ..core.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
 from ..core.class_queues import ClassQueues
-from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
+from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int, ragged_fault, size_fault
 from ..pipeline.declaration import Shape
-from ..pipeline.padding_options import ragged_fault, size_fault
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of

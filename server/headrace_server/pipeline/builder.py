@@ -32,7 +32,7 @@ from headrace_proto.gone import absent
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..core.class_acceptance import acceptance, probabilities
-from .argument_checks import MAX_COUNT, check_kind, checked_names, checked_number
+from .argument_checks import MAX_COUNT, PadTo, check_kind, checked_names, checked_number, padded
 from .declaration import (
     SEQUENCES,
     Declaration,
@@ -49,7 +49,6 @@ from .declaration import (
 )
 from .examples import packed_fields
 from .function_names import Sent, name_of
-from .padding_options import PadTo, padded
 from .segment_options import segmented
 from .selectors import Value, checked_value
 from .signatures import checking

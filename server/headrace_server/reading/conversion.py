@@ -9,7 +9,7 @@ unchanged.  No part has its name before the last one is written, so a killed con
 file that looks finished; the next one removes what it left, and begins anew.
 
 A column of a fixed shape is a fixed_size_list of … of numbers or binary, a dimension that varies a
-list: ``sources/arrow_columns`` reads such columns back without a copy.
+list: ``sources/arrow`` reads such columns back without a copy.
 """
 
 from __future__ import annotations

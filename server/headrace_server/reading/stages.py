@@ -2,8 +2,8 @@
 
 chunk ─► map ─► filter ─► select ─► samplers ─► … ─► chunk       in the declared order
 
-map, filter     row_functions.py        samplers              sampling.py
-flat_map, unbatch   flat_map.py        select                here
+map, filter, flat_map, unbatch     row_functions.py
+samplers     sampling.py             select     here
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from ..pipeline.declaration import Stage
 from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
-from .flat_map import FlatMap, Unbatch
-from .function_draws import Draws
 from .reader import BadRecords
-from .row_functions import Filter, Map, RowFunction
+from .row_functions import Draws, Filter, FlatMap, Map, RowFunction, Unbatch
 from .sampling import SAMPLERS, Sampler
 from .user_columns import Fields
 

@@ -19,7 +19,7 @@ from headrace_proto.errors import HeadraceError, ServerError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..files.remote_copies import RemoteCopies
+from ..files.mapped_files import RemoteCopies
 from ..making.compose import compose
 from ..making.partition_run import Run
 from ..making.slab import Slab

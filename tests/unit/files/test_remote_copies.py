@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import FilesMissing, LimitExceeded
-from headrace_server.files import remote_copies as module
+from headrace_server.files import mapped_files as module
 from headrace_server.files.manifest import DataFile, resolve
-from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.files.remote_copies import RemoteCopies
+from headrace_server.files.mapped_files import MappedFiles, RemoteCopies
 
 
 @pytest.fixture

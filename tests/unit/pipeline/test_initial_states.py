@@ -6,7 +6,7 @@ import pytest
 
 from headrace_proto.dtypes import numpy_dtype
 from headrace_server import zeros
-from headrace_server.pipeline.initial_states import (
+from headrace_server.pipeline.segment_options import (
     block_name,
     checked_states,
 )

@@ -11,7 +11,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.columns import column_from_rows, field_of, row_of
 from headrace_server.reading.conversion import arrow_array, arrow_schema
 from headrace_server.reading.flat_columns import flattened
-from headrace_server.reading.sources.arrow_columns import decoded_column, stored_field
+from headrace_server.reading.sources.arrow import decoded_column, stored_field
 
 FIELDS = {
     "scalar": ([1, 2, 3], Field("int16")),

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.sources.example_parse import ExampleParser
-from headrace_server.reading.sources.example_wire import varints
+from headrace_server.reading.sources.tfrecord import ExampleParser, varints
 from tests.unit.tfrecord_writer import (
     example,
     f32,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading import flat_map as module
+from headrace_server.reading import row_functions as module
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
 from headrace_server.reading.reader import BadRecords

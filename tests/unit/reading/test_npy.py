@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from headrace_proto.errors import DataError
-from headrace_server.reading.sources.npy import array_column, npy_array
+from headrace_server.reading.sources.npz import array_column, npy_array
 
 
 def saved(array: np.ndarray) -> np.ndarray:

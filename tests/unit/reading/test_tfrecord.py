@@ -19,7 +19,7 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
-from headrace_server.reading.sources import tfrecord, tfrecord_frames
+from headrace_server.reading.sources import tfrecord
 from tests.examples import some
 from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
 
@@ -221,7 +221,7 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
 
     def counting(data, starts, lengths):
         seen.append(len(starts))
-        return tfrecord_frames.bad_payloads(data, starts, lengths)
+        return checked(data, starts, lengths)
 
     monkeypatch.setattr(tfrecord, "bad_payloads", counting)
     reader = opened(three, WANTED)

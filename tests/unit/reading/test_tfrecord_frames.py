@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.reading.sources.tfrecord_frames import (
+from headrace_server.reading.sources.tfrecord import (
     CORRUPT,
     TRUNCATED,
     bad_payloads,

@@ -8,8 +8,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from headrace_server.reading.sources.tfrecord_frames import CORRUPT, scan
-from headrace_server.reading.sources.tfrecord_lanes import walk_in_lanes
+from headrace_server.reading.sources.tfrecord import CORRUPT, scan, walk_in_lanes
 
 
 def masked(data: bytes) -> int:

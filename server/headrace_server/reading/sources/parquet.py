@@ -20,8 +20,7 @@ from headrace_server.files.manifest import DataFile, is_remote, open_stream
 from headrace_server.files.mapped_files import mapped
 from headrace_server.reading.reader import IndexedReader, Opening
 
-from .arrow import fields_of_schema
-from .arrow_columns import decoded_column, naming
+from .arrow import decoded_column, fields_of_schema, naming
 from .column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from .parts_reader import PartsReader
 

@@ -28,7 +28,7 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import Opening, StreamReader
 
 from .forward_files import Damaged, open_forward
-from .npy import array_column, npy_array
+from .npz import array_column, npy_array
 from .record_streams import Place, Record, Records, file_streams
 
 KEY = "__key__"

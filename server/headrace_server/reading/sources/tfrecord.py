@@ -12,34 +12,1206 @@ and left out; otherwise the damage counts as one more record, and reading that o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto import dtypes
+from headrace_proto.errors import DataError, near
+from headrace_server.files.extras import require
 from headrace_server.files.manifest import DataFile, open_stream
 from headrace_server.files.mapped_files import MappedFiles
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.buffer_ranges import gather, ranges, window
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column, Rows, numbers_of
-from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
-
-from .example_parse import ExampleParser
-from .forward_files import Compression, Damaged, compression_of, open_forward
-from .parts_reader import PartsReader
-from .record_streams import Streams
-from .tfrecord_frames import (
-    CORRUPT,
-    FOOT,
-    HEAD,
-    MAX_RECORD_BYTES,
-    TRUNCATED,
-    bad_payloads,
-    length_is_sound,
-    scan,
-    sound,
+from headrace_server.reading.columns import (
+    Column,
+    Ragged,
+    Rows,
+    Strings,
+    column_from_rows,
+    column_of,
+    concatenate,
+    numbers_of,
+    repeated,
+    take,
 )
+from headrace_server.reading.declared_types import default_column
+from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
+from headrace_server.reading.sources.forward_files import (
+    Compression,
+    Damaged,
+    compression_of,
+    open_forward,
+)
+from headrace_server.reading.sources.parts_reader import PartsReader
+from headrace_server.reading.sources.record_streams import Streams
+
+# ── Finds frames of small records many at a time: walks a stretch of a file in parallel lanes.
+#
+#     file   |h....|h.....|h....|h...|h.....|h....|h.....|h...|
+#     lane 0  ^ ──────────────────►|
+#     lane 1                       ^ ────────────────►|        each from a header of a known kind
+#     lane 2                                          ^ ─────►
+#
+# One walk from frame to frame can not use arrays, but a thousand walks at once can.  The place
+# where a lane begins is a guess: bytes of a payload may look like a header.  It counts when the
+# lane before it ends exactly there, so the result is that of a single walk from the first frame.
+# Where a lane meets a header that was not checked before, a single walk continues.
+
+
+_AROUND: Final = 16  # bytes of a frame beside its payload
+#: Maximum size of a record in lanes: longer ones are few enough to walk, and slow to find.
+_LONGEST: Final = 4096
+_LANES: Final = 1024
+#: Bytes walked at once, so that progress on a slow disk is visible.
+_STRETCH: Final = 64 * 1024**2
+_PAGE: Final = 4096
+#: Least number of lanes: fewer are no faster than a single walk.
+_FEWEST: Final = 64
+#: Number of records in a lane: many, compared with the search for its beginning.
+_DEEP: Final = 192
+_MOST_STEPS: Final = 4 * _DEEP
+_NONE: Final = -1
+
+
+def walk_in_lanes(
+    data: np.ndarray, position: int, known: Mapping[int, int], frame: float
+) -> tuple[np.ndarray, int]:
+    """Return frames from ``position`` on, as far as lanes go, and the start of the next one.
+
+    ``known`` are checksums of lengths, by length; ``frame`` is the usual size of a frame.
+    """
+    lengths = [length for length in known if length <= _LONGEST]
+    reach = max(lengths, default=0) + _AROUND
+    last = data.size - reach  # from here on a frame might not be whole
+    lane = max(int(_DEEP * frame), 2 * reach)
+    count = min(_LANES, _STRETCH // lane, (last - position) // lane)
+    if not lengths or count < _FEWEST:
+        return np.empty(0, np.int64), position
+    # one forward read, which is fast on a disk
+    data[position : position + lane * count : _PAGE].max()
+    heads = _Heads(data, {length: known[length] for length in lengths})
+    starts = np.append(
+        position, heads.first(position + lane * np.arange(1, count, dtype=np.int64), reach)
+    )
+    starts = starts[starts != _NONE]
+    ends = np.append(starts[1:], position + lane * count)
+    rows, stops = _in_step(heads, starts, ends, last)
+    broken = np.flatnonzero(stops != ends)  # the first lane that does not lead to the next
+    used = int(broken[0]) + 1 if broken.size else len(starts)
+    frames = rows.T[:used]
+    return frames[frames != _NONE], int(stops[used - 1])
+
+
+def _in_step(
+    heads: _Heads, starts: np.ndarray, ends: np.ndarray, last: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return frames by step and lane, and where each lane stopped: at, past or before its end."""
+    position, going = starts, np.ones(len(starts), bool)
+    rows: list[np.ndarray] = []
+    while going.any() and len(rows) < _MOST_STEPS:
+        payload = heads.lengths(np.minimum(position, last))
+        going = going & (payload != _NONE)
+        rows.append(np.where(going, position, _NONE))
+        position = np.where(going, position + payload + _AROUND, position)
+        going &= position < ends
+    return np.array(rows), position
+
+
+class _Heads:
+    """Known headers at any place."""
+
+    def __init__(self, data: np.ndarray, known: Mapping[int, int]) -> None:
+        self._lengths = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        self._checksums = np.ndarray((data.size - 3,), "<u4", data, 0, (1,))
+        self._beyond = max(known) + 1
+        self._known = np.full(self._beyond + 1, _NONE, np.int64)
+        self._known[list(known)] = list(known.values())
+
+    def lengths(self, at: np.ndarray) -> np.ndarray:
+        """Return the lengths in the headers there; -1 where there is no known header."""
+        length = np.minimum(self._lengths[at], self._beyond).astype(np.int64)
+        sound = self._known[length] == self._checksums[at + 8]
+        return np.where(sound, length, _NONE)
+
+    def first(self, at: np.ndarray, within: int) -> np.ndarray:
+        """Return the first known header at or after each of these; -1 where none is near."""
+        around = at[:, None] + np.arange(within)
+        rows, offsets = np.nonzero(self._lengths[around] < self._beyond)
+        places = around[rows, offsets]
+        sound = self.lengths(places) != _NONE
+        found = np.full(len(at), _NONE)
+        rows, firsts = np.unique(rows[sound], return_index=True)
+        found[rows] = places[sound][firsts]
+        return found
+
+
+# ── The framing of a TFRecord file: where each record lies, and its checksums.
+#
+#     u64 length | u32 crc(length) | payload | u32 crc(payload)        little-endian, crc32c, masked
+#
+# A file is walked once, a large one of small records in lanes (above): the walk checks
+# lengths and their checksums, and the result is one array of frame bounds.  A wrong length can not
+# be stepped over (nothing in the format marks the next frame), so it ends the usable part of the
+# file: the index then names the damage instead of raising, and the records before it stay readable.
+# Payload checksums are checked when a record is first read.
+
+
+crc32c = require("google_crc32c", "server", "read_tfrecord")
+
+HEAD: Final = 12
+FOOT: Final = 4
+#: Maximum length of a protobuf message; a greater length is damage, even with a right checksum.
+MAX_RECORD_BYTES: Final = 2**31 - 1
+
+CORRUPT: Final = 1
+TRUNCATED: Final = 2
+
+_HEADER = struct.Struct("<QI")
+_MASK_DELTA: Final = 0xA282EAD8
+#: Maximum number of sound header values remembered, to skip their checksums.
+_KNOWN_LENGTHS = 65536
+#: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
+_FLUSH = 65536
+#: Records walked one by one before others are walked in lanes; more after lanes found nothing.
+_PATIENCE = 1024
+#: Size of a payload from which on a call per record costs little beside its checksum.
+_BIG_PAYLOAD = 4096
+
+
+class FrameIndex(NamedTuple):
+    """Frame i is ``bounds[i]`` … ``bounds[i + 1]``; at the last bound the damage begins, if any."""
+
+    bounds: np.ndarray  # int64 [n + 1]
+    damage: int = 0  # 0, CORRUPT or TRUNCATED
+
+
+def length_is_sound(header: bytes) -> bool:
+    """Return whether the first 12 bytes of a frame hold a length with its checksum."""
+    length, crc = _HEADER.unpack(header)
+    return bool(crc == _masked(crc32c.value(header[:8])) and length <= MAX_RECORD_BYTES)
+
+
+def _masked(crc: int) -> int:
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def scan(
+    data: np.ndarray, verify: bool = True, progress: Callable[[int], None] = lambda done: None
+) -> FrameIndex:
+    """Return the frames of a whole file (uint8).  ``verify=False`` trusts every length that fits.
+
+    ``progress`` is called now and then with the number of bytes scanned.
+    """
+    view, size = data.data, data.size
+    unpack = _HEADER.unpack_from
+    parts: list[np.ndarray] = []
+    fresh: list[int] = []
+    known: dict[int, int] = {}
+    position, damage, patience = 0, 0, _PATIENCE
+    while size - position >= HEAD:
+        length, crc = unpack(view, position)
+        if verify and known.get(length) != crc:
+            if not length_is_sound(bytes(view[position : position + HEAD])):
+                damage = CORRUPT
+                break
+            if len(known) >= _KNOWN_LENGTHS:
+                known.clear()
+            known[length] = crc
+        stop = position + length + HEAD + FOOT
+        if stop > size:
+            # The file was cut off, or the length itself is wrong.
+            sound = length_is_sound(bytes(view[position : position + HEAD]))
+            damage = TRUNCATED if sound else CORRUPT
+            break
+        fresh.append(position)
+        position = stop
+        if len(fresh) >= patience:
+            frames, after = walk_in_lanes(data, position, known, (position - fresh[0]) / len(fresh))
+            parts += [np.array(fresh, np.int64), frames]
+            fresh = []
+            position = after
+            patience = _PATIENCE if frames.size > patience else min(2 * patience, _FLUSH)
+            progress(position)
+    else:
+        damage = TRUNCATED if position < size else 0
+    parts.append(np.array([*fresh, position], np.int64))
+    return FrameIndex(np.concatenate(parts), damage)
+
+
+def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the rows whose payload does not match its checksum."""
+    expected = _stored(data, starts, lengths)
+    distinct = np.unique(lengths)
+    if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
+        found = np.fromiter(sound(data, starts, lengths), bool, starts.size)
+        return np.flatnonzero(~found)
+    got = np.zeros(starts.size, np.uint32)
+    for length in distinct.tolist():
+        if length:  # the checksum of no bytes is 0
+            rows = np.flatnonzero(lengths == length)
+            payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
+            got[rows] = list(map(crc32c.value, payloads))
+    return np.flatnonzero(got != expected)
+
+
+def sound(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[bool]:
+    """Yield for each payload whether it matches its checksum; each is read when it is asked for."""
+    expected, stops, value = _stored(data, starts, lengths), starts + lengths, crc32c.value
+    places = zip(starts.tolist(), stops.tolist(), expected.tolist(), strict=True)
+    return (value(data[start:stop]) == stored for start, stop, stored in places)
+
+
+def _stored(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the checksums that the file has of payloads, unmasked."""
+    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
+    unmasked: np.ndarray = (stored >> np.uint32(17)) | (stored << np.uint32(15))
+    return unmasked
+
+
+# ── Walks one tf.train.Example or SequenceExample and finds the places of the wanted values.
+#
+#     Example          1: Features
+#     SequenceExample  1: Features (context)   2: FeatureLists
+#     Features         1: map entry { 1: name  2: Feature }   repeated
+#     FeatureLists     1: map entry { 1: name  2: FeatureList }   repeated
+#     FeatureList      1: Feature   repeated, one per step
+#     Feature          one of  1: BytesList   2: FloatList   3: Int64List
+#     …List            1: value   repeated; numbers packed or one by one
+#
+# It decodes no value.  As in any protobuf reader, later fields win over earlier ones of the same
+# name, lists in several pieces are joined, and unknown fields are skipped.
+
+
+BYTES: Final = 1
+FLOATS: Final = 2
+INTS: Final = 3
+KIND_NAMES: Final = {0: "no value", BYTES: "bytes_list", FLOATS: "float_list", INTS: "int64_list"}
+
+#: Bytes of the longest number of 64 bits, 7 in each.
+MOST_BYTES: Final = 10
+#: The tag of a number that is not packed, by kind, and the sizes of fields by wire type.
+_SINGLE: Final = {BYTES: -1, FLOATS: 0x0D, INTS: 0x08}
+_SIZES: Final = {1: 8, 5: 4}
+
+#: The tags of features and of feature lists.
+_MAPS: Final = (0x0A, 0x12)
+
+#: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
+Run = tuple[int, int, int, int]
+
+#: Least number of steps of a FeatureList, or of single numbers, to compare them as one array.
+_MANY = 4
+
+
+class Malformed(Exception):
+    """The bytes are no message of the expected type."""
+
+
+class FoundValues:
+    """The values of one feature of one record: their kind, and where they lie.
+
+    ``steps`` is the number of steps where they come from feature_lists, else None, and ``widths``
+    the numbers of values that steps were seen to have.
+    """
+
+    __slots__ = ("kind", "runs", "steps", "widths")
+
+    def __init__(self) -> None:
+        self.kind = 0
+        self.runs: list[Run] = []
+        self.steps: int | None = None
+        self.widths: set[int] = set()
+
+
+def walk(
+    record: memoryview,
+    wanted: Mapping[bytes, int],
+    listed: Mapping[bytes, int],
+    opaque: list[tuple[int, int]] | None = None,
+) -> list[FoundValues | None]:
+    """Return the found features by slot.
+
+    ``wanted``: the slot of each name to look for among the features, ``listed`` among the
+    feature_lists (whose values take precedence).  ``opaque`` collects (start, stop) of the values
+    of other features, which are skipped unread.
+    """
+    found: list[FoundValues | None] = [None] * len(wanted)
+    lists: dict[int, FoundValues] = {}
+    try:
+        for tag, start, stop in fields_in(record, 0, len(record)):
+            if tag == 0x0A:
+                names, read = wanted, _feature
+            elif tag == 0x12 and listed:
+                names, read = listed, _feature_list
+            else:
+                continue
+            for name, pieces in map_entries(record, start, stop):
+                slot = names.get(name)
+                if slot is not None:
+                    value = FoundValues()
+                    if tag == 0x0A:
+                        found[slot] = value
+                    else:
+                        lists[slot], value.steps = value, 0
+                    for a, b in pieces:
+                        read(record, a, b, value)
+                elif opaque is not None:
+                    opaque += pieces
+    except IndexError:
+        raise Malformed("a field goes past the end of the record") from None
+    for slot, value in lists.items():
+        found[slot] = value
+    return found
+
+
+def _varint(record: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = record[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift >= 7 * MOST_BYTES:
+            raise Malformed(
+                f"a number of more than {MOST_BYTES} bytes at byte {position - MOST_BYTES}"
+            )
+
+
+def fields_in(record: memoryview, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields between two bytes: tag, and start and end of the content."""
+    while position < stop:
+        at, tag = position, record[position]
+        start = at + 1
+        if not 8 <= tag < 0x80:
+            tag, start = _varint(record, at)
+            if tag >> 3 == 0 or (tag < 0x80 and start > at + 1):
+                raise Malformed(f"no field begins at byte {at}")
+        wire = tag & 7
+        if wire == 2:
+            size = record[start]
+            start += 1
+            if size >= 0x80:
+                size, start = _varint(record, start - 1)
+            position = start + size
+            if position > stop:
+                raise Malformed(f"a field of {size} bytes at byte {start} goes past byte {stop}")
+        elif wire == 0:
+            _, position = _varint(record, start)
+        elif wire in _SIZES:
+            position = start + _SIZES[wire]
+        else:
+            raise Malformed(f"wire type {wire} at byte {at}")
+        if position > stop:
+            raise Malformed(f"the field at byte {at} goes past byte {stop}")
+        yield tag, start, position
+
+
+def map_entries(
+    record: memoryview, position: int, stop: int
+) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+    """Yield the entries of a map: name and spans of the value (one, except from odd writers)."""
+    for tag, start, end in fields_in(record, position, stop):
+        if tag == 0x0A:
+            name, pieces = b"", []
+            for part, a, b in fields_in(record, start, end):
+                if part == 0x0A:
+                    name = record[a:b].tobytes()
+                elif part == 0x12:
+                    pieces.append((a, b))
+            yield name, pieces
+
+
+def names_in(record: memoryview) -> list[str]:
+    """Return the names of all features and feature lists of a sound record."""
+    maps = ((start, stop) for tag, start, stop in fields_in(record, 0, len(record)) if tag in _MAPS)
+    entries = (entry for start, stop in maps for entry in map_entries(record, start, stop))
+    return [name.decode(errors="replace") for name, _ in entries]
+
+
+def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
+    for tag, start, end in fields_in(record, position, stop):
+        if tag == 0x0A or tag == 0x12 or tag == 0x1A:
+            kind = tag >> 3
+            if kind != found.kind:  # a oneof: the last kind set counts
+                found.kind = kind
+                found.runs = []
+            _list(record, start, end, kind, found.runs)
+
+
+def _list(record: memoryview, position: int, stop: int, kind: int, runs: list[Run]) -> None:
+    """Add the values of a BytesList, FloatList or Int64List."""
+    if kind == FLOATS and position < stop and record[position] == 0x0D:
+        count, rest = divmod(stop - position, 5)
+        if not rest and record[position:stop:5].tobytes() == b"\x0d" * count:
+            runs.append((position + 1, 4, 5, count))
+            return
+    for tag, start, end in fields_in(record, position, stop):
+        size = end - start
+        if tag == 0x0A:
+            if kind == FLOATS and size % 4:
+                raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
+            if kind == INTS and size and record[end - 1] >= 0x80:
+                raise Malformed(f"packed numbers end in the middle of one at byte {end}")
+            if size or kind == BYTES:
+                runs.append((start, size, 0, 1))
+        elif tag == _SINGLE[kind]:
+            runs.append((start, size, 0, 1))
+
+
+def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
+    while position < stop:
+        tag, start, end = next(fields_in(record, position, stop))
+        if tag != 0x0A:
+            position = end
+            continue
+        step = FoundValues()
+        _feature(record, start, end, step)
+        if step.kind != found.kind:
+            if found.steps:
+                raise Malformed(
+                    f"step {found.steps} holds {KIND_NAMES[step.kind]} after steps of "
+                    f"{KIND_NAMES[found.kind]}"
+                )
+            found.kind = step.kind
+        found.widths.add(_width(record, step))
+        count = _alike(record, position, end - position, stop, step)
+        if count > 1:
+            offset, size, _, _ = step.runs[0]
+            found.runs.append((offset, size, end - position, count))
+        else:
+            found.runs += step.runs
+        found.steps = (found.steps or 0) + count
+        position += count * (end - position)
+
+
+def _width(record: memoryview, step: FoundValues) -> int:
+    """Return the number of values of one step."""
+    if step.kind == FLOATS:
+        return sum(size // 4 * count for _, size, _, count in step.runs)
+    if step.kind == INTS:
+        return sum(
+            sum(byte < 0x80 for byte in record[start : start + size])
+            for start, size, _, _ in step.runs
+        )
+    return len(step.runs)
+
+
+def _alike(record: memoryview, position: int, stride: int, stop: int, step: FoundValues) -> int:
+    """Return how many steps from here on are written like this one, except for the floats."""
+    count = (stop - position) // stride
+    if count < _MANY or step.kind != FLOATS or len(step.runs) != 1 or step.runs[0][3] != 1:
+        return 1
+    first, size = step.runs[0][0] - position, step.runs[0][1]
+    steps = np.frombuffer(record, np.uint8, count * stride, position).reshape(count, stride)
+    same = (steps[:, :first] == steps[0, :first]).all(axis=1)
+    if first + size < stride:  # mostly nothing follows the floats
+        same &= (steps[:, first + size :] == steps[0, first + size :]).all(axis=1)
+    differs = np.flatnonzero(~same)
+    return int(differs[0]) if differs.size else count
+
+
+def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (int64) of varints back to back, and the index of the last byte of each.
+
+    The last byte must end a number.  Those of more than ``MOST_BYTES`` have an arbitrary value.
+    """
+    ends = np.flatnonzero(raw < 0x80)
+    if ends.size == raw.size:
+        return raw.astype(np.int64), ends
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    sizes = ends - starts + 1
+    values = (raw[starts] & 0x7F).astype(np.uint64)
+    for k in range(1, min(int(sizes.max()), MOST_BYTES)):
+        rows = np.flatnonzero(sizes > k)
+        values[rows] |= (raw[starts[rows] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    return values.view(np.int64), ends
+
+
+# ── The wanted features of records, and the columns that their values become, by where they lie.
+#
+#     layout, template, walk ─► spans of records ─► all spans, in the order of the rows ─► column
+#
+# A span holds packed numbers, one number, or one string.  Strings, and packed floats of sequences
+# that are wanted as float32, stay where they are: the column points into the buffer of the records.
+
+
+_DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
+_FLOAT = np.dtype("<f4")
+NO_NUMBERS = np.empty(0, np.int64)
+
+
+class Fault(Exception):
+    """A record can not be used: the reason by its short name, and in words."""
+
+
+class WantedFeature:
+    """One wanted feature.  ``count`` values make a row, or one step of a sequence."""
+
+    def __init__(self, name: str, feature: Feature) -> None:
+        """Raise ValueError for a feature that TFRecord can not have."""
+        self.name, self.field, self.shape = name, feature.field, feature.shape
+        #: The dtype, None for byte strings.
+        self.dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
+        if self.dtype is None:
+            self.kind = BYTES
+        elif self.dtype.kind == "c":
+            raise ValueError(
+                f"feature {name!r} has dtype {self.dtype}: TFRecord holds no complex numbers. "
+                "Declare the parts as floats and join them in a map"
+            )
+        else:
+            self.kind = INTS if self.dtype.kind in "iub" else FLOATS
+        self.sequence, self.count = feature.kind == "sequence", prod(feature.shape)
+        if self.sequence and not self.count:
+            shape = list(feature.shape)
+            raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
+        #: A column of one row; None: the feature must be there.
+        self.default = default_column(name, feature) if feature.has_default else None
+        nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
+        blank = column_from_rows([nothing.astype(self.dtype or object)], self.field)
+        #: A column of one row, for records that do not have the feature.
+        self.filling: Column = blank if self.default is None else self.default
+
+    def runs_of(self, found: FoundValues | None) -> Sequence[Run] | None:
+        """Return the values found in a record; None: use the default.  Fault without either."""
+        if found is None or (found.kind == 0 and found.steps is None):
+            if self.default is not None:
+                return None
+            raise Fault(
+                "missing_feature",
+                f"feature {self.name!r} is missing, and has no default. Declare one, or skip such "
+                f"records with on_bad_example='skip'",
+            )
+        if found.kind != self.kind and found.steps != 0:
+            raise Fault(
+                "wrong_type",
+                f"feature {self.name!r} holds {KIND_NAMES[found.kind]}, wanted "
+                f"{KIND_NAMES[self.kind]} for dtype {self.dtype or 'bytes'}{self._remedy(found)}",
+            )
+        if found.steps and found.widths != {self.count}:
+            raise Fault("wrong_type", self.miscount(min(found.widths - {self.count}), "in a step"))
+        return found.runs
+
+    def miscount(self, count: int, where: str = "") -> str:
+        """Return the text of the fault of a record that has so many values."""
+        wanted = f"a multiple of {self.count}" if self.sequence and not where else f"{self.count}"
+        shape = list(self.shape)
+        return (
+            f"feature {self.name!r} has {count} values{where and ' ' + where}, wanted {wanted} for "
+            + (f"steps of shape {shape}" if self.sequence else f"shape {shape}")
+        )
+
+    def _remedy(self, found: FoundValues) -> str:
+        if found.kind == BYTES:
+            return ". Declare it as bytes and decode it in a map"
+        return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
+
+
+def spans_of(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and sizes of the spans of runs."""
+    start, size, stride, count = np.array(runs, np.int64).reshape(-1, 4).T
+    within = ranges(np.zeros_like(count), count)
+    return np.repeat(start, count) + within * np.repeat(stride, count), np.repeat(size, count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """Spans of records, back to back; ``counts`` are those of each record."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    counts: np.ndarray
+
+    def take(self, records: np.ndarray) -> _Spans:
+        counts = self.counts[records]
+        if self.single:
+            return _Spans(self.rows[records], self.starts[records], self.sizes[records], counts)
+        spans = ranges((np.cumsum(self.counts) - self.counts)[records], counts)
+        return _Spans(self.rows[records], self.starts[spans], self.sizes[spans], counts)
+
+    @property
+    def single(self) -> bool:
+        """Whether each record has one span."""
+        return len(self.sizes) == len(self.rows) and bool(self.counts.all())
+
+    def bytes_of_rows(self) -> np.ndarray:
+        """Return the number of bytes in the spans of each record."""
+        if self.single:
+            return self.sizes
+        before = np.concatenate([[0], np.cumsum(self.sizes)])
+        ends = np.cumsum(self.counts)
+        sizes: np.ndarray = before[ends] - before[ends - self.counts]
+        return sizes
+
+
+class Filler:
+    """Gathers the spans of one feature in n records that lie in ``data``, then makes a column."""
+
+    def __init__(self, want: WantedFeature, data: np.ndarray, n: int) -> None:
+        self._want, self._data, self._n = want, data, n
+        self._added: list[_Spans] = []
+        # The same from single records, as lists.
+        self._rows: list[int] = []
+        self._runs: list[Run] = []
+        self._counts: list[int] = []
+
+    def add(self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
+        """Add records of equally many spans: starts [rows, spans]; sizes alike, or [spans].
+
+        ``rows`` are in order.
+        """
+        counts = np.full(rows.size, starts.shape[1])
+        all_sizes = np.empty_like(starts)
+        all_sizes[:] = sizes
+        self._added.append(_Spans(rows, starts.reshape(-1), all_sizes.reshape(-1), counts))
+
+    def add_one(self, row: int, start: int, runs: Sequence[Run]) -> None:
+        """Add one record, which begins at ``start``."""
+        self._rows.append(row)
+        self._runs += [(start + at, size, stride, count) for at, size, stride, count in runs]
+        self._counts.append(sum(run[3] for run in runs))
+
+    def finish(self, faults: Faults) -> Column:
+        """Return the column.  Rows that were not added hold the default, else anything."""
+        spans, want = self._joined(), self._want
+        if not len(spans.rows):
+            return repeated(want.filling, self._n)
+        values, counts = self._values(spans, faults)
+        wrong = counts % want.count if want.sequence else counts != want.count
+        if wrong.any():
+            for i in np.flatnonzero(wrong).tolist():
+                text = want.miscount(int(counts[i]))
+                faults.setdefault(int(spans.rows[i]), ("wrong_type", text))
+            spans = spans.take(np.flatnonzero(wrong == 0))
+            values, counts = self._values(spans, faults)
+        if want.kind == INTS:
+            self._check_range(values, np.repeat(spans.rows, counts), faults)
+        return self._placed(spans.rows, self._column(spans, values, counts))
+
+    def _joined(self) -> _Spans:
+        """Return all spans, in the order of their rows."""
+        if self._rows:
+            rows, counts = np.array(self._rows, np.int64), np.array(self._counts, np.int64)
+            self._added.append(_Spans(rows, *spans_of(self._runs), counts))
+        if len(self._added) == 1:
+            return self._added[0]
+        parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
+        spans = _Spans(*map(np.concatenate, zip((NO_NUMBERS,) * 4, *parts, strict=True)))
+        places = np.full(self._n, -1)  # cheaper than to sort them
+        places[spans.rows] = np.arange(spans.rows.size)
+        return spans.take(places if spans.rows.size == self._n else places[places >= 0])
+
+    def _values(self, spans: _Spans, faults: Faults) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers in the spans, and how many values each record has.
+
+        Strings are not read, and floats only where the column does not point to them.  Numbers
+        that are too long are faults of their records.
+        """
+        if self._want.kind == BYTES:
+            return NO_NUMBERS, spans.counts
+        sizes = spans.bytes_of_rows()
+        if self._want.kind == FLOATS:
+            if self._points(spans):
+                return NO_NUMBERS, sizes // 4
+            return gather(self._data, spans.starts, spans.sizes).view(_FLOAT), sizes // 4
+        raw = gather(self._data, spans.starts, spans.sizes)
+        values, ends = varints(raw)
+        if len(values) == len(raw):  # a byte each
+            return values, sizes
+        bounds = np.cumsum(sizes)
+        if np.array_equal(ends + 1, bounds):  # a number each
+            counts = np.ones_like(bounds)
+        else:
+            counts = np.diff(ends.searchsorted(bounds), prepend=0)
+        if (long := np.diff(ends, prepend=-1) > MOST_BYTES).any():
+            text = f"feature {self._want.name!r}: a number of more than {MOST_BYTES} bytes"
+            for row in np.repeat(spans.rows, counts)[long].tolist():
+                faults.setdefault(row, ("corrupt_record", text))
+        return values, counts
+
+    def _points(self, spans: _Spans) -> bool:
+        """Return whether the column can point to the floats: at most one span for each record."""
+        want = self._want
+        if not want.sequence or want.dtype != _FLOAT:
+            return False
+        return spans.single or bool((spans.counts <= 1).all())
+
+    def _check_range(self, values: np.ndarray, rows: np.ndarray, faults: Faults) -> None:
+        dtype = self._want.dtype
+        assert dtype is not None
+        if dtype == values.dtype or not values.size:
+            return
+        low, high = (0, 1) if dtype.kind == "b" else _limits(dtype)
+        beyond = np.flatnonzero((values < low) | (values > high))
+        for row, value in zip(rows[beyond].tolist(), values[beyond].tolist(), strict=True):
+            text = f"{value}, which {dtype} can not ({low} … {high}). Declare it as int64"
+            text = f"feature {self._want.name!r} holds {text}"
+            faults.setdefault(row, ("out_of_range", text))
+
+    def _column(self, spans: _Spans, values: np.ndarray, counts: np.ndarray) -> Column:
+        """Return the column of the records that were added."""
+        want = self._want
+        extents = np.empty((len(counts), 0), np.int64)
+        if want.sequence:
+            extents = (counts // want.count)[:, None]
+        if want.dtype is None:
+            return column_of(Strings(self._data, spans.starts, spans.sizes), want.field, extents)
+        if want.kind == FLOATS and self._points(spans):
+            starts = np.zeros(len(counts), np.int64)
+            starts[spans.counts == 1] = spans.starts
+            return Ragged(self._data, _FLOAT, starts, extents, want.shape)
+        if values.dtype != want.dtype:
+            with np.errstate(all="ignore"):  # too large for float16 is inf there, as in any cast
+                values = values.astype(want.dtype)
+        return column_of(values, want.field, extents)
+
+    def _placed(self, rows: np.ndarray, column: Column) -> Column:
+        """Return the column of all n records."""
+        if len(rows) == self._n:
+            return column
+        places = np.zeros(self._n, np.int64)
+        if self._want.default is not None or not len(rows):
+            places[:] = len(rows)
+            column = concatenate([column, self._want.filling])
+        places[rows] = np.arange(len(rows))
+        return take(column, places)
+
+
+def _limits(dtype: np.dtype) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), min(int(info.max), 2**63 - 1)
+
+
+# ── The layout or template of one record, by which others are read many at a time.
+#
+#     layout      records of the same length and the same bytes but for the values
+#     template    records of the same features in the same order, of any lengths
+#
+# A layout comes from one walked record: where the wanted values lie, and all other bytes (tags,
+# lengths, names).  A record of the same length with the same other bytes has the same layout,
+# so comparing these bytes, eight at a time for all rows at once, replaces the walk.
+#
+#     Features LEN { entry LEN { name  Feature LEN { kind LEN { values LEN payload } } } … }
+#
+# A template is the sequence of names and kinds of one record.  All records are read in parallel,
+# each from its own position: a tag and a length at a time, for all of them as one array.  A record
+# that differs from the template is left to the walker of single records.  Only the usual form has a
+# template: every feature holds one packed list of numbers, or one string.
+
+
+#: Slots, and where the values of records lie: starts [rows, spans], and sizes alike or [spans].
+Spans = list[tuple[int, np.ndarray, np.ndarray]]
+
+#: Words of 8 bytes compared per row.  With more than that a walk is no slower.
+_MAX_WORDS = 128
+_TAG: Final = np.uint64(0xFF)
+_MORE: Final = np.uint64(0x80)
+_ONE: Final = np.uint64(1)
+_BYTE: Final = np.uint64(8)
+#: The highest bits of the first 4 bytes: a length below 256 MB ends at one of them.
+_TOPS: Final = np.uint64(0x80808080)
+_SEVENS: Final = tuple(
+    (np.uint64(0x7F << (8 * k)), np.uint64(k), np.uint64(0x80 << (8 * k))) for k in range(4)
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordLayout:
+    """``spans``: the slots that it has, with starts in the record and sizes."""
+
+    words: tuple[tuple[int, np.uint64, np.uint64], ...]  # offset, mask and masked content
+    spans: Spans
+
+    def match(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, Spans]:
+        """Return a mask of the records of this length that match, and the places of values."""
+        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        differs = np.zeros(starts.size, np.uint64)
+        for offset, mask, word in self.words:
+            differs |= (data_words[starts + offset] ^ word) & mask
+        at = starts[:, None]
+        return differs == 0, [(slot, at + begins, sizes) for slot, begins, sizes in self.spans]
+
+
+def learn_layout(
+    record: np.ndarray,
+    kinds: Sequence[int],
+    found: Sequence[Sequence[Run] | None],
+    opaque: Sequence[tuple[int, int]],
+) -> RecordLayout | None:
+    """Return the layout of a walked record (uint8); None where no other could share it.
+
+    ``opaque``: (start, stop) of unwanted bytes, which may differ.
+    """
+    mask = np.full(record.size, 0xFF, np.uint8)
+    for start, stop in opaque:
+        mask[start:stop] = 0
+    spans = [(slot, *spans_of(runs)) for slot, runs in enumerate(found) if runs is not None]
+    for slot, *values in spans:
+        mask[ranges(*values)] = 0
+        listed = zip(*(v.tolist() for v in values), strict=True)
+        for start, size in listed if kinds[slot] == INTS else ():
+            # How long a single number is belongs to the layout; in packed ones the number of them
+            # is counted row by row, and only where the last one ends belongs to it.
+            single = np.count_nonzero(record[start : start + size] < 0x80) == 1
+            mask[start if single else start + size - 1 : start + size] = 0x80
+    words: list[tuple[int, np.uint64, np.uint64]] = []
+    covered = 0
+    for at in np.flatnonzero(mask).tolist():
+        if at < covered:
+            continue
+        offset = min(at, record.size - 8)
+        covered = offset + 8
+        if len(words) == _MAX_WORDS:
+            return None
+        content = record[offset:covered].view("<u8")[0]
+        words.append((offset, mask[offset:covered].view("<u8")[0], content))
+    return RecordLayout(tuple(words), spans)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: bytes  # preceded by its tag and length
+    slot: int  # -1: not wanted
+    kind: int
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    entries: tuple[_Entry, ...]
+
+    @property
+    def slots(self) -> frozenset[int]:
+        return frozenset(entry.slot for entry in self.entries if entry.slot >= 0)
+
+    def match(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, Spans]:
+        """Return a mask of the matching records, and the places of the wanted values.
+
+        The places of records that do not match are arbitrary.
+        """
+        front = _Front(data, starts)
+        front.expect(front.length(0x0A), stops)
+        spans: Spans = []
+        for entry in self.entries:
+            if not front.good.any():
+                break
+            end = front.length(0x0A)
+            front.literal(entry.name)
+            front.expect(front.length(0x12), end)
+            if entry.slot >= 0:
+                front.expect(front.length(entry.kind << 3 | 2), end)
+                front.expect(front.length(0x0A), end)
+                sizes = end - front.position
+                spans.append((entry.slot, front.position[:, None], sizes[:, None]))
+                if entry.kind == INTS:  # the last byte ends a number
+                    last = data[np.clip(end - 1, 0, data.size - 1)]
+                    front.good &= (sizes == 0) | (last < 0x80)
+                elif entry.kind == FLOATS:
+                    front.good &= sizes % 4 == 0
+            front.position = end
+        front.expect(front.position, stops)
+        return front.good, spans
+
+
+class _Front:
+    """The position in each record; ``good``: the records that have matched so far."""
+
+    def __init__(self, data: np.ndarray, starts: np.ndarray) -> None:
+        self.words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        self.last = data.size - 8
+        self.position = starts
+        self.good = np.ones(starts.size, bool)
+
+    def _next(self) -> np.ndarray:
+        """Return the next 8 bytes of each; records at the very end of the buffer are not good."""
+        if int(self.position.max()) > self.last:
+            self.good &= self.position <= self.last
+            self.position = np.minimum(self.position, self.last)
+        words: np.ndarray = self.words[self.position]
+        return words
+
+    def length(self, tag: int) -> np.ndarray:
+        """Read a tag and a length; return the position where the field ends."""
+        word = self._next()
+        self.good &= (word & _TAG) == tag
+        word >>= _BYTE
+        if not (word & _MORE).any():
+            start = self.position + 2
+            value = word & _TAG
+        else:
+            tops = ~word & _TOPS
+            self.good &= tops != 0
+            top = tops & (~tops + _ONE)  # the lowest: the last byte of the length
+            size = np.full(word.size, 2, np.int64)
+            value = np.zeros(word.size, np.uint64)
+            within = (top << _ONE) - _ONE
+            word &= within
+            for bits, shift, last in _SEVENS:
+                value |= (word & bits) >> shift
+                size += top > last
+            start = self.position + size
+        self.position = start
+        end: np.ndarray = start + value.view(np.int64)
+        return end
+
+    def literal(self, text: bytes) -> None:
+        """Match these bytes."""
+        for k in range(0, len(text), 8):
+            piece = text[k : k + 8]
+            mask = np.uint64((1 << (8 * len(piece))) - 1)
+            self.good &= (self._next() & mask) == np.uint64(int.from_bytes(piece, "little"))
+            self.position = self.position + len(piece)
+
+    def expect(self, position: np.ndarray, wanted: np.ndarray) -> None:
+        self.good &= position == wanted
+
+
+def learn_template(
+    data: np.ndarray,
+    bounds: tuple[int, int],
+    wanted: Mapping[bytes, int],
+    kinds: Sequence[int],
+) -> Template | None:
+    """Return the template of the record between two bytes; None where it is not of the usual form.
+
+    ``wanted`` gives the slots by name, ``kinds`` the kinds wanted in them.
+    """
+    start, stop = bounds
+    record = data.data[start:stop]
+    entries: list[_Entry] = []
+    try:
+        _, *features = next(fields_in(record, 0, len(record)))
+        for name, _ in map_entries(record, *features):
+            slot = wanted.get(name, -1)
+            entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kinds[slot]))
+    except (IndexError, StopIteration, ValueError, Malformed):  # a name of more than 255 bytes
+        return None
+    slots = [entry.slot for entry in entries if entry.slot >= 0]
+    template = Template(tuple(entries))
+    usual, _ = template.match(data, np.array([start]), np.array([stop]))
+    return template if usual.all() and len(slots) == len(set(slots)) else None
+
+
+# ── Records to columns: whole groups of records by layout, and the rest one by one.
+#
+#     records ─► of one length: layouts ─► of the same features: templates ─► walk each
+#                    match: 0.2 µs             match: 1 µs                      20 µs
+#
+# Records that match a layout or template are taken as arrays; the others go on.  A layout or
+# template that is missing is learned from one of the records that need it.
+#
+# Each length needs a layout of its own.  Where a chunk has more than a few lengths, templates come
+# first, but for some chunks after one most of whose records match none.
+
+
+#: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
+_MIN_GROUP = 16
+#: Number of lengths in a chunk up to which a layout for each is quicker than a template for all:
+#: where layouts are all that is needed, and where templates match some of the records anyway.
+_FEW_LENGTHS, _FEW_BESIDE_OTHERS = 6, 1
+#: Number of chunks of many lengths that are read by layouts after one that matched no templates.
+_LAYOUTS_FIRST = 16
+#: Maximum layouts remembered per length, and lengths.  With varints one length has several layouts.
+_PER_LENGTH = 8
+_LENGTHS = 1024
+#: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
+_TEMPLATES = 4
+_MIN_WALK = 8
+#: Maximum number of features that a fault lists.
+_LISTED = 20
+#: Mean size, in bytes, up to which ``_fetch`` reads whole records.
+_SMALL_RECORD = 1024
+
+Form = RecordLayout | Template
+#: Returns the form of the record between two bytes; None where no other has it.
+Learn = Callable[[np.ndarray, int, int], Form | None]
+
+
+class ExampleParser:
+    """Parses chunks of records; remembers layouts from one chunk to the next."""
+
+    def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
+        """``feature_lists`` False: ignore the second field of the message (Example)."""
+        self._wants: tuple[WantedFeature, ...] = tuple(
+            map(WantedFeature, features, features.values())
+        )
+        self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
+        self._listed = {
+            want.name.encode(): i
+            for i, want in enumerate(self._wants)
+            if want.sequence and feature_lists
+        }
+        self._kinds = [want.kind for want in self._wants]
+        self._templates: list[Form] = []
+        self._layouts_first = 0  # number of chunks until templates may come first again
+        self._layouts: dict[int, list[Form]] = {}
+
+    def parse(
+        self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    ) -> tuple[dict[str, Column], Faults]:
+        """Return columns of the records that lie in ``data`` (uint8) at these bytes, and faults.
+
+        Faults are those of unusable records, by row; their values in the columns are arbitrary.
+        """
+        fillers = [Filler(want, data, starts.size) for want in self._wants]
+        faults: Faults = {}
+        rest = np.arange(starts.size)
+        if data.size >= 8:
+            _fetch(data, starts, lengths)
+            rest = self._matched(data, starts, starts + lengths, fillers)
+        for row in rest.tolist():
+            start = int(starts[row])
+            record = data.data[start : start + int(lengths[row])]
+            try:
+                runs = self._walked(record)
+                for filler, values in zip(fillers, runs, strict=True):
+                    if values is not None:
+                        filler.add_one(row, start, values)
+            except Malformed as error:
+                text = f"is no tf.train.Example or SequenceExample: {error} of the record"
+                faults[row] = ("corrupt_record", text)
+            except Fault as error:
+                reason, text = error.args
+                if reason == "missing_feature":
+                    text += _listing(
+                        tuple(names_in(record)), tuple(want.name for want in self._wants)
+                    )
+                faults[row] = (reason, text)
+
+        names = (want.name for want in self._wants)
+        return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
+
+    def _walked(
+        self, record: memoryview, opaque: list[tuple[int, int]] | None = None
+    ) -> list[Sequence[Run] | None]:
+        """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
+        found = walk(record, self._wanted, self._listed, opaque)
+        return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
+
+    def _matched(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, fillers: list[Filler]
+    ) -> np.ndarray:
+        """Add the records of known layouts and templates; return the rows of the others."""
+
+        def rest_of(rows: np.ndarray, known: list[Form], learn: Learn, most: int) -> np.ndarray:
+            """Add the rows of known forms, or of those learned from one of them."""
+            odd: list[int] = []
+            tried = 0
+            while tried < most and len(odd) < _MIN_WALK <= rows.size:
+                if tried == len(known):
+                    form = learn(data, int(starts[rows[0]]), int(stops[rows[0]]))
+                    if form is None:
+                        odd.append(int(rows[0]))
+                        rows = rows[1:]
+                        continue
+                    known.append(form)
+                every = rows.size == starts.size
+                at, ends = (starts, stops) if every else (starts[rows], stops[rows])
+                good, spans = known[tried].match(data, at, ends)
+                tried += 1
+                whole = good.all()
+                taken, rows = (rows, rows[:0]) if whole else (rows[good], rows[~good])
+                for slot, begins, sizes in spans:
+                    if not whole:
+                        begins, sizes = begins[good], sizes[good] if sizes.ndim > 1 else sizes
+                    fillers[slot].add(taken, begins, sizes)
+            return np.concatenate([np.array(odd, np.int64), rows]) if odd else rows
+
+        lengths, rows = stops - starts, np.arange(starts.size)
+        groups, rest = _by_length(lengths, rows)
+        few = _FEW_BESIDE_OTHERS if any(map(len, rest)) else _FEW_LENGTHS
+        if len(groups) > few and self._layouts_first:
+            self._layouts_first -= 1
+        elif len(groups) > few:
+            left = rest_of(rows, self._templates, self._template, _TEMPLATES)
+            self._layouts_first = 0 if 2 * left.size < rows.size else _LAYOUTS_FIRST
+            groups, rest = _by_length(lengths, np.sort(left))
+        if len(self._layouts) > _LENGTHS:
+            self._layouts.clear()
+        for length, rows in groups:
+            known = self._layouts.setdefault(length, [])
+            rest.append(rest_of(rows, known, self._layout, _PER_LENGTH))
+        rows = np.sort(np.concatenate([NO_NUMBERS, *rest]))
+        return rest_of(rows, self._templates, self._template, _TEMPLATES) if rows.size else rows
+
+    def _layout(self, data: np.ndarray, start: int, stop: int) -> RecordLayout | None:
+        """Return the layout of one record; None where no other could share it."""
+        opaque: list[tuple[int, int]] = []
+        record = data[start:stop]
+        try:
+            runs = self._walked(record.data, opaque)
+        except (Malformed, Fault):
+            return None
+        if record.size < 8:  # bytes are compared by eights
+            return None
+        return learn_layout(record, self._kinds, runs, opaque)
+
+    def _template(self, data: np.ndarray, start: int, stop: int) -> Template | None:
+        """Return the template of one record; None without one that has every wanted feature."""
+        learned = learn_template(data, (start, stop), self._wanted, self._kinds)
+        if learned is None:
+            return None
+        slots = learned.slots
+        wants = enumerate(self._wants)
+        complete = all(slot in slots or want.default is not None for slot, want in wants)
+        return learned if complete else None
+
+
+@lru_cache(maxsize=16)  # many records may lack the same
+def _listing(names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    """List the features of a record that lacks a wanted one, for the text of its fault."""
+    lacks = next((name for name in wanted if name not in names), "")
+    listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
+    return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
+
+
+def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+    """Bring small records into the processor's cache, if they lie side by side.
+
+    Reading them in their order takes a tenth of the time that comparisons at single places in each
+    would wait for memory.
+    """
+    if starts.size:
+        low, high = int(starts.min()), int((starts + lengths).max())
+        if high - low < _SMALL_RECORD * starts.size:
+            data[low:high].max()
+
+
+def _by_length(
+    lengths: np.ndarray, rows: np.ndarray
+) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
+    """Return groups of rows of the same length, and the rows in groups that are too small."""
+    lengths = lengths[rows]
+    if (lengths == lengths[:1]).all():
+        return [(int(length), rows) for length in lengths[:1]], []
+    short = lengths.max() < 1 << 16  # sorted by their digits, in a third of the time
+    order = np.argsort(lengths.astype(np.uint16) if short else lengths, kind="stable")
+    ordered, rows = lengths[order], rows[order]
+    edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    bounds = np.concatenate([[0], edges, [lengths.size]])
+    begins, sizes = bounds[:-1], bounds[1:] - bounds[:-1]
+    large = sizes >= _MIN_GROUP
+    groups = [
+        (int(ordered[begin]), rows[begin : begin + size])
+        for begin, size in zip(begins[large].tolist(), sizes[large].tolist(), strict=True)
+    ]
+    return groups, [rows[np.repeat(~large, sizes)]]
+
 
 #: Maximum number of records that one call checks before they are read, and bytes of them between
 #: two looks whether a message has come: 6 µs, and as much again where pages are mapped.

@@ -19,14 +19,13 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
-from headrace_server.files.mapped_files import mapped
-from headrace_server.files.remote_copies import RemoteCopies
+from headrace_server.files.mapped_files import RemoteCopies, mapped
 from headrace_server.reading.columns import Column, Ragged, Strings
 from headrace_server.reading.reader import IndexedReader, Opening
 
 from .column_parts import whole_part
 from .example_rows import Schema
-from .npy import npy_array
+from .npz import npy_array
 from .parts_reader import PartsReader
 
 
