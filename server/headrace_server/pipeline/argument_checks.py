@@ -204,14 +204,8 @@ def checked_schema(argument: str, value: Any) -> Plain:
 def checked_ragged(argument: str, value: Any) -> dict[str, str]:
     """Return the array of the offsets of each ragged column."""
     check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
-    ragged = {
-        checked_name(f"a column in {argument}", column): checked_name(
-            f"{argument}[{column!r}]", offsets
-        )
-        for column, offsets in value.items()
-    }
-    checked_names(argument, list(ragged), None)
-    return ragged
+    names = checked_names(argument, list(value), None)
+    return {name: checked_name(f"{argument}[{name!r}]", value[name]) for name in names}
 
 
 def _mapping(argument: str, value: Any) -> dict[str, Any]:

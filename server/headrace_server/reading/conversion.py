@@ -41,10 +41,6 @@ from .sources import open_reader
 
 #: Maximum bytes of a part, whatever its number of rows.
 _PART_BYTES: Final = 1 << 30
-#: Rows read at once: few at first, then as many as fit these bytes.
-_FIRST_READ: Final = 64
-_MOST_READ: Final = 4096
-_READ_BYTES: Final = 1 << 22
 #: Bytes of a record batch: large, so that few reads cross from one to the next.
 _BATCH_BYTES: Final = 1 << 26
 _BATCH_ROWS: Final = 65_536
@@ -110,27 +106,22 @@ class Conversion:
         sync_directory(self._directory)
 
     def _written(self) -> Iterator[int]:
-        part, limit, intake = None, _FIRST_READ, self._intake
+        part, intake = None, self._intake
         position: Any = intake.start()
         while position is not None:
             room = self._rows_per_file - (part.rows if part else 0)
             intake.begin()
-            chunk, position = intake.chunk(Read(0, 0, position, min(limit, room)))
-            intake.end()
-            weight = 0
+            chunk, position = intake.chunk(Read(0, 0, position, intake.limit(room)))
             if len(chunk):
                 if part is None:
                     file = self._directory / f"part-{len(self.parts):05d}.arrow"
                     part = ArrowPart(file, self.fields)
                     self.parts.append(part)
-                weight = part.add(chunk)
+                part.add(chunk)
+            intake.end()  # the time of writing bounds the next read, too
             if part and (part.rows >= self._rows_per_file or part.nbytes >= _PART_BYTES):
                 part.finish()
                 part = None
-            if weight > 2 * _READ_BYTES:
-                limit = max(1, limit // 2)
-            elif weight < _READ_BYTES // 2:
-                limit = min(_MOST_READ, 2 * limit)
             yield intake.rows_read
         if part:
             part.finish()
@@ -172,10 +163,8 @@ class ArrowPart:
             self._sink = pa.OSFile(str(self.path), "wb")
             self._out = pa.ipc.new_file(self._sink, self._schema)
 
-    def add(self, chunk: Chunk) -> int:
-        """Append rows; return their bytes."""
-        if not len(chunk):
-            return 0
+    def add(self, chunk: Chunk) -> None:
+        """Append rows."""
         arrays, weight = [], 0
         for name, field in self._fields.items():
             flat = flattened(chunk.columns[name])
@@ -187,7 +176,6 @@ class ArrowPart:
         self.nbytes += weight
         if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= _BATCH_BYTES:
             self._flush()
-        return weight
 
     def _flush(self) -> None:
         if self._gathered:

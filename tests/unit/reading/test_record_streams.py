@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import gzip
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
-from headrace_server.reading.sources.record_streams import Place, packed, unpacked
+from headrace_server.reading.sources.record_streams import Place, place_at
 from tests.unit.readers import opened
 
 
 def test_a_place_travels_as_bytes() -> None:
     place = Place(2**40, 7, 9)
-    assert unpacked(Place, packed(place)) == place
-    assert unpacked(Place, b"") == Place(0, 0, 0)
+    assert place_at(struct.pack("<3Q", *place)) == place
+    assert place_at(b"") == Place(0, 0, 0)
     with pytest.raises(ValueError, match="2 bytes are no position"):
-        unpacked(Place, b"xx")
+        place_at(b"xx")
 
 
 def open_in(directory: Path) -> int:

@@ -216,8 +216,8 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
 
 
 def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch) -> None:
-
     seen: list[int] = []
+    checked = tfrecord.bad_payloads
 
     def counting(data, starts, lengths):
         seen.append(len(starts))
@@ -284,7 +284,7 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind, option) 
         assert chunk.ordinals.tolist() == list(range(len(got), len(got) + len(chunk)))
         got += rows_of(chunk)
     assert got == rows(range(100))
-    assert max(map(len, positions)) <= 16
+    assert max(map(len, positions)) <= 24
     for k in random.Random(1).sample(range(12), 12):  # back and forth
         chunk, after = reader.read(0, positions[k], 9)
         assert rows_of(chunk) == rows(range(9 * k, min(9 * k + 9, 100)))

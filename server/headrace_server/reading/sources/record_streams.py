@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -35,8 +35,7 @@ _KEPT_WALKS = 4
 #: Yields the records of a walk from its place on, and moves that to the next record before each
 #: yield.  Damaged where no more can be read.
 Reading = Callable[["Records"], Iterator["Record"]]
-#: A named tuple of integers, all 0 at the beginning of a stream.
-P = TypeVar("P", bound=tuple[int, ...])
+_PLACE = struct.Struct("<3Q")
 
 
 class Place(NamedTuple):
@@ -57,27 +56,18 @@ class Record:
     reason: str = "corrupt_record"
 
 
-def packed(place: tuple[int, ...]) -> bytes:
-    """Return a place as a position."""
-    return struct.pack(f"<{len(place)}Q", *place)
-
-
-def unpacked(kind: type[P], position: bytes) -> P:
-    """Return the place at a position."""
-    start = kind()
-    size = 8 * len(start)
-    if not position:
-        return start
-    if len(position) != size:
-        raise ValueError(f"{len(position)} bytes are no position in a file: {size} are")
-    return kind(*struct.unpack(f"<{len(start)}Q", position))
+def place_at(position: bytes) -> Place:
+    """Return the place at a position; b"" is the start of the stream."""
+    if position and len(position) != _PLACE.size:
+        raise ValueError(f"{len(position)} bytes are no position in a file: {_PLACE.size} are")
+    return Place(*_PLACE.unpack(position)) if position else Place()
 
 
 class Walk(Protocol):
     """One stream that is read forward."""
 
     @property
-    def place(self) -> tuple[int, ...]:
+    def place(self) -> Place:
         """The place of the next record."""
 
     def ready(self, limit: int, whole: bool) -> int:
@@ -96,23 +86,22 @@ class Streams:
         self,
         fields: Mapping[str, Field],
         streams: int,
-        walk: Callable[[int, Any], Walk],
-        place: type[tuple[int, ...]] = Place,
+        walk: Callable[[int, Place], Walk],
         most_open: int = _KEPT_WALKS,
     ) -> None:
         """``walk`` starts one, of a stream from a place on."""
         self.fields, self.streams = fields, streams
-        self._walk, self._place, self._most_open = walk, place, most_open
-        self._walks: OrderedDict[tuple[int, tuple[int, ...]], Walk] = OrderedDict()
+        self._walk, self._most_open = walk, most_open
+        self._walks: OrderedDict[tuple[int, Place], Walk] = OrderedDict()
 
     def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
-        place = unpacked(self._place, position)
+        place = place_at(position)
         walk = self._at(stream, place)
         self._walks[stream, place] = walk
         return walk.ready(limit, whole)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        walk = self._at(stream, unpacked(self._place, position))
+        walk = self._at(stream, place_at(position))
         goes_on = False
         try:
             chunk, goes_on = walk.read(limit)
@@ -124,9 +113,9 @@ class Streams:
         if (other := self._walks.pop((stream, walk.place), None)) is not None:
             other.close()
         self._walks[stream, walk.place] = walk
-        return chunk, packed(walk.place)
+        return chunk, _PLACE.pack(*walk.place)
 
-    def _at(self, stream: int, place: tuple[int, ...]) -> Walk:
+    def _at(self, stream: int, place: Place) -> Walk:
         """Return the walk that has come to a place, or a new one; no other read finds it."""
         walk = self._walks.pop((stream, place), None)
         while len(self._walks) >= self._most_open:

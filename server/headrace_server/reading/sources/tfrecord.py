@@ -50,7 +50,7 @@ from headrace_server.reading.sources.forward_files import (
     open_forward,
 )
 from headrace_server.reading.sources.parts_reader import PartsReader
-from headrace_server.reading.sources.record_streams import Streams
+from headrace_server.reading.sources.record_streams import Place, Streams
 
 # ── Finds frames of small records many at a time: walks a stretch of a file in parallel lanes.
 #
@@ -1245,10 +1245,10 @@ def open_reader(opening: Opening) -> IndexedReader | StreamReader:
     parser = ExampleParser(features, options.get("record", "auto") != "example")
     if any(compressions):
 
-        def walk(stream: int, place: FramePlace) -> _Walk:
+        def walk(stream: int, place: Place) -> _Walk:
             return _Walk(opening, parser, stream, compressions[stream], place)
 
-        return Streams(fields, len(compressions), walk, FramePlace, _OPEN_STREAMS)
+        return Streams(fields, len(compressions), walk, _OPEN_STREAMS)
     return PartsReader(fields, [_Records(opening, parser)])
 
 
@@ -1383,15 +1383,8 @@ def _detected(file: DataFile) -> Compression:
     return compression_of(file.path)
 
 
-class FramePlace(NamedTuple):
-    """The number of a record, and its byte in the decompressed file."""
-
-    record: int = 0
-    byte: int = 0
-
-
 def _frames(
-    file: DataFile, compression: Compression, verify: bool, place: FramePlace
+    file: DataFile, compression: Compression, verify: bool, place: Place
 ) -> Generator[bytes]:
     """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
     at = place.byte
@@ -1423,7 +1416,7 @@ class _Walk:
         parser: ExampleParser,
         stream: int,
         compression: Compression,
-        place: FramePlace,
+        place: Place,
     ) -> None:
         self.place, self._name = place, opening.files[stream].path
         self._parser, self._bad = parser, opening.bad
@@ -1447,9 +1440,9 @@ class _Walk:
         if faults and not self._bad.skip and (good := min(faults)):
             # Return the records before the bad one now; the bad one raises when it is next.
             self._left = chain(found[good:], self._left)
-            self.place = FramePlace(at.record + good, at.byte + int(bounds[good]))
+            self.place = Place(at.byte + int(bounds[good]), at.record + good)
             return chunk.take(slice(0, good)), True
-        self.place = FramePlace(at.record + len(found), at.byte + int(bounds[-1]))
+        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
         chunk = without(chunk, faults, self._bad)
         if len(found) == limit or self._damage is None:
             return chunk, len(found) == limit
