@@ -29,6 +29,15 @@ def public(path: Path) -> str:
     return parse_public(path.read_text(), str(path))
 
 
+def test_a_key_that_is_replaced_in_its_file_is_no_longer_let_in(keys: Path, tmp_path: Path):
+    ring = KeyRing(keys)
+    old = public(keys / "trainers" / "alice.public")
+    _, new = make_pair(tmp_path / "new", "alice")
+    (keys / "trainers" / "alice.public").write_text(new.read_text())
+    assert ring.refresh()
+    assert ring.name_of(old) is None and ring.name_of(public(new)) == "alice"
+
+
 def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
     """As orchestrators do with the files that they mount."""
     first, second = (make_pair(tmp_path / n, "bob")[1] for n in ("1", "2"))

@@ -41,6 +41,12 @@ def odd_is_bad(example: dict[str, Any]) -> dict[str, Any]:
     return {"i": example["i"], "steps": np.full(2, example["i"], np.float32)}
 
 
+def bad_from_64_on(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] >= 64:
+        raise ValueError("not this one")
+    return example
+
+
 def no_sevens(example: dict[str, Any]) -> bool:
     return bool(example["i"] % 7)
 
@@ -207,6 +213,24 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
         assert successor.dropped() == dropped
+
+
+def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
+    place: Callable[..., Place],
+):
+    pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
+    here = place(pipeline)
+    feed = here.feed()
+    for number in range(8):
+        assert step(feed).number == number
+    with pytest.raises(DataError, match="not this one"):
+        step(feed)
+    there = place(pipeline)
+    successor = there.feed()
+    successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
+    assert successor.machine.first_number == 8
+    with pytest.raises(DataError, match="not this one"):
+        step(successor)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))

@@ -57,6 +57,11 @@ def cut(
     )
 
 
+def keys_of(taken: Taken) -> list[bytes]:
+    keys: list[bytes] = taken["@key"].tolist()
+    return keys
+
+
 # Rest and end
 
 
@@ -136,6 +141,24 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     assert player.slab.used_bytes == 0
 
 
+def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
+    player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
+    player.want(0)
+    held = player.step()
+    player.want(1)
+    assert player.step() is Blocked
+    player.feed.commits.leave(1)
+    assert player.feed.advance() is Blocked
+    player.taken(held)
+    late = player.taken(player.feed.advance())
+    assert late.number == 1 and late.meta == {"stripe": 1}, "numbers have no holes"
+    assert player.save(late) == ("stale", "batch 1 is not out")
+    taken = player.take(2)
+    assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
+    for number in (0, 2):
+        assert player.feed.commits.saved(number) == ("", "")
+
+
 # The end that others set
 
 
@@ -174,6 +197,22 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
     else:
         assert not dropped and rows > 0
     assert player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.step() is Done
+
+
+def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
+    player = Player(cut([2] * 30, 10, capacity=20), tmp_path, slab_pages=1)
+    player.want()
+    held = player.step()
+    player.want()
+    assert player.step() is Blocked
+    player.feed.close(cancel=True)
+    assert player.feed.advance() is Blocked
+    first = player.taken(held)
+    second = player.taken(player.feed.advance())
+    assert keys_of(second) == [b"k%d" % i for i in range(10, 20)]
+    for taken in (first, second):
+        assert player.save(taken, same_states(taken))[0] == "cancelled"
     assert player.step() is Done
 
 

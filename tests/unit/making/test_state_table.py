@@ -213,6 +213,100 @@ def at_trainer(
     return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
 
 
+def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
+    player = Player(at_trainer([9] * 3, 3), tmp_path)
+    kept = entries(player.feed.maker.states)
+    one = LaneTrainer(player, 0, list(INITIAL))
+    for number in range(4):
+        one.save(one.take())
+        if number == 1:
+            one.flush([2, 0])
+    one.take()  # out when it leaves
+    player.feed.commits.leave(0)
+    other = LaneTrainer(player, 1, list(INITIAL))
+    taken = other.take()
+    assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
+    assert taken["@starts"].tolist() == [0, 1, 2]
+    assert player.feed.stats()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
+    other.save(taken)
+    rest = []
+    while isinstance(taken := other.take(), Taken):
+        rest.append(taken.rows)
+        other.save(taken)
+    assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
+    assert entries(player.feed.maker.states) == kept, "what is through is kept no longer"
+
+
+def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
+    player = Player(at_trainer([9, 1, 9], 3), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    kept = entries(player.feed.maker.states)
+    first, second = trainer.take(), trainer.take()
+    states = states_after(first)
+    flush = player.flush
+    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
+    trainer.save(first)
+    trainer.save(second)
+    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
+    flush(77, [0], {n: a[:1] for n, a in states.items()})
+    flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
+    flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
+    flush(second.number, [], {n: a[:0] for n, a in states.items()})
+    assert entries(player.feed.maker.states) == kept
+    trainer.flush()
+    assert entries(player.feed.maker.states) > kept
+    player.feed.commits.leave(0)
+    flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
+    other = LaneTrainer(player, 1, list(INITIAL))
+    assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
+
+
+def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
+    player = Player(at_trainer([9, 9], 2), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    first, second = trainer.take(), trainer.take()
+    for taken in (second, first):
+        trainer.save(taken)
+    trainer.last = second
+    trainer.flush()
+    player.feed.commits.leave(0)
+    player.feed.commits.take_changes()
+    trainer.flush()
+    assert player.feed.commits.take_changes() == [], "its lanes are another's now"
+    assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
+
+
+def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
+    player = Player(at_trainer([1, 2, 2], 2), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    kept = entries(player.feed.maker.states)
+    trainer.save(trainer.take())
+    trainer.flush()
+    assert entries(player.feed.maker.states) > kept
+    trainer.save(trainer.take())
+    trainer.flush()
+    trainer.save(trainer.take())
+    assert trainer.take() is Done
+    assert entries(player.feed.maker.states) == kept and player.feed.commits.take_dry() == [0]
+    player.feed.commits.take_changes()
+    trainer.flush()
+    assert player.feed.commits.take_changes() == []
+    assert player.feed.stats()["segments"]["in_flight"] == 0
+
+
+def test_a_trainer_that_comes_and_leaves_leaves_nothing_but_its_number(tmp_path: Path):
+    player = Player(at_trainer([1000] * 4, 2), tmp_path)
+    kept = []
+    for stripe in range(200):
+        trainer = LaneTrainer(player, stripe, list(INITIAL))
+        trainer.save(trainer.take())
+        trainer.flush()
+        player.feed.commits.leave(stripe)
+        player.feed.commits.take_changes()
+        kept.append(entries(player.feed.commits) - stripe)
+    assert max(kept[100:]) <= max(kept[:100])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
 @given(
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
