@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from .dispatch_effects import Batch, Claim
 from .lease import BatchLifecycle
 from .segment_supply import SegmentSupply
 from .supply import Supply
-from .transitions import StateMachine, Transitions
+from .transitions import Transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,9 @@ CLAIM = Transitions(
 
 
 @dataclass(slots=True)
-class ClaimedBatch(StateMachine):
+class ClaimedBatch:
     """A batch of an earlier server that a trainer holds."""
 
-    table: ClassVar = CLAIM
     session: int
     held: Any
     name: tuple[int, ...] = ()  # of its batch, where batches are made again under their names
@@ -120,10 +119,12 @@ class ClaimedBatch(StateMachine):
     batch: Batch | None = None  # reserved for it
     saved: bool = False  # whether its commit came before the verdict …
     payload: Any = None  # … and the payload of that commit
+    state: str = QUEUED
 
     def ends(self, event: str) -> bool:
         """Change the state by an event; return whether the claim has ended."""
-        self.end = self.on(event) or ""
+        self.state, end = CLAIM.follow(event, self.state, self)
+        self.end = end or ""
         return self.state is ENDED
 
     def __str__(self) -> str:
@@ -156,7 +157,7 @@ class Claims(ABC):
 
     def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
-        claim.on("ask")
+        claim.ends("ask")
         self._lifecycle.effects.append(Claim(claim.held.partition, claim.held))
 
     @abstractmethod

@@ -9,8 +9,7 @@ It judges every event at once; ``take_effects`` hands out batches, for all event
 
     trainers.py             which trainers are present, and how many batches each takes
     lease.py                which batches are leased, being stored, or free
-    …_supply.py             batches that no trainer has, and which trainer gets which;
-                            segment_rounds.py for ranks
+    …_supply.py             batches that no trainer has, and which trainer gets which
     open_epochs.py          which epochs are open, where batches end with theirs
     claims.py               batches that an earlier server handed out, and commits that it
                             acknowledged
@@ -31,7 +30,6 @@ from typing import Any
 from headrace_proto.messages import EpochBegun, Idle
 
 from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
-from .arrival_supply import ArrivalSupply
 from .claims import DONE, STANDS, Acknowledged, ClaimedBatch, Recalls, claims_of
 from .dispatch_effects import (
     Answer,
@@ -45,12 +43,12 @@ from .dispatch_effects import (
     StoreCommit,
     StoreLanes,
 )
-from .lane_supply import LaneSupply
 from .lease import OVER, SAVING, BatchLifecycle, CommitVerdict, Fault, Lease
 from .open_epochs import OpenEpochs
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .rounds import DealtRounds
+from .segment_supply import ArrivalSupply, LaneSupply
 from .supply import Supply
 from .trainers import Trainer, Trainers
 
@@ -325,7 +323,7 @@ class Dispatcher:
         if self._recalls.doubted and self._recalls.waits(session, token, payload):
             return
         if self._chained:
-            self._take_back(self._skipped(session, token), "returned")
+            self._take_back(self._skipped(session, token))
         verdict, lease = self._leases.commit(token, session)
         if lease is not None:
             batch = lease.batch
@@ -373,7 +371,7 @@ class Dispatcher:
         """Take batches that a session returns unused."""
         if tokens:
             mine = self._leases.of_session(session)
-            self._take_back([lease for lease in mine if lease.token in tokens], "returned")
+            self._take_back([lease for lease in mine if lease.token in tokens])
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         """Renew the leases of a session by a heartbeat; False where the session is not known.
@@ -386,7 +384,7 @@ class Dispatcher:
         self._leases.renew(session, now)
         mine = self._leases.of_session(session)
         lost = [lease for lease in mine if lease.seq <= last_seq and lease.token not in held]
-        self._take_back(lost, "lost")
+        self._take_back(lost)
         return True
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
@@ -440,15 +438,15 @@ class Dispatcher:
         """End expired leases.  Return the sessions that were silent for too long."""
         expired = self._leases.expired(now)
         self.counts["expired"] += len(expired)
-        self._take_back(expired, "expired")
+        self._take_back(expired)
         return self._trainers.silent(now, self._leases.ttl_s)
 
-    def _take_back_all(self, session: int, why: str = "left") -> None:
+    def _take_back_all(self, session: int) -> None:
         for lease in self._leases.of_session(session):
-            self._put_back(session, self._lifecycle.take_back(lease, why))
+            self._put_back(session, self._lifecycle.take_back(lease))
         self._changed = True
 
-    def _take_back(self, leases: Iterable[Lease], why: str) -> None:
+    def _take_back(self, leases: Iterable[Lease]) -> None:
         """Take batches back from sessions that stay.
 
         Where the session has the states, take all of its batches: one that was sent again would
@@ -457,9 +455,9 @@ class Dispatcher:
         for lease in leases:
             session = lease.session
             if not self._chained:
-                self._put_back(session, self._lifecycle.take_back(lease, why))
+                self._put_back(session, self._lifecycle.take_back(lease))
             elif self._leases.holds(session, lease.token):  # else it went back with another one
-                self._take_back_all(session, why)
+                self._take_back_all(session)
                 self._leave_lanes(session, self._trainers.present[session].rank)
             self._trainers.ask(session)
             self._changed = True

@@ -28,8 +28,6 @@ from .transitions import Transitions
 
 #: Number of answered and of stale tokens that are remembered, for resent commits.
 _REMEMBERED = 65_536
-#: Maximum number of earlier leases of a batch that an error lists.
-_LONGEST_STORY = 8
 
 #: Token, code and text of a commit that was not stored.
 Fault = tuple[int, str, str]
@@ -99,31 +97,9 @@ class Lease:
     seq: int
     state: str = HELD
     asked: tuple[int, ...] = ()  # other sessions to answer when the commit is stored
-    story: tuple[str, ...] = ()  # the ends of this and earlier leases of the batch
 
     def __str__(self) -> str:
-        return f"batch {self.batch}"
-
-    def history(self) -> str:
-        """Return what has happened to the batch, for the text of an error."""
-        now = (
-            f"token {self.token} was granted to trainer {self.session} at {self.since:g} s as "
-            f"delivery {self.seq}, and is {self.state}"
-        )
-        return "; ".join([*self.story, now])
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A token of an earlier server, for the text of an error."""
-
-    token: int
-
-    def __str__(self) -> str:
-        return f"token {self.token}"
-
-    def history(self) -> str:
-        return "an earlier server granted it"
+        return f"batch {self.batch}, token {self.token} of trainer {self.session},"
 
 
 class LeaseTable:
@@ -159,14 +135,12 @@ class LeaseTable:
 
     def grant(self, batch: Batch, session: int, seq: int, now: float) -> Lease:
         """Lease a batch; its earlier tokens become invalid."""
-        story: tuple[str, ...] = ()
         last = self._of_batch.get(batch)
         if last is not None:
             last.state, _ = LEASE.follow("grant again", last.state, last)
             del self._leases[last.token]
-            story = last.story
         self._counter = token = self._counter + 1
-        lease = Lease(token, batch, session, now + self.ttl_s, now, seq, HELD, (), story)
+        lease = Lease(token, batch, session, now + self.ttl_s, now, seq)
         self._of_batch[batch] = lease
         self._hold(lease)
         return lease
@@ -181,12 +155,10 @@ class LeaseTable:
         if not mine:
             del self.by_session[lease.session]
 
-    def take_back(self, lease: Lease, why: str = "taken back") -> Batch:
+    def take_back(self, lease: Lease) -> Batch:
         """End a lease without commit; the batch may be granted again."""
         lease.state, _ = LEASE.follow("take back", lease.state, lease)
         self._release(lease)
-        ended = f"token {lease.token} of trainer {lease.session} from {lease.since:g} s on: {why}"
-        lease.story = (*lease.story, ended)[-_LONGEST_STORY:]
         return lease.batch
 
     def void(self, batch: Batch) -> None:
@@ -254,12 +226,12 @@ class LeaseTable:
 
     def remember(self, token: int) -> None:
         """Note that an earlier server has stored the commit of a token."""
-        LEASE.follow("remember", self.state(token), _Token(token))
+        LEASE.follow("remember", self.state(token), f"token {token}")
         self._answers[token] = None
 
     def admit(self, token: int, batch: Batch, session: int, now: float) -> None:
         """Make a lease of an earlier server valid again."""
-        state, _ = LEASE.follow("admit", self.state(token), _Token(token))
+        state, _ = LEASE.follow("admit", self.state(token), f"token {token}")
         lease = Lease(token, batch, session, now, now, 0, state)
         self._leases[token] = self._of_batch[batch] = lease
         self.adopt(token, session, now)
@@ -344,10 +316,10 @@ class BatchLifecycle:
             if held or lease.state in (SAVING, ANSWERED):
                 trainer.seq = max(trainer.seq, lease.seq)
 
-    def take_back(self, lease: Lease, why: str) -> Batch:
+    def take_back(self, lease: Lease) -> Batch:
         """End a lease without commit."""
         self.counts["redelivered"] += 1
-        return self.leases.take_back(lease, why)
+        return self.leases.take_back(lease)
 
     def settle(self, batch: Batch) -> None:
         """Count a batch whose commit is stored, and close it."""

@@ -119,11 +119,7 @@ class Partition:
         self.state, _ = PARTITION.follow(event, self.state, self)
 
     def __str__(self) -> str:
-        return f"chunk {self._next_chunk}"
-
-    def history(self) -> str:
-        """Describe its position, for the text of an error."""
-        return f"the partition is {self.state}, in epoch {self.epoch}, plan {self.next_number}"
+        return f"chunk {self._next_chunk} (epoch {self.epoch}, plan {self.next_number})"
 
     @property
     def first_number(self) -> int:

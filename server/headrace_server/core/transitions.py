@@ -12,26 +12,14 @@ gap is refused.  docs/transitions.md shows the tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 #: By state: the next state and the effect.
 Moves = Mapping[str, tuple[str, Any]]
 
 
-class HasHistory(Protocol):
-    """An object whose states are those of a table."""
-
-    def history(self) -> str:
-        """Return its recent history, for the text of an error."""
-
-
-#: Maximum number of events that an error lists.
-_LONGEST_STORY = 8
-
-
 class IllegalEvent(ValueError):
-    """An event that the state of an object does not allow; the text gives its recent history."""
+    """An event that the state of an object does not allow."""
 
 
 class Transitions:
@@ -64,31 +52,9 @@ class Transitions:
         """Return the moves of an event, without states in which it is an error."""
         return self.moves[event]
 
-    def follow(self, event: str, state: str, thing: HasHistory) -> tuple[str, Any]:
+    def follow(self, event: str, state: str, thing: object) -> tuple[str, Any]:
         """Return the next state and the effect; IllegalEvent where a state does not allow it."""
         move = self.moves[event].get(state)
         if move is None:
-            raise IllegalEvent(f"{thing} {self.errors[event][0]}: {thing.history()}")
+            raise IllegalEvent(f"{thing} {self.errors[event][0]}: it is {state}")
         return move
-
-
-@dataclass(slots=True, kw_only=True)
-class StateMachine:
-    """An object whose states are those of a table, and that remembers its last events."""
-
-    table: ClassVar[Transitions]
-    state: str = ""  # initially the table's first state
-    story: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.state = self.state or self.table.states[0]
-
-    def on(self, event: str) -> Any:
-        """Change the state by an event; return the effect."""
-        self.story = (*self.story, event)[-_LONGEST_STORY:]
-        self.state, effect = self.table.follow(event, self.state, self)
-        return effect
-
-    def history(self) -> str:
-        """Return the recent events, for the text of an error."""
-        return ", ".join(self.story)

@@ -21,7 +21,7 @@ from ..core.dispatch_effects import Batch
 from ..core.end_of_feed import Farewell
 from ..core.plan import RESIZED
 from ..core.rounds import DealtRounds
-from ..core.segment_rounds import check_rows
+from ..core.segment_supply import check_rows
 from ..core.trainers import Runs
 from ..process.config import FeedConfig, RunConfig
 from .counters import Counters

@@ -21,14 +21,13 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..core.dispatch_effects import Batch
-from ..core.transitions import StateMachine, Transitions
+from ..core.transitions import Transitions
 from ..files.durable_file import writing
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from .counters import Tally
@@ -78,10 +77,9 @@ _PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING,
 
 
 @dataclass(slots=True)
-class Session(StateMachine):
+class Session:
     """A trainer's session; one that has left may still have memory mapped."""
 
-    table: ClassVar = SESSION
     number: int
     nonce: bytes
     feed: str
@@ -106,9 +104,10 @@ class Session(StateMachine):
     run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
     buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
+    state: str = SESSION.states[0]
 
     def on(self, event: str) -> None:
-        StateMachine.on(self, event)
+        self.state, _ = SESSION.follow(event, self.state, self)
         self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:

@@ -179,11 +179,11 @@ def test_after_any_deaths_every_batch_is_stored_once_and_every_commit_is_answere
     assert not world.d.in_doubt
 
 
-def test_a_verdict_that_was_not_asked_for_is_an_error_with_the_history_of_the_claim():
+def test_a_verdict_that_was_not_asked_for_is_an_error():
     claim = ClaimedBatch(2, place(5, 7))
     for event in ("ask", "made", "yes, to be made"):
         assert not claim.ends(event)
-    what = f"the claim of trainer 2 on token {OLD + 5} was not asked about: ask, made, yes, to be"
+    what = f"the claim of trainer 2 on token {OLD + 5} was not asked about: it is allowed"
     with pytest.raises(IllegalEvent, match=what):
-        claim.on("no")
+        claim.ends("no")
     assert claim.state == "allowed" and claim.ends("made") and claim.end is STANDS

@@ -231,14 +231,14 @@ def test_the_error_names_the_limit_of_trainers_where_it_is_not_the_option(tmp_pa
     table.close()
 
 
-def test_an_illegal_event_changes_nothing_and_its_error_has_the_history_of_the_session(
+def test_an_illegal_event_changes_nothing_and_its_error_names_the_state(
     tmp_path: Path,
 ):
     table = SessionTable(tmp_path)
     session = table.open(b"a", "f", b"1")
     table.attach(session, b"no proof")
     table.leave(session)
-    what = "the session of trainer 1 has left already: fail to attach, leave, leave"
+    what = "the session of trainer 1 has left already: it is left"
     with pytest.raises(IllegalEvent, match=what):
         table.leave(session)
     assert session.state == "left" and not session.present
