@@ -14,8 +14,7 @@ from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.core.dispatch_effects import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.compose import compose
-from headrace_server.making.partition_run import Busy, Resting
+from headrace_server.making.partition_run import Busy, Resting, compose
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline

@@ -24,7 +24,7 @@ from ..core.partition_turns import bounds
 from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.compose import segmented, shape_check
+from ..making.partition_run import segmented, shape_check
 from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig

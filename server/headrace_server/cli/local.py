@@ -26,8 +26,7 @@ from ..core.dispatch_effects import Batch
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly
-from ..making.compose import compose, segmented
-from ..making.partition_run import Busy, Done, Resting, Written
+from ..making.partition_run import Busy, Done, Resting, Written, compose, segmented
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory

@@ -14,7 +14,7 @@ import numpy as np
 from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
-from ..making.compose import segmented
+from ..making.partition_run import segmented
 from ..process.option import Option
 from ..reading.reader import BadRecords, IndexedReader
 from .frame import with_options

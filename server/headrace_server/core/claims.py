@@ -18,8 +18,8 @@ from typing import Any
 
 from .dispatch_effects import Batch, Claim
 from .lease import BatchLifecycle
+from .plain_supply import PlainSupply
 from .segment_supply import SegmentSupply
-from .supply import Supply
 from .transitions import Transitions
 
 
@@ -81,6 +81,8 @@ class Recalls:
         self.doubted.pop(session, None)
 
 
+Supply = PlainSupply | SegmentSupply
+
 QUEUED, ASKED, ALLOWED, ENDED = STATES = ("queued", "asked", "allowed", "ended")
 STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
 
@@ -135,7 +137,10 @@ class Claims(ABC):
     """The claims on batches of one supply."""
 
     def __init__(
-        self, lifecycle: BatchLifecycle, supply: Supply, before: Claims | None = None
+        self,
+        lifecycle: BatchLifecycle,
+        supply: Supply,
+        before: Claims | None = None,
     ) -> None:
         """``before``: the claims on batches of an earlier supply, which are void."""
         self._lifecycle = lifecycle
@@ -202,7 +207,10 @@ class NamedClaims(Claims):
     """
 
     def __init__(
-        self, lifecycle: BatchLifecycle, supply: Supply, before: Claims | None = None
+        self,
+        lifecycle: BatchLifecycle,
+        supply: Supply,
+        before: Claims | None = None,
     ) -> None:
         super().__init__(lifecycle, supply, before)
         self._last: dict[tuple[int, ...], int] = {}  # by batch: the token of its last holder

@@ -48,8 +48,7 @@ from .open_epochs import OpenEpochs
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .rounds import DealtRounds
-from .segment_supply import ArrivalSupply, LaneSupply
-from .supply import Supply
+from .segment_supply import ArrivalSupply, LaneSupply, SegmentSupply
 from .trainers import Trainer, Trainers
 
 
@@ -86,7 +85,7 @@ class Dispatcher:
         self._of = tuple(partitions)
         self._epochs = lifecycle.epochs = None if across_batches else OpenEpochs(partitions)
         self._recalls = Recalls()
-        self._supply: Supply
+        self._supply: PlainSupply | SegmentSupply
         if order:
             kind = LaneSupply if order == "lanes" else ArrivalSupply
             self._supply = kind(partitions, lifecycle, states)

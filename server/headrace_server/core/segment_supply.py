@@ -9,7 +9,7 @@ partitions make as many batches as trainers ask for, and no more.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
@@ -58,7 +58,7 @@ class PartitionDemand:
         return self.epoch, self.before + self.made + self.due
 
 
-class SegmentSupply(Supply):
+class SegmentSupply(Supply, ABC):
     """The common part of both orders and of rounds.  ``states``: where states are kept."""
 
     run = 0  # number of the ranks' run
@@ -220,6 +220,22 @@ class SegmentSupply(Supply):
             if not (paused or trainer.idle) and self.is_idle(trainer.session):
                 trainer.idle = True
                 self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
+
+    @abstractmethod
+    def made(self, batch: Batch) -> bool:
+        """Take the next batch of a partition; return False where its trainer is gone."""
+
+    @abstractmethod
+    def end(self, partition: int) -> None:
+        """Note that no more batches of a partition will come."""
+
+    @abstractmethod
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """Take a batch that a session returned; return False where no trainer may get it."""
+
+    @abstractmethod
+    def missing(self) -> tuple[int, int] | None:
+        """Return number and partition of the batch for which trainers wait, if any."""
 
     @abstractmethod
     def tell_passed(self, trainer: Trainer) -> None:

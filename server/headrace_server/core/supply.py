@@ -6,7 +6,6 @@ made(), put_back() ─► supply ─► deal(): granted to trainers that ask
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 from .admitted_examples import NOWHERE
@@ -17,7 +16,7 @@ from .rounds import DealtRounds
 from .trainers import Trainer
 
 
-class Supply(ABC):
+class Supply:
     """The supply of one feed, or of some of its partitions."""
 
     world = 0  # number of ranks; 0: trainers have none
@@ -30,50 +29,25 @@ class Supply(ABC):
 
     # From partitions
 
-    @abstractmethod
-    def made(self, batch: Batch) -> bool:
-        """Take the next batch of a partition; return False where its trainer is gone."""
-
-    @abstractmethod
-    def end(self, partition: int) -> None:
-        """Note that no more batches of a partition will come."""
-
-    @abstractmethod
-    def start(self, partition: int, number: int, turn: int = -1) -> None:
-        """Continue where an earlier server was: with this batch of a partition or a later one."""
-
-    @abstractmethod
-    def begin_epoch(self, partition: int, turn: int) -> None:
-        """Note that the next batch of a partition is of the next epoch, and has this turn."""
-
     def set_rests(self, partition: int, rests: bool) -> None:
         """Set whether a partition of segments waits for others in an earlier epoch.
 
         Partitions without segments never rest.
         """
-        return
 
     def starved(self, partition: int) -> None:
         """Note that a partition makes no batch before trainers have acted."""
-        return
 
     def dry(self, stripe: int) -> None:
         """Note that a stripe of lanes has no work left."""
-        return
 
     def settled(self, batch: Batch) -> None:
         """Note that a commit of a batch is stored."""
-        return
 
     # From trainers
 
-    @abstractmethod
-    def put_back(self, session: int, batch: Batch) -> bool:
-        """Take a batch that a session returned; return False where no trainer may get it."""
-
     def leave(self, session: int, rank: int) -> None:
         """Void the batches that only a trainer which has left could get."""
-        return
 
     # Claims on batches of an earlier life
 
@@ -95,21 +69,12 @@ class Supply(ABC):
 
     def claimed_in_vain(self, partition: int) -> None:
         """Note that a partition counts a batch as out whose claim is void."""
-        return
 
     def announced(self) -> dict[str, Any]:
         """Return the properties by which a trainer that joins chooses the owner to ask first."""
         return {}
 
     # Rounds of ranks
-
-    @abstractmethod
-    def start_run(self, run: int, world: int) -> Supply:
-        """Prepare for a trainer of a run, or one without a rank; return the supply from now on."""
-
-    @abstractmethod
-    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """Load unfinished rounds that an earlier life has dealt to ranks."""
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
         """Return the rounds of a partition that this life has dealt, to be stored.
@@ -120,30 +85,9 @@ class Supply(ABC):
 
     # To trainers
 
-    @abstractmethod
-    def deal(self, paused: bool) -> None:
-        """Grant batches, and ask partitions for more."""
-
-    @abstractmethod
-    def tell(self, paused: bool) -> None:
-        """Tell trainers with other owners, once, that they get no batch here for now."""
-
-    @property
-    @abstractmethod
-    def open(self) -> bool:
-        """Whether batches are here, or will come."""
-
     def is_exhausted(self, trainer: Trainer) -> bool:
         """Return whether no batch is left for a trainer; while a batch is out, more may follow."""
         return False
-
-    @abstractmethod
-    def missing(self) -> tuple[int, int] | None:
-        """Return number and partition of the batch for which trainers wait, if any."""
-
-    @abstractmethod
-    def waiting(self) -> int:
-        """Return how many new batches no trainer has taken."""
 
     def waiting_rows(self) -> int:
         """Return how many segments are in batches that no trainer has."""

@@ -23,22 +23,32 @@ sent and stored first.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.dispatch_effects import Batch
 from ..core.partition import READING, Partition, Rest
 from ..core.plan import Plan, Read
+from ..pipeline.declaration import SEQUENCES, Declaration, Shape
+from ..reading.chunk import Chunk
 from ..reading.intake import Intake
+from ..reading.reader import BadRecords, Reader
 from .assemble import Assembly
-from .partition_commits import UNREAD, PartitionCommits
-from .plain_maker import PlainMaker
+from .partition_commits import UNREAD
+from .plain_maker import PlainCommits, PlainMaker
 from .segment_block import SegmentBlock
+from .segment_commits import SegmentCommits
+from .segment_cutting import Cutting
 from .segment_maker import SegmentMaker
+from .shaping import Shaping
 from .slab import Slab, least_bytes
+from .stored_examples import StoredExamples
 
 
 class Busy:
@@ -81,7 +91,7 @@ class Run:
         intake: Intake,
         machine: Partition,
         maker: Maker,
-        commits: PartitionCommits,
+        commits: PlainCommits | SegmentCommits,
         slab: Slab,
     ) -> None:
         self.intake = intake
@@ -285,3 +295,47 @@ class Run:
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
         return self.intake.dropped_with(self.machine.dropped())
+
+
+def segmented(declaration: Declaration) -> bool:
+    """Return whether batches are of segments, with states."""
+    return declaration.shape.kind == SEQUENCES
+
+
+def shape_check(
+    shape: Shape, fields: Mapping[str, Field], bad: BadRecords
+) -> Callable[[Chunk], object]:
+    """Return the check of a chunk by the shape, which reports rows that it can not place."""
+    if shape.kind == SEQUENCES:
+        cutting = Cutting(shape, fields, 0)
+        return lambda chunk: cutting.offer(chunk, bad, 0)
+    shaping = Shaping(shape, 0)
+    return lambda chunk: shaping.facts(chunk, bad)
+
+
+def compose(
+    reader: Reader,
+    declaration: Declaration,
+    partition: int,
+    partitions: int,
+    slab: Slab,
+    bad: BadRecords,
+    max_state_bytes: int = sys.maxsize,
+) -> Run:
+    """Return a run of one partition, at its beginning.
+
+    LimitExceeded where the states of an example have more than ``max_state_bytes``.
+    """
+    intake = Intake(reader, declaration, partition, partitions, bad)
+    epochs, across = declaration.order.epochs, declaration.order.across_batches
+    if not segmented(declaration):
+        maker = PlainMaker(intake, declaration.shape, partition)
+        machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
+        return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
+    cutting = Cutting(declaration.shape, intake.fields, partition)
+    cutting.check_state_bytes(max_state_bytes)
+    stored = StoredExamples()
+    segment_maker = SegmentMaker(intake, cutting, stored, slab)
+    machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
+    commits = SegmentCommits(intake, machine, segment_maker, stored)
+    return Run(intake, machine, segment_maker, commits, slab)

@@ -27,8 +27,8 @@ from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from .partition_commits import UNREAD, PartitionCommits, Target
+from .segment_block import arrays_of, state_columns, stored_states
 from .segment_maker import SegmentMaker
-from .state_table import arrays_of, state_columns, stored_states
 from .stored_examples import Commit, StoredExamples
 
 

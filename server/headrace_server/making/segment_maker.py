@@ -23,10 +23,9 @@ from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from .segment_block import BlockLayout, SegmentBlock, places_of_starts
+from .segment_block import BlockLayout, HandedStates, SegmentBlock, StateTable, places_of_starts
 from .segment_cutting import Cutting, Offer
 from .slab import Slab
-from .state_table import HandedStates, StateTable
 from .stored_examples import StoredExamples
 
 #: Exponent that bounds the pause after wrong guesses: 64 batches.

@@ -20,8 +20,7 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.mapped_files import RemoteCopies
-from ..making.compose import compose
-from ..making.partition_run import Run
+from ..making.partition_run import Run, compose
 from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig

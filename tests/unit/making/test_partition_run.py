@@ -20,8 +20,7 @@ from headrace_server.core.dispatch_effects import Batch
 from headrace_server.core.stored_state import Examples, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.compose import compose
-from headrace_server.making.partition_run import Blocked, Busy, Done, Run
+from headrace_server.making.partition_run import Blocked, Busy, Done, Run, compose
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake

@@ -20,12 +20,12 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server.core.stored_state import Examples
 from headrace_server.making.partition_run import Done, Resting
-from headrace_server.making.segment_cutting import StateSource
-from headrace_server.making.state_table import (
+from headrace_server.making.segment_block import (
     HandedStates,
     state_columns,
     stored_states,
 )
+from headrace_server.making.segment_cutting import StateSource
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.footprint import entries

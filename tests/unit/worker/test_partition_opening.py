@@ -11,7 +11,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.making.partition_run import Done, Resting
-from headrace_server.making.plain_commits import PlainCommits
+from headrace_server.making.plain_maker import PlainCommits
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.worker_diary import IDLE, OPENING
 from headrace_server.worker import partition_opening
