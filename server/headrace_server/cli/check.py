@@ -29,7 +29,7 @@ from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
-from ..reading.flat_columns import ColumnSum, flattened
+from ..reading.columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader

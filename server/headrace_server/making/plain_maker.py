@@ -17,14 +17,13 @@ import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
-from headrace_proto.schema import Field
+from headrace_proto.schema import RESERVED, Field
 
 from ..core.class_queues import ClassQueues
 from ..core.partition import Partition, Rest
 from ..core.plan import RESIZED, Plan, Read
 from ..core.stored_state import Change, Saved
 from ..pipeline.declaration import Shape
-from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake

@@ -26,8 +26,8 @@ from headrace_proto.schema import Field
 from ..core.slots import RoundMember, Segments
 from ..core.stored_state import Column as StateColumn
 from ..core.stored_state import Examples
-from ..reading.buffer_ranges import window as windows_of
 from ..reading.columns import Column, Ragged, Strings
+from ..reading.columns import window as windows_of
 from .segment_cutting import Geometry, Offer, StateSource
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.

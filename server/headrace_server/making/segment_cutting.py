@@ -23,9 +23,9 @@ from ..core import chance
 from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from ..core.arrival_order import ArrivalOrder
 from ..core.lane_order import LaneOrder
+from ..pipeline.argument_checks import selector_text
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
-from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.reader import BadRecords, Faults, without

@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
+from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
 from ..core.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
 from ..core.class_queues import ClassQueues
-from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int, ragged_fault, size_fault
+from ..pipeline.argument_checks import (
+    MAX_BATCH_SIZE,
+    checked_int,
+    ragged_fault,
+    size_fault,
+)
 from ..pipeline.declaration import Shape
-from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords, Faults, without

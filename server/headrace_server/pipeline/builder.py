@@ -32,7 +32,16 @@ from headrace_proto.gone import absent
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..core.class_acceptance import acceptance, probabilities
-from .argument_checks import MAX_COUNT, PadTo, check_kind, checked_names, checked_number, padded
+from .argument_checks import (
+    MAX_COUNT,
+    PadTo,
+    Value,
+    check_kind,
+    checked_names,
+    checked_number,
+    checked_value,
+    padded,
+)
 from .declaration import (
     SEQUENCES,
     Declaration,
@@ -50,7 +59,6 @@ from .declaration import (
 from .examples import packed_fields
 from .function_names import Sent, name_of
 from .segment_options import segmented
-from .selectors import Value, checked_value
 from .signatures import checking
 
 _SHAPES = (

@@ -26,10 +26,9 @@ from headrace_proto.schema import Field
 
 from ..core.row_copies import MAX_RATE
 from . import argument_checks as checks
-from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked_value
 from .declaration import Feature
 from .function_names import name_of
-from .selectors import checked_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Gets the argument's name and value, whether it may be None, and the columns if they are known.

@@ -11,9 +11,11 @@ so taking rows moves a few integers and no payload.  The payload is copied once,
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -23,7 +25,71 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import Misfit, cast, flat_values
 
-from .buffer_ranges import gather, join_buffers, ranges, window
+# ── Gathers and joins stretches of buffers, given by their starts and numbers of elements.
+
+
+#: Bytes per stretch from which on copying them one by one beats an index of every byte.
+_LONG_STRETCH = 64
+
+
+def join_buffers(
+    buffers: list[np.ndarray], starts: list[np.ndarray], sizes: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return one buffer with the stretches of all, and their starts in it."""
+    if all(buffer is buffers[0] for buffer in buffers):
+        return buffers[0], np.concatenate(starts)
+    moved = [_trimmed(*part) for part in zip(buffers, starts, sizes, strict=True)]
+    shift = np.cumsum([0, *(buffer.size for buffer, _ in moved[:-1])])
+    return (
+        np.concatenate([buffer for buffer, _ in moved]),
+        np.concatenate([begin + by for (_, begin), by in zip(moved, shift, strict=True)]),
+    )
+
+
+def _trimmed(
+    buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the used part of a buffer, and the starts in it: a column may use a small part."""
+    total = int(sizes.sum())
+    if not total:
+        return buffer[:0], np.zeros_like(starts)
+    used = sizes > 0
+    low, high = int(starts[used].min()), int((starts + sizes)[used].max())
+    if high - low <= 2 * total:
+        return buffer[low:high], np.where(used, starts - low, 0)
+    return gather(buffer, starts, sizes), np.cumsum(sizes) - sizes
+
+
+def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the stretches of a buffer, back to back."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if size and np.logical_and.reduce(sizes == size):
+        alike: np.ndarray = window(buffer, size)[starts].view(np.uint8)
+        return alike
+    if int(sizes.sum()) > _LONG_STRETCH * len(sizes):
+        stretches = zip(starts.tolist(), sizes.tolist(), strict=True)
+        return np.concatenate([buffer[start : start + size] for start, size in stretches])
+    gathered: np.ndarray = buffer[ranges(starts, sizes)]
+    return gathered
+
+
+def window(buffer: np.ndarray, size: int) -> np.ndarray:
+    """View every run of ``size`` bytes as one element, so that an index gathers whole runs."""
+    return np.ndarray((max(buffer.size - size + 1, 0),), _run_of(size), buffer, 0, (1,))
+
+
+@lru_cache(maxsize=256)
+def _run_of(size: int) -> np.dtype:
+    """Return the type of ``size`` bytes, which numpy would parse from its name at each call."""
+    return np.dtype(f"V{size}")
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return ``starts[i], starts[i] + 1, …``, ``counts[i]`` numbers, for each i in turn."""
+    before = np.cumsum(counts) - counts
+    first: np.ndarray = np.repeat(starts - before, counts)
+    return first + np.arange(len(first))
+
 
 #: Rows by slice (with start and stop), or by number.
 Rows = slice | np.ndarray
@@ -334,3 +400,69 @@ def _join_strings(parts: list[Strings]) -> Strings:
         [p.data for p in parts], flat, [p.lengths.reshape(-1) for p in parts]
     )
     return Strings(data, starts.reshape(lengths.shape), lengths)
+
+
+# ── A column as flat values in C order, as files store it and checksums cover it.
+#
+#     numbers   values                        of all rows, back to back
+#     strings   bytes back to back, lengths
+#     both      the shape of each row
+#
+# Equal rows give equal bytes, however a source stores them and chunks divide them.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """``lengths`` None: numbers.  ``shapes`` is int64 [rows, rank]."""
+
+    values: np.ndarray
+    lengths: np.ndarray | None
+    shapes: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + (0 if self.lengths is None else 4 * len(self.lengths))
+
+
+def flattened(column: Column) -> Flat:
+    """Return the values of a column, copied unless they lie back to back already."""
+    if isinstance(column, np.ndarray):
+        return Flat(np.ascontiguousarray(column).reshape(-1), None, _same(column.shape))
+    if isinstance(column, Strings):
+        return _texts(column.reshape(-1), _same(column.shape))
+    inner = np.broadcast_to(np.array(column.inner, np.int64), (len(column), len(column.inner)))
+    shapes = np.concatenate([column.extents, inner], axis=1)
+    values = column.values()
+    return _texts(values, shapes) if isinstance(values, Strings) else Flat(values, None, shapes)
+
+
+def _same(shape: tuple[int, ...]) -> np.ndarray:
+    n, *inner = shape
+    return np.broadcast_to(np.array(inner, np.int64), (n, len(inner)))
+
+
+def _texts(strings: Strings, shapes: np.ndarray) -> Flat:
+    return Flat(strings.joined(), strings.lengths.reshape(-1), shapes)
+
+
+class ColumnSum:
+    """A checksum over the rows of a column so far."""
+
+    def __init__(self) -> None:
+        self._sums = [0, 0, 0]
+        self._rows = 0
+
+    def add(self, flat: Flat) -> None:
+        # The inner dimensions of an array without elements mean nothing, and files do not keep
+        # them: they count as 0.
+        empty = np.cumsum(flat.shapes == 0, axis=1) > 0
+        lengths = np.empty(0, np.int64) if flat.lengths is None else flat.lengths
+        for i, part in enumerate((flat.values, lengths, np.where(empty, 0, flat.shapes))):
+            plain = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            self._sums[i] = zlib.crc32(plain.data, self._sums[i])
+        self._rows += len(flat.shapes)
+
+    @property
+    def text(self) -> str:
+        """The sum and the number of rows."""
+        return "-".join(f"{value:08x}" for value in (*self._sums, self._rows))

@@ -34,7 +34,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
 from .chunk import Chunk
-from .flat_columns import Flat, flattened
+from .columns import Flat, flattened
 from .intake import Intake
 from .reader import BadRecords, IndexedReader
 from .sources import open_reader

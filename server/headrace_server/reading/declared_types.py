@@ -21,8 +21,16 @@ from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import as_array, cast
-from .buffer_ranges import window
-from .columns import Column, Ragged, Strings, column_from_rows, column_of, field_of, ragged_of
+from .columns import (
+    Column,
+    Ragged,
+    Strings,
+    column_from_rows,
+    column_of,
+    field_of,
+    ragged_of,
+    window,
+)
 
 
 def default_column(name: str, feature: Feature) -> Column:

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError, kind_of
 
-from ..pipeline.selectors import selector_text
+from ..pipeline.argument_checks import selector_text
 from .chunk import Chunk
 from .columns import Ragged, Strings
 from .reader import BadRecords, fault_of, without

@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
 from ..pipeline.examples import names_fault
-from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .reader import BadRecords
 from .row_functions import Draws, Filter, FlatMap, Map, RowFunction, Unbatch

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace_proto.schema import Field
-from headrace_server.pipeline.selectors import checked_value
+from headrace_server.pipeline.argument_checks import checked_value
 
 KNOWN = {
     "n": Field("int16"),

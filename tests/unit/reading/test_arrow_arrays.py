@@ -8,9 +8,8 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import column_from_rows, field_of, row_of
+from headrace_server.reading.columns import column_from_rows, field_of, flattened, row_of
 from headrace_server.reading.conversion import arrow_array, arrow_schema
-from headrace_server.reading.flat_columns import flattened
 from headrace_server.reading.sources.arrow import decoded_column, stored_field
 
 FIELDS = {

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import Column, column_from_rows, concatenate, take
-from headrace_server.reading.flat_columns import ColumnSum, flattened
+from headrace_server.reading.columns import (
+    Column,
+    ColumnSum,
+    column_from_rows,
+    concatenate,
+    flattened,
+    take,
+)
 
 COLUMNS: dict[str, tuple[list[Any], Field]] = {
     "scalars": ([1, 2, 3, 4], Field("int32")),

@@ -27,9 +27,8 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.reading.buffer_ranges import ranges
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of
+from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of, ranges
 from headrace_server.reading.declared_types import rows_of_items
 from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
 from headrace_server.reading.sources.column_parts import (

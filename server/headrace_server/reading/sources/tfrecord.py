@@ -27,7 +27,6 @@ from headrace_server.files.extras import require
 from headrace_server.files.manifest import DataFile, open_stream
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.buffer_ranges import gather, ranges, window
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import (
     Column,
@@ -37,9 +36,12 @@ from headrace_server.reading.columns import (
     column_from_rows,
     column_of,
     concatenate,
+    gather,
     numbers_of,
+    ranges,
     repeated,
     take,
+    window,
 )
 from headrace_server.reading.declared_types import default_column
 from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
