@@ -35,6 +35,7 @@ from headrace_proto.messages import (
     Handed,
     Hello,
     Outcome,
+    Passed,
     Pulse,
     Refused,
     Renew,
@@ -232,6 +233,19 @@ def test_it_is_time_to_speak_when_a_fourth_of_what_may_come_ahead_could_come(pre
 
 
 # Deliveries
+
+
+def test_a_delivery_that_comes_while_the_server_is_greeted_again_waits_for_those_before_it():
+    """An earlier delivery may be lost: the server resends all."""
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.session.greet()
+    talk.deliver(delivery(3, 13))
+    talk.hear(Passed(1, 3, 0))
+    assert talk.said()[0].last_seq == 1 and not talk.session.passed
+    talk.hear(welcome(1, resumed=True))
+    talk.deliver(delivery(2, 12), delivery(3, 13))
+    assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
 
 
 @pytest.mark.parametrize("frame", [0, 3])
