@@ -340,7 +340,7 @@ class Following:
     """The next new batch of this owner has this place or a later one.
 
     A trainer hears it where the owner's slab is full, so that it makes the batch once trainers have
-    committed others; and once after its Hello if it has a rank.
+    committed others.
     """
 
     session: Count

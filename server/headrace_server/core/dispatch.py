@@ -394,13 +394,6 @@ class Dispatcher:
             batch = self._leases.adopt(token, session, now)
             if batch is not None:
                 batch.wait_no_more()
-        self._tell_of_none_after(self._trainers.present[session])
-
-    def _tell_of_none_after(self, trainer: Trainer) -> None:
-        """Do not announce the next batch: a trainer may return one of its last session."""
-        mine = self._leases.of_session(trainer.session)
-        adopted = (lease.batch.round_name for lease in mine if not lease.seq)
-        trainer.following = next(adopted, None)
 
     def resend(self, session: int, last_seq: int) -> None:
         """Resend what a session that reconnected has not received, under the same tokens."""
@@ -516,7 +509,7 @@ class Dispatcher:
                 self._tell_drain()
             if not self._lifecycle.open and self.ended:
                 self._tell_end()
-            elif self._trainers.shared and (self._trainers.asking or self._trainers.by_rank):
+            elif self._trainers.shared and self._trainers.asking:
                 self._supply.tell(self._paused)
         lifecycle = self._lifecycle
         effects = lifecycle.effects
@@ -530,7 +523,6 @@ class Dispatcher:
             if trainer := self._trainers.present.get(session):
                 self._lifecycle.resend(trainer, last_seq, leases)
                 trainer.knows_nothing()
-                self._tell_of_none_after(trainer)
                 self._trainers.ask(session)
         self._resends.clear()
 

@@ -333,10 +333,7 @@ class PlainSupply(Supply):
                 if not trainer.idle and trainer.rank < 0:
                     trainer.idle = True
                     self._lifecycle.effects.append(Idle(trainer.session, trainer.seq))
-        if self.world:
-            if not paused and (new := self._trainers.new_ranks()):
-                self._lifecycle.effects += self._rounds.tell(new, self._coming())
-        elif self._full:
+        if self._full and not self.world:
             self._tell_following()
 
     def _tell_following(self) -> None:

@@ -11,16 +11,14 @@ the batches left of begun rounds are dealt anew for them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from headrace_proto.messages import Following
 from headrace_proto.record import record
 
 from .dispatch_effects import Batch, TurnQueue
 from .partition import TURN_BITS
-from .trainers import Trainer
 
 #: A round: its number in its partition, and the partition.
 RoundName = tuple[int, int]
@@ -119,22 +117,6 @@ class Rounds:
         """Return the rounds of which a rank may still get batches that are not here."""
         lacking = [(at, partition) for at, partition, of in self.lacking.values() if of == rank]
         return [*map(self.next_name, partitions), *lacking]
-
-    def tell(self, trainers: Iterable[Trainer], coming: Collection[int]) -> list[Following]:
-        """Return messages that tell trainers of which round their next batch is.
-
-        A trainer that came back has the batches of rounds that it took in its earlier life behind
-        it.  It may get the next one of another owner at once, and must know that this one has none
-        before it.
-        """
-        messages = []
-        for trainer in trainers:
-            waiting = [batch.round_name for batch in self.queues[trainer.rank].waiting()]
-            rounds = [*self._coming(trainer.rank, coming), *waiting]
-            rounds = rounds or [self.next_name(partition) for partition in self.next_round]
-            trainer.following = min(rounds, default=(0, 0))
-            messages.append(Following(trainer.session, *trainer.following))
-        return messages
 
     def take(self, at: int, partition: int, rank: int) -> Batch | None:
         """Take a rank's batch of a round out of turn, if it waits."""

@@ -717,11 +717,6 @@ class SegmentRounds(SegmentSupply):
         self._trainers.due.clear()
         super().deal(paused)
 
-    def tell(self, paused: bool) -> None:
-        """Tell a rank of which round its next batch here is: it waits for the owner of its next."""
-        if not paused and (new := self._trainers.new_ranks()):
-            self._lifecycle.effects += self._rounds.tell(new, self._live())
-
     def tell_passed(self, trainer: Trainer) -> None:
         """Tell nothing: an owner whose partitions have ended ends the feed for its trainers."""
 

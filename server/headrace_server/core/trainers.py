@@ -119,10 +119,6 @@ class Trainers:
             if trainer.rank >= 0:
                 self.due.append(trainer.rank)
 
-    def new_ranks(self) -> list[Trainer]:
-        """Return the trainers with ranks that do not know of which round their next batch is."""
-        return [trainer for trainer in self.by_rank.values() if trainer.following is None]
-
     def silent(self, now: float, ttl_s: float) -> list[int]:
         """Return the sessions that were silent for ``ttl_s``."""
         return [t.session for t in self.present.values() if t.seen + ttl_s <= now]
