@@ -45,6 +45,7 @@ from .dispatch_effects import (
 )
 from .lease import OVER, SAVING, BatchLifecycle, CommitVerdict, Fault, Lease
 from .open_epochs import OpenEpochs
+from .partition import TURN_BITS
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .rounds import DealtRounds
@@ -249,6 +250,8 @@ class Dispatcher:
         if self._epochs is not None and self.segmented:
             for partition in partitions:
                 self._supply.set_rests(partition, True)
+                # Their own notices come one by one, and the next request takes the least turn.
+                self._supply.begin_epoch(partition, self._epochs.of(partition) << TURN_BITS)
             self._lifecycle.effects += map(BeginEpoch, partitions)
             for partition in self._of:
                 self._supply.set_rests(partition, self._epochs.is_ahead(partition))

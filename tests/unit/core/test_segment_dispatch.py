@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from headrace_server.core.dispatch_effects import (
     JoinRefused,
+    Want,
 )
+from headrace_server.core.partition import TURN_BITS
 from tests.examples import some
 
 from .at_segments import At
@@ -25,6 +27,19 @@ def test_a_rank_without_a_world_and_a_mix_of_modes_are_refused():
     at.join(1)
     with pytest.raises(JoinRefused, match="all or none give one"):
         at.d.join(2, 0.0, 0, 2, 1)
+
+
+def test_an_epoch_begins_with_the_first_partition_whichever_is_heard_of_first():
+    at = At(3, across_batches=False)
+    at.sent((0, 0), (1, 0), (2, 0), window=3)
+    for partition in range(3):
+        at.d.epoch_rests(partition, 0)
+    asked = []
+    for partition in (1, 0, 2):  # their notices of the new epoch
+        at.d.epoch_begun(partition, 1, 1 << TURN_BITS)
+        at.d.window(1, 4 + len(asked))
+        asked += [want.partition for want in at.take(Want)]
+    assert asked == [0, 1, 2]
 
 
 # Saves
