@@ -241,21 +241,24 @@ def test_nothing_grows_over_many_epochs_and_many_trainers(
     assert max(b - a for a, b in zip(before[1], after[1], strict=True)) <= 2
 
 
+def _examples_mapped_by(process: psutil.Process) -> int:
+    return Path(f"/proc/{process.pid}/maps").read_text().count("headrace-examples")
+
+
 def test_processes_of_a_server_share_one_copy_of_examples_in_memory() -> None:
     """Only workers map it, and it is private in no process, that of the user included."""
     nbytes = 128 * _MIB
     pipeline = hs.from_examples([{"x": np.zeros(_MIB, np.uint8)}] * 128).batch(8)
     user = psutil.Process()
     before = user.memory_full_info().uss
+    mine = _examples_mapped_by(user)
     with serving(pipeline, workers=2) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             assert sum(batch["x"].shape[0] for batch in feed) == 128
         processes = {"supervisor": user} | {n: psutil.Process(p) for n, p in server.pids.items()}
-        maps = {n: Path(f"/proc/{p.pid}/maps").read_text() for n, p in processes.items()}
+        mapped = {n: _examples_mapped_by(p) for n, p in processes.items()}
         private = {n: p.memory_full_info().uss for n, p in processes.items()}
-    assert sorted(n for n, text in maps.items() if "headrace-examples" in text) == [
-        "worker-0-0",
-        "worker-1-0",
-    ]
+    assert mapped.pop("supervisor") == mine
+    assert sorted(n for n, count in mapped.items() if count) == ["worker-0-0", "worker-1-0"]
     assert private.pop("supervisor") - before < nbytes / 2
     assert private.pop("front") < nbytes / 2

@@ -127,13 +127,14 @@ def fork_with_masks(pipe, config):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "signalled":
+    name, *parent = os.environ["PLAYED"].split()
+    if name == "signalled":
         for number in TO_GROUP:
             os.kill(os.getpid(), number)
-    while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
+    while name == "orphan" and os.getppid() == int(parent[0]):
         time.sleep(0.01)  # it begins when its parent is dead
     pipe = Pipe()
-    globals()[sys.argv[1]](pipe, pipe.read_config())
+    globals()[name](pipe, pipe.read_config())
 '''
 
 #: A parent that is killed: it starts a child and tells its number.
@@ -142,8 +143,8 @@ import os, sys, time, msgpack
 from headrace_server.process.child import Child
 def tell(child, event):
     print(child.pid, flush=True)
-words = [sys.argv[1], str(os.getpid())]
-child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
+played = {"PLAYED": f"{sys.argv[1]} {os.getpid()}"}
+child = Child("children", "c", msgpack.packb(None), tell, os.environ | played)
 if sys.argv[1] == "orphan":
     while not child._unsent.empty():
         time.sleep(0.01)
@@ -160,7 +161,8 @@ class Played:
         self.events: list[dict[str, Any]] = []
         self._news = threading.Condition()
         packed = msgpack.packb(config, use_bin_type=True)
-        self.child = Child("children", name, packed, self._on_event, environment, [name])
+        played = {**environment, "PLAYED": name}
+        self.child = Child("children", name, packed, self._on_event, played)
 
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         with self._news:
