@@ -1,4 +1,4 @@
-"""What a declared feed must give, in lists and loops: the reference of tests/combinations.
+"""The reference of tests/combinations: lists and loops give the batches of any declared feed.
 
     Declared: examples, calls ─► stages of a partition, row by row ─► shape ─► batches, in order
 

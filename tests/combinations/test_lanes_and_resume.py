@@ -29,9 +29,9 @@ PLACES = [
     *[(2, 1), (3, 2)],
     *(pytest.param(*place, marks=pytest.mark.long) for place in [(1, 1), (3, 1), (2, 2)]),
 ]
-#: What a trainer sees of a row: its key, segment, lane (-1 without lanes), and its flags.
+#: A row as a trainer sees it: key, segment, lane (-1 without lanes), and flags.
 Row = tuple[bytes, int, int, bool, bool, bool]
-#: What all ranks get in one step: the partition, and the rows of each.
+#: One step of all ranks: the partition, and the rows of each rank.
 Step = list[tuple[int, list[Row]]]
 
 

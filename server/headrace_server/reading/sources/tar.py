@@ -36,11 +36,11 @@ KEY = "__key__"
 _MOST_SIZE = 1 << 59
 #: Bytes read at once, so that a damaged size takes no more memory than the archive has.
 _READ = 1 << 24
-#: What is wrong with a header whose extension has more bytes than there is memory.
+#: Error text for a header whose extension claims more bytes than there is memory.
 _IMPOSSIBLE = "it gives an impossible size"
 #: The end of the file, and a block of zeros, which ends an archive.
 _EMPTY, _ZEROS = tarfile.EmptyHeaderError, tarfile.EOFHeaderError  # type: ignore[attr-defined]
-#: What the standard library raises for headers that are damaged, or made to harm.
+#: Exceptions of the standard library for headers that are damaged, or made to harm.
 _UNSOUND = (
     *(tarfile.HeaderError, ValueError, IndexError),
     *(OverflowError, MemoryError, RecursionError),
