@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import runpy
 import time
+from collections.abc import Sequence
 from itertools import islice
 
 from tests.combinations.judge import failures
 from tests.combinations.runs import groups
+from tests.nursery import warm_starts
+
+
+def run(files: Sequence[str]) -> None:
+    """Run programs that failures have printed."""
+    for file in files:
+        runpy.run_path(file, run_name="__main__")
+        print(f"{file}: no law is broken")
 
 
 def main() -> None:
@@ -25,11 +35,11 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="groups that are drawn, not trained")
     parser.add_argument("--go-on", action="store_true", help="do not stop at a failure")
     given = parser.parse_args()
+    if not os.environ.get("COLD"):
+        warm_starts()
     logging.getLogger("headrace").setLevel(logging.ERROR)
-    for file in given.files:
-        runpy.run_path(file, run_name="__main__")
-        print(f"{file}: no law is broken")
     if given.files:
+        run(given.files)
         return
     print(f"seed {given.seed}", flush=True)
     began, feeds, failed = time.monotonic(), 0, 0

@@ -84,7 +84,8 @@ def _trained(
         if resumes:
             run = replace(run, snapshot=0, leaves=0)
             if run.after >= 0:
-                run = replace(run, world=run.after, trainers=1)
+                hold = min(run.hold, 0)
+                run = replace(run, world=run.after, trainers=1, any_order=False, hold=hold)
         watches[name] = Watch(draw, addresses, name, run, ticked)
     threads = [thread for watch in watches.values() for thread in watch.threads()]
     for thread in threads:

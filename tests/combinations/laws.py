@@ -55,7 +55,7 @@ class Case:
         taken = [*others, *own]
         content = self._segment if self.feed.segmented else self._batch
         for i, one in enumerate(taken):
-            if fault := content(one, run):
+            if fault := content(one, run if i >= len(others) else None):
                 yield f"content of batch {i}, {_where(one)}: {fault}"
                 return
         yield from self._once(place, run, taken)
@@ -70,18 +70,20 @@ class Case:
 
     # content
 
-    def _batch(self, one: Taken, run: Run) -> str:
+    def _batch(self, one: Taken, run: Run | None) -> str:
         p, number = one.values["@partition"], one.values["@number"]
         if not 0 <= p < self.partitions or number >= len(self.batches[p]):
             return "there is no such batch"
         return difference(self.batches[p][number], one.values)
 
-    def _segment(self, one: Taken, run: Run) -> str:
+    def _segment(self, one: Taken, run: Run | None) -> str:
         values, size = one.values, self.feed.shape["batch_size"]
         valid = np.array(values["@valid"], bool)
-        if len(valid) > size or (len(valid) < size and (run.world or not self.feed.small)):
+        if run and (
+            len(valid) > size or (len(valid) < size and (run.world or not self.feed.small))
+        ):
             return f"it has {len(valid)} rows"
-        if not valid.all() and not run.world:
+        if run and not valid.all() and not run.world:
             return "it has empty rows"
         epochs = set()
         for row, cell in enumerate(cells_of(one)):
@@ -160,6 +162,7 @@ class Case:
         marks: dict[Cell, list[int]] = defaultdict(list)
         lanes: dict[tuple[int, int, int], Cell | None] = {}
         unsure = {cell for one in taken if one.state == "saved" for cell in cells_of(one)}
+        dropped = set() if self.feed.small else self._unfinished(taken)
         moved = run.dies or run.leaves or any(one.later for one in taken)
         for one in taken:
             for row, cell in enumerate(cells_of(one)):
@@ -187,6 +190,8 @@ class Case:
                     return
                 own = one.who, one.connection, int(lane)
                 before_it = lanes.get(own)
+                if before_it in dropped and number == 0:
+                    before_it = None
                 if number and (before_it is None and moved):
                     pass
                 elif (before_it is None) != (number == 0) or before_it not in (
@@ -197,6 +202,15 @@ class Case:
                     return
                 if one.state != "taken":
                     lanes[own] = None if one.values["@last"][row] else cell
+
+    def _unfinished(self, taken: Sequence[Taken]) -> set[Cell | None]:
+        """Return the last segment that came of each example that was dropped unfinished."""
+        came = {cell for one in taken for cell in cells_of(one) if cell is not None}
+        return {
+            (p, index, number)
+            for p, index, number in came
+            if (p, index, number + 1) in self.cells.keys() - came
+        }
 
     def _borders(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
         if run.dies or run.leaves:

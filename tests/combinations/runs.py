@@ -93,7 +93,20 @@ def _repr(one: Any) -> str:
 
 
 #: What the server of today can not do: each a law, and the draws that break it.
-KNOWN: dict[str, Callable[[Place, Draw], bool]] = {}
+KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
+    "Where a server or a worker dies or is started again, no trainer loses a batch.": (
+        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.feed.states != "server"
+    ),
+    "A lane keeps its example to the end, where batches of several partitions are ahead.": (
+        lambda place, draw: (
+            draw.feed.lanes
+            and draw.feed.states != "server"
+            and not draw.run.world
+            and place.partitions > 1
+            and (draw.run.prefetch != 0 or draw.run.hold > 0)
+        )
+    ),
+}
 
 
 def known(place: Place, draw: Draw) -> list[str]:

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -129,7 +128,8 @@ def _lanes(batch: Any) -> bool:
 def _all_of(feed: headrace.Feed, borders: bool) -> Iterator[Any]:
     loops = (epoch for _, epoch in feed.epochs()) if borders else [feed]
     for loop in loops:
-        for batch in loop:  # "yield from" would close the feed with a loop that breaks
+        # a loop that breaks would close what "yield from" names
+        for batch in loop:  # noqa: UP028
             yield batch
 
 
@@ -231,7 +231,6 @@ class Watch:
                 hear = self._listener(who)
                 train(self.addresses, self.name, self.draw.feed.borders, self.run, who, hear)
         except Exception as error:
-            if os.environ.get("TB"): import traceback; traceback.print_exc()
             self.faults.append(f"trainer {who}: {type(error).__name__}: {error}")
         finally:
             self._meeting.leave()
@@ -338,7 +337,6 @@ def _main() -> None:
         train(hear=hear, run=run, **about)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)
-        time.sleep(0)
         sys.exit(1)
 
 
