@@ -271,7 +271,7 @@ class Watch:
 
     def _process(self, who: int) -> None:
         """Run a trainer as a process, which kills itself; a rank is started again."""
-        hear, seen, connection = self._listener(who), 0, 0
+        hear, connection = self._listener(who), 0
         while True:
             about = {
                 "addresses": self.addresses,
@@ -287,13 +287,10 @@ class Watch:
                         self.faults.append(f"trainer {who} said {line!r}")
                         continue
                     what, *given = pickle.loads(base64.b64decode(line[1:]))  # noqa: S301
-                    if what == "step":
-                        seen += 1
-                        self._step(who, *given)
+                    hear(what, *given)
+                    with contextlib.suppress(BrokenPipeError):  # it has killed itself
                         process.stdin.write(b"\n")
                         process.stdin.flush()
-                    else:
-                        hear(what, *given)
             if process.returncode == -signal.SIGKILL and connection == 0:
                 if not self.run.world:
                     return
@@ -330,8 +327,7 @@ def _main() -> None:
         given = (given[0], None) if what == "step" else given
         line = base64.b64encode(pickle.dumps((what, *given)))
         print("+" + line.decode(), flush=True)
-        if what == "step":
-            sys.stdin.readline()
+        sys.stdin.readline()  # so that what other trainers do next is heard later
 
     try:
         train(hear=hear, run=run, **about)
