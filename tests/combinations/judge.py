@@ -44,27 +44,34 @@ def failures(place: Place, draws: list[Draw]) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="combinations-") as directory, _seen(place.remote):
         with _servers(place, feeds, Path(directory)) as servers:
             watches = _trained(feeds, servers.addresses, servers.ticks(place, len(feeds)))
+            parted = {n: d for n, d in feeds.items() if d.run.parts and not watches[n].faults}
+            rests = _trained(parted, servers.addresses, lambda: None, rest=True)
             servers.settle()
-        for name, watch in watches.items():
-            faults[name] += watch.faults or cases[name].broken(place, watch.run, watch.taken)
-        tokens = {name: w.token for name, w in watches.items() if w.token and not faults[name]}
-        if tokens:
-            again = {name: feeds[name] for name in tokens}
-            other = replace(place, workers=1 + place.workers % min(2, place.partitions))
+        tokens = {name: w.token for name, w in watches.items() if w.token and not w.faults}
+        again = {name: feeds[name] for name in tokens}
+        other = replace(place, workers=1 + place.workers % min(2, place.partitions))
+        if again:
             with _servers(other, again, Path(directory), list(tokens.values())) as servers:
-                rests = _trained(again, servers.addresses, lambda: None, resumes=True)
-            for name, rest in rests.items():
-                begun = [one for one in watches[name].taken if not one.later]
-                original = [one for one in watches[name].taken if one.later]
-                for one in rest.taken:
-                    one.later, one.connection = True, one.connection + 1000
-                if rest.faults:
-                    faults[name] += rest.faults
-                elif feeds[name].run.after < 0:
-                    faults[name] += cases[name].broken(other, rest.run, begun + rest.taken)
-                    faults[name] += resumed(feeds[name], original, rest.taken)
-                else:
-                    faults[name] += cases[name].broken(other, rest.run, rest.taken, begun)
+                rests |= _trained(again, servers.addresses, lambda: None, rest=True)
+    for name, watch in watches.items():
+        case, own, draw = cases[name], faults[name], feeds[name]
+        rest = rests.get(name)
+        own += watch.faults
+        if not own and not watch.run.parts:
+            own += case.broken(place, watch.run, watch.taken)
+        if own or rest is None:
+            continue
+        own += rest.faults
+        if own:
+            continue
+        begun = [one for one in watch.taken if not one.later]
+        for one in rest.taken:
+            one.later, one.connection = True, one.connection + 1000
+        if draw.run.after >= 0:
+            own += case.broken(place, rest.run, rest.taken, begun)
+        else:
+            own += case.broken(place, rest.run, begun + rest.taken)
+            own += resumed(draw, [one for one in watch.taken if one.later], rest.taken)
     return [
         f"{feeds[name].name}: {'; '.join(texts[:3])}\n\n{feeds[name].program(place)}"
         for name, texts in faults.items()
@@ -76,13 +83,13 @@ def _trained(
     feeds: dict[str, Draw],
     addresses: list[str],
     ticked: Callable[[], None],
-    resumes: bool = False,
+    rest: bool = False,
 ) -> dict[str, Watch]:
     watches = {}
     for name, draw in feeds.items():
         run = draw.run
-        if resumes:
-            run = replace(run, snapshot=0, leaves=0)
+        if rest:
+            run = replace(run, snapshot=0, parts=0, leaves=0)
             if run.after >= 0:
                 hold = min(run.hold, 0)
                 run = replace(run, world=run.after, trainers=1, any_order=False, hold=hold)

@@ -21,7 +21,9 @@ class Run:
     any_order: bool = False
     #: After so many batches of each a snapshot is taken, from which another server goes on …
     snapshot: int = 0
-    after: int = -1  # … for so many ranks; -1: for the same trainers
+    #: … or all leave …
+    parts: int = 0
+    after: int = -1  # … for so many ranks (0: a trainer without rank); -1: for the same trainers
     #: The last trainer, a process of its own, kills itself with this batch "taken" (in hand),
     #: "saved" (its commit is on the way) or "done" (it has the answer).  A rank then comes back.
     dies: tuple[int, str] | None = None
@@ -153,6 +155,8 @@ def _run(chance: random.Random, place: Place, feed: Feed) -> Run:
         run = replace(run, dies=(chance.randint(1, 5), chance.choice(when)))
     elif what < 0.45 and not run.world:
         run = replace(run, leaves=chance.randint(1, 6))
+    elif what < 0.53:
+        run = replace(run, parts=chance.randint(1, 6), after=chance.choice((0, 1, 2, 3)))
     return run
 
 

@@ -101,14 +101,14 @@ def train(
                         hear("done")
                     _die(dies, seen, "done")
                     hear("step", seen, feed)
-                    if leaves := who == 0 and seen == run.leaves:
+                    if leaves := seen == run.parts or (who == 0 and seen == run.leaves):
                         break
                 else:
                     leaves = False
                 if run.hold >= 0:
                     feed.commit(held)
-                ended = not leaves
-                again &= ended
+                ended = not leaves or seen == run.parts
+                again &= not leaves
         hear("done")
         connection += 1
 
