@@ -39,7 +39,7 @@ def check(place: Place, draws: list[Draw]) -> None:
 def failures(place: Place, draws: list[Draw]) -> list[str]:
     """Train all of these feeds at once; return the texts of those that fail, with programs."""
     feeds = {f"feed-{i}": draw for i, draw in enumerate(draws)}
-    cases = {name: Case(draw.feed, place.partitions) for name, draw in feeds.items()}
+    cases = {name: Case(draw, place.partitions) for name, draw in feeds.items()}
     faults: dict[str, list[str]] = {name: [] for name in feeds}
     with tempfile.TemporaryDirectory(prefix="combinations-") as directory, _seen(place.remote):
         with _servers(place, feeds, Path(directory)) as servers:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tests import reference
-from tests.combinations.declarations import MARK, Feed
+from tests.combinations.declarations import MARK
 from tests.combinations.runs import Draw, Place, Run
 from tests.combinations.training import Taken
 
@@ -29,8 +29,11 @@ Cell = tuple[int, int, int]
 class Case:
     """What the reference says of a feed."""
 
-    def __init__(self, feed: Feed, partitions: int) -> None:
+    def __init__(self, draw: Draw, partitions: int) -> None:
+        feed, run = draw.feed, draw.run
         self.feed, self.partitions = feed, partitions
+        #: Number of trainers or ranks whose batches may be incomplete at the end.
+        self._most = max(run.world, run.after, run.trainers if feed.lanes else 1)
         declared = feed.declared()
         self.batches = [reference.batches(declared, p, partitions) for p in range(partitions)]
         self.cells: dict[Cell, dict[str, Any]] = {}
@@ -122,14 +125,13 @@ class Case:
             yield f"committed twice: {sorted(twice)[:5]}"
         missing = names - sure.keys() - maybe
         if self.feed.segmented and missing and not self.feed.small:
-            lanes = run.trainers if self.feed.lanes else 1
-            bound = self.feed.shape["batch_size"] * max(run.world, run.after, lanes)
+            bound = self.feed.shape["batch_size"] * self._most
             lost = Counter((p, self._epoch(p, i)) for p, i in {name[:2] for name in missing})
             if all(count < bound for count in lost.values()):
                 missing = set()
-        if not self.feed.segmented and missing and max(run.world, run.after) > 1:
+        if not self.feed.segmented and missing:
             rest = Counter((p, *self._round_of(p, number)) for p, number in missing)
-            if all(count < max(run.world, run.after) for count in rest.values()):
+            if all(count < self._most for count in rest.values()):
                 missing = set()
         if missing:
             yield f"{len(missing)} of {len(names)} are lost: {sorted(missing)[:5]}"
