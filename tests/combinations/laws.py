@@ -44,16 +44,26 @@ class Case:
                         self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
 
     def broken(
-        self, place: Place, run: Run, taken: Sequence[Taken], others: Sequence[Taken] = ()
+        self,
+        place: Place,
+        run: Run,
+        taken: Sequence[Taken],
+        others: Sequence[Taken] | None = None,
     ) -> list[str]:
         """Return the laws that a training from the feed's beginning to its end breaks.
 
         ``others``: batches that other trainers had before those of the run.
         """
-        return list(self._broken(place, run, taken, others))
+        alone = others is None
+        return list(self._broken(place, run, taken, others or [], alone))
 
     def _broken(
-        self, place: Place, run: Run, own: Sequence[Taken], others: Sequence[Taken]
+        self,
+        place: Place,
+        run: Run,
+        own: Sequence[Taken],
+        others: Sequence[Taken],
+        alone: bool,
     ) -> Iterable[str]:
         taken = [*others, *own]
         content = self._segment if self.feed.segmented else self._batch
@@ -66,7 +76,7 @@ class Case:
             yield from self._in_order(place, run, taken)
         if self.feed.borders:
             yield from self._borders(place, run, taken)
-        if run.lone and not (run.leaves and self.feed.lanes) and not others:
+        if run.lone and not (run.leaves and self.feed.lanes) and alone:
             yield from self._stream(place, run, taken)
         if run.world:
             yield from self._ranks(run, own)
@@ -192,7 +202,7 @@ class Case:
                     return
                 own = one.who, one.connection, int(lane)
                 before_it = lanes.get(own)
-                if before_it in dropped and number == 0:
+                if before_it in dropped and (number == 0 or moved):
                     before_it = None
                 if number and (before_it is None and moved):
                     pass
