@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..core.class_queues import ClassQueues
 from ..core.plan import Read
 from ..reading.chunk import Chunk
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 
 #: Answer of a partition that has not read all examples of a claim yet.
 UNREAD: Final = -1
@@ -20,7 +20,7 @@ UNREAD: Final = -1
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE: Final = "all batches of the feed were made before"
 
-Target = Stratified | ClassQueues
+Target = StratifiedSample | ClassQueues
 
 
 class PartitionCommits:

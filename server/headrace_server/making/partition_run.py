@@ -38,7 +38,8 @@ from ..core.plan import Plan, Read
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.reader import BadRecords, Reader
+from ..reading.reader import BadRecords
+from ..reading.source import Reader
 from .assemble import Assembly
 from .partition_commits import UNREAD
 from .plain_maker import PlainCommits, PlainMaker

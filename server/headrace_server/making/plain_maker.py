@@ -27,7 +27,7 @@ from ..pipeline.declaration import Shape
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 from .assemble import Assembly, Parts, RaggedAssembly, batch_schema, ragged_schema
 from .partition_commits import PartitionCommits, Target
 from .shaping import Shaping, with_facts
@@ -158,7 +158,7 @@ class PlainMaker:
         """Return False: plain batches are made as soon as possible."""
         return False
 
-    def targets(self) -> list[Stratified | ClassQueues]:
+    def targets(self) -> list[StratifiedSample | ClassQueues]:
         """Return the stages and shapes whose proportions of classes can be changed."""
         return [*self._intake.stratified, *self.shaping.machine.targets()]
 

@@ -22,7 +22,7 @@ from ..core.plan import Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 from .segment_block import BlockLayout, HandedStates, SegmentBlock, StateTable, places_of_starts
 from .segment_cutting import Cutting, Offer
 from .slab import Slab
@@ -216,7 +216,7 @@ class SegmentMaker:
 
     # Queries
 
-    def targets(self) -> Sequence[Stratified]:
+    def targets(self) -> Sequence[StratifiedSample]:
         """Return the stages whose proportions of classes can be changed."""
         return self._intake.stratified
 

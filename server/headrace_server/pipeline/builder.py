@@ -29,7 +29,7 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import Field
 
 from ..core.class_acceptance import acceptance, probabilities
 from .argument_checks import (
@@ -52,6 +52,7 @@ from .declaration import (
     Shape,
     Source,
     Stage,
+    class_name,
     fields_text,
     jsonable,
     unbatched_field,
@@ -108,14 +109,8 @@ class Pipeline:
         """The schema of an example; None where it is known only after reading."""
         known = _fields_of(self._source)
         for stage in self._stages:
-            if stage.kind in ("map", "flat_map"):
-                wire = stage.options["schema"]
-                known = None if wire is None else schema_from_wire(wire)
-            elif stage.kind == "select" and known is not None:
-                known = {name: known[name] for name in stage.options["names"]}
-            elif stage.kind == "unbatch" and known is not None:
-                known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
-        return known
+            known = stage.made().fields_after(known)
+        return None if known is None else dict(known)
 
     # Examples of the source, before order and stages: so they mean the same for any number
     # of partitions
@@ -323,6 +318,18 @@ class Pipeline:
         stream (file or shard) times 2**40 plus the ordinal in it, and bad records count.
         """
         return self._with_stage("with_origin")
+
+    @checking
+    def stage(self, stage: Any, /, **options: Any) -> Pipeline:
+        """Add a stage of your own: a subclass of ``hs.Stage``.
+
+        It is given itself, or by its name "module:Class".  ``Class(**options)`` is made here, which
+        refuses bad options, and once for each partition; options are plain data.  See
+        docs/pipelines.md.
+        """
+        pipeline = self._with_stage(class_name("stage", stage), **options)
+        pipeline.fields  # noqa: B018 - the class refuses its options, and columns that it lacks
+        return pipeline
 
     # Stages that change how often examples come; with a ``batch_size`` they end the pipeline
 
@@ -788,7 +795,7 @@ class Pipeline:
                 "it, and no second shape"
             )
 
-    def _with_stage(self, kind: str, **options: Plain) -> Pipeline:
+    def _with_stage(self, kind: str | Sent, /, **options: Plain) -> Pipeline:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
@@ -858,7 +865,7 @@ def _fields_of(source: Source) -> dict[str, Field] | None:
         if (known := _fields_of(part)) is not None:
             return known
     if source.kind == "examples":
-        return packed_fields(source.options)
+        return packed_fields(source.options["columns"])
     if source.features is None:
         return None
     return {name: feature.field for name, feature in source.features.items()}

@@ -12,6 +12,7 @@ the first examples show the columns.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -25,12 +26,11 @@ from .argument_checks import (
     checked_names,
     checked_shape,
     flag,
-    one_of,
 )
 from .builder import Pipeline
-from .declaration import Feature, Plain, Source
+from .declaration import Feature, Plain, Source, class_name, kind_class
 from .examples import as_array, fitted_array, pack_examples
-from .function_names import name_of
+from .function_names import Sent, name_of
 from .signatures import checking
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -85,36 +85,43 @@ def _all_end(paths: Any, suffix: str) -> bool:
     return all(path.endswith(suffix) for path in paths)
 
 
-def _files(kind: str, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
+def _files(kind: str | Sent, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
     return Pipeline(Source(kind, paths, features, options))
+
+
+@checking
+def read(
+    source: Any,
+    paths: Paths | None = None,
+    features: Features | None = None,
+    **options: Any,
+) -> Pipeline:
+    """Read with a class of your own: a subclass of ``hs.IndexedSource`` or ``hs.StreamSource``.
+
+    It is given itself, or by its name "module:Class".  Each process that reads opens the files that
+    ``paths`` name with ``Class(opening, **options)``; options are plain data.  Without
+    ``features`` the class determines the columns.  See docs/pipelines.md.
+    """
+    kind, files = class_name("source", source), paths or ()
+    made = kind_class("sources", kind)
+    try:
+        inspect.signature(made.open if "open" in vars(made) else made).bind(None, **options)
+    except TypeError as error:
+        raise TypeError(f"read({kind}): {error}") from None
+    return Pipeline(Source(kind, files, features, options))  # type: ignore[arg-type]
 
 
 @checking
 def read_tfrecord(
     paths: Paths,
     features: Features,
-    *,
-    compression: str | None = None,
-    verify: bool = True,
-    record: str = "auto",
 ) -> Pipeline:
     """TFRecord files of tf.train.Example or SequenceExample.
 
-    ``compression`` is "gzip", "zlib" or "none"; None (or "auto") looks at each file.  Compressed
-    files can not be read by number.  ``verify`` checks the checksums.  ``record`` is "example",
-    "sequence_example", or "auto" for either.
+    Each file shows whether it is compressed, with gzip or zlib; compressed files can not be read by
+    number.  Checksums are checked.
     """
-    if isinstance(compression, str):
-        compression = compression.lower()
-    one_of("compression", compression, (None, "auto", "none", "gzip", "zlib"))
-    return _files(
-        "tfrecord",
-        paths,
-        features,
-        compression={None: "auto", "none": None}.get(compression, compression),
-        verify=verify,
-        record=record,
-    )
+    return _files("tfrecord", paths, features)
 
 
 @checking

@@ -80,7 +80,7 @@ def _pipeline(feed: FeedConfig) -> PipelineStatus:
     order = [] if declaration.order.seed is None else ["shuffle"]
     return {
         "source": declaration.source.kinds,
-        "stages": [*order, *(stage.kind for stage in declaration.stages)],
+        "stages": [*order, *(str(stage.kind) for stage in declaration.stages)],
         "shape": declaration.shape.kind,
         "partitions": feed.partitions,
     }

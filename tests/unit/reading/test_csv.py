@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, StreamReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
 
@@ -36,7 +37,7 @@ def write(path: Any, text: str | bytes) -> str:
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
     reader = opened("csv", write(tmp_path / name, TEXT.replace("nan", "4e3")))
-    assert isinstance(reader, StreamReader)
+    assert isinstance(reader, StreamSource)
     assert reader.fields == {
         "id": Field("bytes"),
         "n": Field("int64"),

@@ -12,7 +12,8 @@ import pytest
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
@@ -97,7 +98,7 @@ FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
 
 def test_a_sequence_is_read_by_number() -> None:
     reader = opened("function", function=HERE + "listed", args=[100])
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == want(100)
     assert reader.take(slice(3, 4)).origin.describe(0) == f"{HERE}listed, record 3"

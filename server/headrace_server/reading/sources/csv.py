@@ -30,11 +30,10 @@ from typing import Any, NamedTuple
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near, rewording
 from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.reader import Opening, StreamReader
-
-from .forward_files import Damaged, Lines, open_forward
-from .record_streams import Place, Record, Records, file_streams
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.forward_files import Damaged, Lines, open_forward
+from headrace_server.reading.record_streams import Place, Record, Records, file_streams
+from headrace_server.reading.source import Opening, Source, StreamSource
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.
@@ -52,24 +51,30 @@ Cells = list[str]
 _Column = tuple[str, int, Callable[[str], Any]]
 
 
-def open_reader(opening: Opening) -> StreamReader:
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
-    table = _Table(opening.source)
-    table.features = opening.source.features or table.probed(opening.files)
-    return file_streams(opening, table.examples, table.features)
+class Csv(Source):
+    """A stream per file."""
+
+    @classmethod
+    def open(
+        cls,
+        opening: Opening,
+        delimiter: str = ",",
+        header: bool | list[str] = True,
+        group_by: str | None = None,
+    ) -> StreamSource:
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
+        names = None if header is True else list(header or opening.features or ())
+        table = _Table(delimiter, group_by, names)
+        table.features = opening.features or table.probed(opening.files)
+        return file_streams(opening, table.examples, table.features)
 
 
 class _Table:
     """How to read the files: names, dtypes and delimiter."""
 
-    def __init__(self, source: Source) -> None:
-        options = source.options
-        self.delimiter: str = options.get("delimiter", ",")
-        self.group_by: str | None = options.get("group_by")
-        self.names: list[str] | None = None  # None: in the first row of each file
-        header = options.get("header", True)
-        if header is not True:
-            self.names = list(header or source.features or ())
+    def __init__(self, delimiter: str, group_by: str | None, names: list[str] | None) -> None:
+        """``names`` None: they are in the first row of each file."""
+        self.delimiter, self.group_by, self.names = delimiter, group_by, names
         #: Set before examples are read.
         self.features: Mapping[str, Feature] = {}
 

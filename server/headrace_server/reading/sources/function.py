@@ -1,7 +1,7 @@
 """Examples from a user function: ``factory(*args, shard=k, num_shards=n)``, called for each stream.
 
-    a sequence (len and [i])     IndexedReader: exact shuffling, any position at once
-    anything else iterable       StreamReader: a position is the number of examples given
+    a sequence (len and [i])     IndexedSource: exact shuffling, any position at once
+    anything else iterable       StreamSource: a position is the number of examples given
     with shards=n                n streams: the function is called for each, with ``shard`` and,
                                  where it takes that, ``num_shards``
     with batched=True            streams of dicts of arrays [n, …]: a position is the number of the
@@ -26,26 +26,26 @@ import operator
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError, brief, kind_of
-from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.declaration import Feature, Plain
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.pipeline.forks import own, own_iterator
-from headrace_server.pipeline.function_names import error_with_place, resolve
+from headrace_server.pipeline.function_names import Sent, error_with_place, resolve
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import repeated
 from headrace_server.reading.declared_types import defaults_of
-from headrace_server.reading.reader import BadRecords, Opening, Reader
+from headrace_server.reading.example_rows import PROBED, Row, RowPart, reader_of_rows
+from headrace_server.reading.forward_files import NOTHING_AFTER, Damaged
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.record_streams import Place, Record, Records, Streams, record_streams
+from headrace_server.reading.source import Opening, Reader, Source
 from headrace_server.reading.user_columns import Fields, Results
-
-from .example_rows import PROBED, Row, RowPart, reader_of_rows
-from .forward_files import NOTHING_AFTER, Damaged
-from .record_streams import Place, Record, Records, Streams, record_streams
 
 #: Maximum number of rows of one batch: their numbers alone take 128 MiB.
 MAX_ROWS: Final = 2**24
@@ -59,22 +59,24 @@ _BEAT_S: Final = 0.25
 _DISCARDED: Final = 1024
 
 
-def open_reader(opening: Opening) -> Reader:
-    factory = _Factory(opening.source.options, opening.bad)
-    opening.bad.enters(factory.name)  # its first examples may take long
-    reader = _reader(opening, factory)
-    opening.bad.enters("")
-    return reader
+class Function(Source):
+    """What a function of the user's gives."""
+
+    @classmethod
+    def open(cls, opening: Opening, batched: bool = False, **options: Any) -> Reader:
+        factory = _Factory(opening.bad, batched=batched, **options)
+        opening.bad.enters(factory.name)  # its first examples may take long
+        reader = _batch_streams(factory, opening) if batched else _reader(factory, opening)
+        opening.bad.enters("")
+        return reader
 
 
-def _reader(opening: Opening, factory: _Factory) -> Reader:
-    source, bad, name = opening.source, opening.bad, factory.name
-    if source.options.get("batched"):
-        return _batch_streams(factory, source.features, bad)
+def _reader(factory: _Factory, opening: Opening) -> Reader:
+    bad, name = opening.bad, factory.name
     if factory.shards is None:
         made = factory.make(0)
         if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
-            return reader_of_rows([_sequence_part(name, made, bad)], source.features)
+            return reader_of_rows([_sequence_part(name, made, bad)], opening.features)
         factory.made[0] = made
     streams = factory.shards or 1
 
@@ -86,7 +88,7 @@ def _reader(opening: Opening, factory: _Factory) -> Reader:
         (f"{name}, record {i}", one) for i, one in first if isinstance(one, (Mapping, DataError))
     )
     # To start a stream anew may cost as much as all that was read of it.
-    return record_streams(streams, walk, source.features, streams + _SHARED, shown)
+    return record_streams(streams, walk, opening.features, streams + _SHARED, shown)
 
 
 def _not_columns(row: Any) -> str:
@@ -264,17 +266,22 @@ class _Examples(Records):
 class _Factory:
     """Calls the function for each stream, and starts its iterators."""
 
-    def __init__(self, options: Mapping[str, Any], bad: BadRecords) -> None:
-        """``options``: those of the source."""
-        self.name = str(options["function"])
-        self.shards: int | None = options.get("shards")
-        self._batched = bool(options.get("batched"))
+    def __init__(
+        self,
+        bad: BadRecords,
+        function: str | Sent,
+        args: Sequence[Plain] = (),
+        kwargs: Mapping[str, Plain] | None = None,
+        shards: int | None = None,
+        batched: bool = False,
+    ) -> None:
+        self.name, self.shards, self._batched = str(function), shards, batched
         self.made: dict[int, Any] = {}  # by stream: results that were not iterated yet
         self._shown: dict[int, Arrivals] = {}  # by stream: those whose first examples were shown
         self._bad = bad
         weakref.finalize(self, _close_all, self._shown)
-        self._function = own(resolve)(options["function"])
-        self._args, self._kwargs = options.get("args") or (), options.get("kwargs") or {}
+        self._function = own(resolve)(function)
+        self._args, self._kwargs = args, kwargs or {}
         self._counts = False
         if self.shards is not None:
             named = inspect.signature(self._function).parameters
@@ -363,19 +370,17 @@ def _kept(given: Any) -> Any:
 # ── batches of examples ──────────────────────────────────────────────────────────────────────────
 
 
-def _batch_streams(
-    factory: _Factory, features: Mapping[str, Feature] | None, bad: BadRecords
-) -> Streams:
+def _batch_streams(factory: _Factory, opening: Opening) -> Streams:
     """Return a stream for each shard."""
     streams = factory.shards or 1
-    batches = _Batches(factory.name, features)
-    if features is None:
+    batches = _Batches(factory.name, opening.features)
+    if opening.features is None:
         _learn(batches, factory, streams)
 
     def walk(stream: int, place: Place) -> _Walk:
-        return _Walk(batches, factory, stream, place, bad)
+        return _Walk(batches, factory, stream, place, opening.bad)
 
-    return Streams(batches.fields, streams, walk, most_open=streams + _SHARED)
+    return Streams(batches.fields, streams, walk, streams + _SHARED, may_wait=True)
 
 
 class _Batches:

@@ -24,10 +24,10 @@ from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import BadRecords, Opening
-
-from .example_rows import Row, RowSource, Shown, schema_of
-from .forward_files import NOTHING_AFTER, Damaged
+from headrace_server.reading.example_rows import Row, RowSource, Shown, schema_of
+from headrace_server.reading.forward_files import NOTHING_AFTER, Damaged
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import Opening, StreamSource
 
 #: Maximum number of files kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
@@ -71,7 +71,7 @@ class Walk(Protocol):
         """The place of the next record."""
 
     def ready(self, limit: int, whole: bool) -> int:
-        """Return how many examples can be read without a wait; see ``MayWait``."""
+        """Return how many examples can be read without a wait, at most ``limit``."""
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         """Return at most so many examples, and whether the stream goes on."""
@@ -79,8 +79,8 @@ class Walk(Protocol):
     def close(self) -> None: ...
 
 
-class Streams:
-    """A StreamReader over walks."""
+class Streams(StreamSource):
+    """A StreamSource over walks."""
 
     def __init__(
         self,
@@ -88,9 +88,10 @@ class Streams:
         streams: int,
         walk: Callable[[int, Place], Walk],
         most_open: int = _KEPT_WALKS,
+        may_wait: bool = False,
     ) -> None:
         """``walk`` starts one, of a stream from a place on."""
-        self.fields, self.streams = fields, streams
+        self.fields, self.streams, self.may_wait = fields, streams, may_wait
         self._walk, self._most_open = walk, most_open
         self._walks: OrderedDict[tuple[int, Place], Walk] = OrderedDict()
 
@@ -202,15 +203,15 @@ def record_streams(
 ) -> Streams:
     """Return streams of records.
 
-    ``examples`` shows the first examples where discarded walks would cost too much.
+    ``examples`` shows the first examples where discarded walks would cost too much, and records may
+    not be there yet.
     """
-    if examples is None:
-        examples = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))
-    schema = schema_of(features, examples)
+    shown = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))
+    schema = schema_of(features, shown if examples is None else examples)
 
     def started(stream: int, place: Place) -> Records:
         records = walk(stream, place)
         records.schema = schema
         return records
 
-    return Streams(schema.fields, streams, started, most_open=most_open)
+    return Streams(schema.fields, streams, started, most_open, may_wait=examples is not None)

@@ -30,9 +30,9 @@ from headrace_server.reading.columns import (
     take,
 )
 from headrace_server.reading.declared_types import clash, fitted, misfit
-from headrace_server.reading.reader import BadRecords, Faults, Opening, without
-
-from .example_rows import Schema, schema_of
+from headrace_server.reading.example_rows import Schema, schema_of
+from headrace_server.reading.reader import BadRecords, Faults, without
+from headrace_server.reading.source import Opening
 
 T = TypeVar("T")
 #: Maximum number of columns that an error lists.
@@ -84,7 +84,7 @@ def files_that_serve(
     with its fields.  ``names_of`` gives the names of all columns, where ``opened`` gives the fields
     of the wanted.
     """
-    features, bad = opening.source.features, opening.bad
+    features, bad = opening.features, opening.bad
     schema = None if features is None else schema_of(features)
     served = []
     for file in opening.files:

@@ -22,10 +22,9 @@ from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Rows, numbers_of, row_of
 from headrace_server.reading.declared_types import defaults_of
+from headrace_server.reading.parts_reader import PartsReader
 from headrace_server.reading.reader import BadRecords, Faults, without
 from headrace_server.reading.user_columns import collect
-
-from .parts_reader import PartsReader
 
 #: Number of examples for inference: enough to see which dimensions vary, and soon read.
 PROBED = 64

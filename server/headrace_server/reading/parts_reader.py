@@ -18,11 +18,11 @@ import numpy as np
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.columns import Rows
-from headrace_server.reading.reader import ChecksAhead, IndexedReader
+from headrace_server.reading.source import IndexedSource
 
 
 class SourcePart(Protocol):
-    """Consecutive examples of a source that are read alike: an IndexedReader without a schema.
+    """Consecutive examples of a source that are read alike: an IndexedSource without a schema.
 
     It has reported the rows that it leaves out.
     """
@@ -39,8 +39,8 @@ def _moved(rows: Rows, by: int) -> Rows:
     return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
 
 
-class PartsReader:
-    """An IndexedReader over parts."""
+class PartsReader(IndexedSource):
+    """An IndexedSource over parts."""
 
     def __init__(self, fields: Mapping[str, Field], parts: Sequence[SourcePart]) -> None:
         self.fields: Mapping[str, Field] = dict(fields)
@@ -83,7 +83,7 @@ class PartsReader:
     def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
         """Check examples before they are read, where the source is one part that can do so."""
         part = self._parts[0] if len(self._parts) == 1 else None
-        return part.check_ahead(rows, stop) if isinstance(part, ChecksAhead) else 0
+        return part.check_ahead(rows, stop) if isinstance(part, IndexedSource) else 0
 
     def _read(self, i: int, rows: Rows) -> Chunk:
         start = self._starts[i]
@@ -100,7 +100,7 @@ class ReaderPart:
 
     def __init__(
         self,
-        reader: IndexedReader,
+        reader: IndexedSource,
         names: Iterable[str],
         start: int = 0,
         stop: int | None = None,
