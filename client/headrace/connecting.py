@@ -137,7 +137,7 @@ def connect(
         explicit=commit == "explicit",
         order=order,
         restart=restart,
-        owner=-1 if rank is None else 0,  # of several owners, the first one assigns a rank its run
+        shares=0,  # until the locators have answered
     )
     link = opened(Link(addresses, session, float(timeout), prefetched, locked, directory))
     welcome = link.session.welcome

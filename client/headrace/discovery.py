@@ -1,10 +1,9 @@
 """Finds the servers of a feed, and opens a session with each of their owners.
 
-    one address          Hello ─► Welcome       its server has the whole feed
-                               ─► ServedShare   it has one share: where are the others?
-    several addresses    each server is asked ─► ServedShare
-                         is the feed complete ─► Hello to each server ─► Welcome
-    then                 Hello to each other owner of each server
+    each address         Hello ─► ServedShare   which share its server has, and where its owners are
+                         is the feed complete?
+    then                 Hello to the first owner of each server ─► Welcome
+                         Hello to the others
 
 The trainer opens no session before it knows that the servers together have the whole feed.  A name
 that stands for several addresses is looked up again until every share is found.
@@ -40,11 +39,10 @@ class Discovery:
 
     def run(self) -> None:
         """Open a session with each owner of the feed."""
-        link = self._link
-        self._await(lambda session: session.welcome or session.served)
-        if link.session.welcome is None:
+        self._await(lambda session: session.served or session.welcome)
+        if self._link.session.welcome is None:
             self._greet(self._servers())
-        for first in link.sessions:
+        for first in self._link.sessions:
             self._add_owners(first)
         self._await(lambda session: session.welcome)
 
@@ -65,7 +63,7 @@ class Discovery:
         return max(0.0, self._started + self._timeout_s - self._link.clock())
 
     def _servers(self) -> list[Session]:
-        """Return a session with each server of the feed, by share, once there are all."""
+        """Return the lookup at each server of the feed, by share, once there are all."""
         link = self._link
         while True:
             with link.lock:
@@ -102,24 +100,18 @@ class Discovery:
         )
 
     def _greet(self, servers: list[Session]) -> None:
-        """Open a session with each server.  The owner of share 0 alone numbers a run of ranks."""
-        link, shares = self._link, len(servers)
-        link.keep(servers, lead=min(servers, key=self._preference))
-        lead = link.session
-        if lead.rank >= 0:
-            lead.take_for(0, shares)
-            self._wait(lambda: lead.welcome, lambda: lead)
+        """Open a session with an owner of each server.  That of share 0 numbers a run of ranks."""
+        link = self._link
         with link.lock:
-            for share, session in enumerate(servers):
-                if session.welcome is None:
-                    session.run = lead.run
-                    session.take_for(share, shares)
+            firsts = [server.with_owner(0, link.place_of(server)) for server in servers]
+        lead = firsts[0]
+        if lead.rank >= 0:
+            link.keep(firsts[:1], lead)
+            self._wait(lambda: lead.welcome, lambda: lead)
+            for first in firsts[1:]:
+                first.run = lead.run
+        link.keep(firsts, lead)
         self._await(lambda session: session.welcome)
-
-    def _preference(self, session: Session) -> tuple[int, int]:
-        """Prefer the server with the fewest trainers; ranks all prefer share 0."""
-        assert session.served is not None
-        return 0 if session.rank >= 0 else session.served.sessions, session.served.share
 
     def _add_owners(self, first: Session) -> None:
         """Greet the other owners of a server, of which this one has let the trainer in."""

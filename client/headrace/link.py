@@ -40,6 +40,7 @@ from headrace_proto.token import new_snapshot
 from .discovery import Discovery
 from .driver import Driver
 from .merge import Merge, merge_of
+from .places import places_of
 from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
 from .session import Received, Session
@@ -78,8 +79,6 @@ class Link:
         session.address = self.addresses[0]
         asked, session.prefetch = session.prefetch, 0  # until the order of the owners is known
         others = [session.elsewhere(address) for address in self.addresses[1:]]
-        if others:
-            session.shares = 0
         self._driver = Driver(address, session, keys, others)
         self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
         self.lock = self._driver.lock
@@ -127,6 +126,11 @@ class Link:
             return [self.session]
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
+    def place_of(self, session: Session) -> tuple[str, ...]:
+        """Return the addresses of the owners of the server that a session has asked."""
+        assert session.served is not None
+        return places_of(session.served, self._driver.reached(session.address))
+
     def add(self, session: Session) -> None:
         """Add a session with another owner or server."""
         self._driver.add(session)
@@ -152,17 +156,18 @@ class Link:
         sessions: list[Session] = []
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]
-            owners = max(session.regrouped for session in before)
-            sessions += self._regrouped(before, owners) if owners else before
+            known = next((session for session in before if session.regroups), None)
+            sessions += before if known is None else self._regrouped(before, known)
         if not any(one is self.session for one in sessions):
             self.session = next(one for one in sessions if one.share == self.session.share)
         self.sessions = sessions
         self.order()
         return sessions
 
-    def _regrouped(self, before: list[Session], owners: int) -> list[Session]:
-        """Return sessions with the new owners in place of those with the server's earlier ones."""
-        sessions = [before[0].beside(owner) for owner in range(owners)]
+    def _regrouped(self, before: list[Session], known: Session) -> list[Session]:
+        """Return sessions with the new owners, which one of the earlier sessions knows."""
+        owners = known.regrouped
+        sessions = [known.beside(owner) for owner in range(owners)]
         for session in sessions:
             session.owners, session.prefetch = owners, self._prefetch.batches
         for session in before:

@@ -190,14 +190,15 @@ class Session:
     restart: bool = False  # the feed is to be started from its beginning
     owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
     owners: int = 0  # how many there are; 0 where that is not known yet
-    address: str = ""  # of its server
+    address: str = ""  # of its server's locator
+    addresses: tuple[str, ...] = ()  # of that server's owners
     share: int = 0  # of the feed, which that server has …
-    shares: int = 1  # … out of this number; 0: the server is only asked for its share
+    shares: int = 1  # … out of this number; 0: the locator is only asked for its share
 
     generation: int = -1  # of the feed, as another owner of it has announced
     # number of the ranks' common run: owner 0 assigns it, other owners learn it from trainers
     run: int = 0
-    served: ServedShare | None = None  # the server's answer that it has another share
+    served: ServedShare | None = None  # the answer of a locator
     meter: Meter = field(default_factory=Meter)
     awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
 
@@ -255,6 +256,12 @@ class Session:
         return self.address + share
 
     @property
+    def owner_address(self) -> str:
+        """The address of its owner; "" where only the locator is asked."""
+        known = 0 <= self.owner < len(self.addresses)
+        return self.addresses[self.owner] if known else ""
+
+    @property
     def properties(self) -> dict[str, Any]:
         """The description of the feed beside its schema; empty where it is not known yet."""
         known = None if self.welcome is None else self.welcome.properties
@@ -266,6 +273,11 @@ class Session:
         assert self.welcome is not None
         share = self.share, self.shares
         return partitions_of(self.owner, self.owners, self.welcome.partitions, share)
+
+    @property
+    def regroups(self) -> bool:
+        """Whether its server has another number of owners now, and their addresses are known."""
+        return bool(self.regrouped) and len(self.addresses) == self.regrouped
 
     # Other sessions of this trainer
 
@@ -279,20 +291,25 @@ class Session:
 
     def elsewhere(self, address: str) -> Session:
         """Return a session of the same trainer with another server, which it asks for its share."""
-        elsewhere = self._alike(address, self.owner)
+        elsewhere = self._alike(address, -1)
         elsewhere.shares, elsewhere.restart = 0, self.restart
         return elsewhere
 
-    def take_for(self, share: int, shares: int) -> None:
-        """Greet the server as the one that has this share of the feed."""
-        self.share, self.shares, self.served = share, shares, None
-        self._said_at = -1e9
+    def with_owner(self, owner: int, addresses: tuple[str, ...]) -> Session:
+        """Return a session with an owner of the server whose locator this one has asked."""
+        assert self.served is not None
+        session = self._alike(self.address, owner)
+        session.feed, session.restart = self.served.feed, self.restart
+        session.share, session.shares = self.served.share, self.served.shares
+        session.addresses, session.owners = addresses, len(addresses)
+        return session
 
     def beside(self, owner: int) -> Session:
         """Return a session of the same trainer with another owner of the same server."""
         assert self.welcome is not None
         beside = self._alike(self.address, owner)
         beside.feed, beside.owners = self.welcome.feed, self.owners
+        beside.addresses = self.addresses
         beside.generation = self._property("generation", -1)
         beside.share, beside.shares, beside.run = self.share, self.shares, self.run
         return beside
@@ -303,7 +320,7 @@ class Session:
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
         again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
-        again.owner, again.order = -1 if self.rank < 0 else 0, self.order
+        again.order, again.shares = self.order, 0
         return again
 
     def hand_over(self, sessions: Sequence[Session]) -> None:
@@ -483,6 +500,16 @@ class Session:
         self.served = served
         self.waiting = f"this is share {served.share}/{served.shares} of feed {served.feed!r}"
 
+    def located(self, answer: ServedShare, addresses: tuple[str, ...]) -> None:
+        """Take a locator's answer while the owner is away."""
+        if (answer.share, answer.shares) != (self.share, self.shares):
+            self.waiting = f"this is share {answer.share}/{answer.shares} of feed {answer.feed!r}"
+            return
+        if answer.waiting:
+            self.waiting = answer.waiting
+        self.addresses = addresses
+        self.regrouped = len(addresses) if len(addresses) != self.owners else 0
+
     def _on_pulse(self, pulse: Pulse) -> None:
         self.waiting, self.exhausted = pulse.waiting, pulse.exhausted
 
@@ -521,8 +548,6 @@ class Session:
             self.regrouped = welcome.owners
             return
         self.owners, self.run = welcome.owners, welcome.run
-        if self.owner < 0 and (self.owners > 1 or self.shares > 1):
-            self.owner = welcome.owner  # further greetings go to the owner that has this session
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
@@ -659,8 +684,8 @@ class Session:
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
-            if self.served is not None and not self.shares:  # only asked for its share
-                return []
+            if not self.shares:  # only the locator is asked
+                return [] if self.served is not None else [self.lookup()]
             return [self._hello()]
         assert self.welcome is not None
         number = self.welcome.session
@@ -701,6 +726,10 @@ class Session:
             share=self.share,
             shares=self.shares,
         )
+
+    def lookup(self) -> Hello:
+        """Return the greeting by which the locator is asked where the owners are."""
+        return Hello(limits.PROTOCOL, __version__, self.feed, self.nonce, shares=0)
 
     def frames_of(self, message: Any) -> list[Any]:
         """Return the frames that follow the header of a message that is being sent."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,7 +51,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
-        front = next(c for c in children if "headrace_server.front.front" in c.cmdline())
+        locator = next(c for c in children if "headrace_server.supervisor.locator" in c.cmdline())
         port = urlsplit(address).port
         assert port is not None
         with (
@@ -66,7 +65,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
             for _ in range(3):
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
-        assert front.num_fds() < FILES
+        assert locator.num_fds() < FILES
 
 
 def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path: Path) -> None:
@@ -74,4 +73,3 @@ def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path:
     process, _ = serve(tmp_path, "feeds.py:feed", "--workers", "2", before=LIMITED)
     with process:
         eventually(lambda: "with a worker: the limit of open files (256" in process.output())
-        eventually(lambda: re.search("connections of [0-9]+ trainers, and max", process.output()))

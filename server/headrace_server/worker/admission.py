@@ -17,19 +17,19 @@ from headrace_proto.errors import (
     HeadraceError,
     NotAllowed,
     ProtocolError,
-    UnknownFeed,
-    VersionMismatch,
     code_of,
-    near,
 )
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
+from ..core.bounded_map import BoundedMap
 from ..core.dispatch_effects import JoinRefused
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
+from ..process.refusals import check_version, feed_named
 from .desk import Desk, Usage
 from .outbox import Outbox
 from .resuming import Later, PresentTrainer, wanted_by
+from .returning import Returning
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
@@ -37,6 +37,8 @@ logger = logging.getLogger("headrace.trainers")
 REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 #: Refusals that are counted, by the error's code.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
+#: Maximum number of greetings that wait until the feeds are open; the oldest is forgotten.
+_MOST_HELD = 10_000
 #: Maximum length of the text that says where a trainer runs.
 _LONGEST_HOST = 100
 
@@ -50,15 +52,33 @@ class Admission:
     desks: Mapping[str, Desk]
     outbox: Outbox
     clock: AwakeClock
+    returning: Returning
     end: Callable[[bytes], None]  # ends the session of a connection
 
     def __post_init__(self) -> None:
-        self._front, self._sessions = self.outbox.front, self.outbox.sessions
+        self._socket, self._sessions = self.outbox.socket, self.outbox.sessions
+        #: Greetings that came before the feeds were open, and the descriptors they came by.
+        self._held: BoundedMap[bytes, tuple[Hello, str, int]] = BoundedMap(_MOST_HELD)
 
-    def hear(self, identity: bytes, hello: Hello, key: str) -> None:
-        """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait."""
+    def opened(self) -> None:
+        """Answer the greetings that came before the feeds were open."""
+        held, self._held = self._held, BoundedMap(_MOST_HELD)
+        for identity, (hello, key, came_by) in held.items():
+            self.hear(identity, hello, key, came_by)
+
+    def hear(self, identity: bytes, hello: Hello, key: str, came_by: int) -> None:
+        """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait.
+
+        ``came_by``: the descriptor of its connection.
+        """
         try:
-            if not self._desk_of(hello.feed).opened:
+            desk = self._desk_of(hello.feed)
+            if (hello.share, hello.shares) != desk.share:
+                text = f"this is share {desk.of_share} of feed {desk.name!r}"
+                self.outbox.send(identity, Pulse(0, text))
+                return
+            if not desk.opened:
+                self._held[identity] = hello, key, came_by
                 self.outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
                 return
             session, resumed = self._admit(identity, hello, key)
@@ -69,10 +89,12 @@ class Admission:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._front.refusals.add(_COUNTED[code], "", text, self.clock())
+                self._socket.refusals.add(_COUNTED[code], "", text, self.clock())
+            self.returning.left(hello.nonce)
             self.outbox.send(identity, Refused(code, str(error)))
             return
-        desk = self.desks[session.feed]
+        self.returning.joined(hello.nonce)
+        self._socket.opened(session.number, came_by, self.clock())
         self.outbox.send(
             identity,
             Welcome(
@@ -106,15 +128,10 @@ class Admission:
 
     def _checked(self, hello: Hello, key: str) -> tuple[Desk, str]:
         """Return the desk that a greeting is for, and the name of its key."""
-        if hello.version != limits.PROTOCOL:
-            raise VersionMismatch(
-                f"the trainer (headrace {hello.library}) speaks protocol {hello.version}, the "
-                f"server (headrace {__version__}) {limits.PROTOCOL}: "
-                "install the same release at both"
-            )
+        check_version(hello)
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self._front.name_of(key)
+        name = self._socket.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
         desk = self._desk_of(hello.feed)
@@ -183,11 +200,4 @@ class Admission:
         return usage if usage.finished or begun else None
 
     def _desk_of(self, name: str) -> Desk:
-        if not name and len(self.desks) == 1:
-            return next(iter(self.desks.values()))
-        desk = self.desks.get(name)
-        if desk is None:
-            listed = ", ".join(sorted(map(repr, self.desks)))
-            what = f"there is no feed {name!r}" if name else "feed= is needed"
-            raise UnknownFeed(f"{what}; this server has {listed}{near(name, self.desks)}")
-        return desk
+        return self.desks[feed_named(name, self.desks)]

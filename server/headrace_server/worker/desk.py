@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headrace_proto.channel import Frame
 from headrace_proto.messages import Answered, Hello
 from headrace_proto.schema import Field
 
@@ -87,6 +88,7 @@ class Desk:
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
+        self.share = config.share
         self.of_share = "{}/{}".format(*config.share)
         self.shared = self.owners > 1 or config.share[1] > 1
         # It distinguishes tokens of this server from those of an earlier one at the same address.
@@ -311,7 +313,7 @@ class Desk:
             if place.partition in self.partitions:
                 self.dispatcher.claim(session, place, place.token not in hello.held)
 
-    def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
+    def on_flush(self, session: int, message: Any, block: Frame) -> tuple[str, str]:
         """Store flushed states; return a fault's code and text, or else the partition answers."""
         dispatcher = self.dispatcher
         if not dispatcher.stateful:

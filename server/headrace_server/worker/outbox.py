@@ -10,7 +10,7 @@ trainer waits for them while it waits for a batch.
 A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
 a trainer that maps more than its share gets bytes, as if it were on another host.
 
-A message leaves by the connection of the trainer: a channel, or the front's socket.
+A message leaves by the connection of the trainer: a channel, or the worker's public socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
 A message that can not be sent now is dropped: the lease, or the trainer's next Hello, repeats it.
@@ -19,7 +19,6 @@ A message that can not be sent now is dropped: the lease, or the trainer's next 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -39,10 +38,10 @@ from headrace_proto.messages import (
 )
 
 from ..core.dispatch_effects import Answer, Batch, Send
+from ..making.slab import BlockPlace, map_segment
 from ..process.channel_server import ChannelServer, is_channel
-from ..process.relay_messages import BlockPlace, SegmentRetired
+from ..process.public_socket import PublicSocket
 from .desk import Desk
-from .front_channel import FrontChannel
 from .sessions import Session, SessionTable
 
 logger = logging.getLogger("headrace.trainers")
@@ -95,7 +94,7 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
 class Outbox:
     """The messages to all trainers of all feeds."""
 
-    front: FrontChannel
+    socket: PublicSocket
     directory: Path
     sessions: SessionTable
     channels: ChannelServer
@@ -103,6 +102,7 @@ class Outbox:
     max_credits: int
 
     def __post_init__(self) -> None:
+        self._segments: dict[str, memoryview] = {}  # that were sent from
         self._kept_bytes = self.slab_bytes * _KEPT_SHARE
         self._out: dict[int, list[Delivery]] = {}  # gathered references, by session
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
@@ -114,7 +114,7 @@ class Outbox:
         header = FROM_SERVER.encode(message)
         if is_channel(identity):
             return self.channels.tell(identity, [header])
-        return self.front.say(identity, header)
+        return self.socket.say(identity, header)
 
     def tell(self, message: Any) -> None:
         """Send a message to the trainer of its session, if it has one."""
@@ -143,24 +143,31 @@ class Outbox:
         self._send_references(session, self._out.pop(session.number, []))
         answers = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
-        if is_channel(session.identity):
+        try:
+            block = self._block_of(batch)
+        except OSError as error:
+            logger.warning("a batch is not sent before its lease has ended: %s", error)
+            return
+        if is_channel(session.identity):  # a copy, since the block may be freed before it is read
             most_bytes = self.max_credits * batch.nbytes
-            self.channels.send_payload(
-                session.identity, [header, self._bytes_of(batch)], most_bytes
-            )
+            self.channels.send_payload(session.identity, [header, bytes(block)], most_bytes)
             return
         frame = object()
         desk.dispatcher.pin(batch, frame)
         unpin = partial(desk.dispatcher.unpin, batch, frame)
-        self.front.send_block(session.identity, header, batch, unpin)
+        self.socket.send_block(session.identity, header, block, unpin)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
 
-    def _bytes_of(self, batch: Batch) -> bytes:
-        """Copy a block, since it may be freed before the trainer has read its message."""
-        with open(self.directory / batch.body.segment, "rb") as segment:
-            return os.pread(segment.fileno(), batch.nbytes, batch.body.offset)
+    def _block_of(self, batch: Batch) -> memoryview:
+        """Return the memory of a batch."""
+        place: BlockPlace = batch.body
+        memory = self._segments.get(place.segment)
+        if memory is None:
+            memory = map_segment(self.directory / place.segment).data
+            self._segments[place.segment] = memory
+        return memory[place.offset : place.offset + batch.nbytes]
 
     def answer(self, effect: Answer) -> None:
         """Gather the answers to commits, which leave with the next batch."""
@@ -281,7 +288,7 @@ class Outbox:
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
         (self.directory / segment).unlink(missing_ok=True)
-        self.front.tell(SegmentRetired(segment))
+        self._segments.pop(segment, None)
         for session in self.sessions.present():
             if session.local:
                 self.send(session.identity, messages.Retired(session.number, (segment,)))

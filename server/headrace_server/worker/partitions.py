@@ -28,8 +28,7 @@ from ..core.dispatch_effects import Batch
 from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName, PartitionTurns
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run, Waiting
-from ..making.slab import Slab
-from ..process.relay_messages import BlockPlace
+from ..making.slab import BlockPlace, Slab
 from .commits import Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened

@@ -1,6 +1,6 @@
 """The reception: trainers' messages in their sessions, and the ends of sessions.
 
-    channels, front ─► _take ─┬─ Hello ─► admission.py: opens a session
+    channels, socket ─► _take ─┬─ Hello ─► admission.py: opens a session
                               ├─ of a session ─► the handler of the message's type
                               └─ neither ─► Unknown, or garbage: rate_limits.py
 
@@ -15,15 +15,15 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto import limits
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
-    LimitExceeded,
     NotAllowed,
     ProtocolError,
 )
@@ -50,13 +50,14 @@ from headrace_proto.state_buffers import (
 
 from ..process.channel_server import TURN_S
 from ..process.config import RunConfig
+from ..process.rate_limits import RateLimits
 from ..process.refusals import fault_of_message
 from .admission import REVOKED, Admission
 from .desk import Desk
 from .outbox import Outbox
-from .rate_limits import RateLimits
 from .requests import FeedRequests
 from .resuming import PUT_BACK
+from .returning import Returning
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
@@ -132,21 +133,23 @@ class Reception:
     outbox: Outbox
     clock: AwakeClock
     requests: FeedRequests
+    returning: Returning
     owner: int = 0
     #: Returns the user function in which the worker has been for long, in words.
     inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         outbox = self.outbox
-        self._front, self._channels, self._sessions = outbox.front, outbox.channels, outbox.sessions
+        self._socket, self._channels = outbox.socket, outbox.channels
+        self._sessions = outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
-            refusals=self._front.refusals,
+            refusals=self._socket.refusals,
             send=outbox.send,
             end=self._end,
         )
-        self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
+        self._handlers: dict[type, Callable[[Session, Desk, Any, Sequence[Frame]], object]] = {
             Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
@@ -159,36 +162,36 @@ class Reception:
             desks=self.desks,
             outbox=outbox,
             clock=self.clock,
+            returning=self.returning,
             end=self._end,
         )
 
     # In
 
-    def hear_relayed(self, burst: int) -> int:
-        """Handle messages that the front has relayed; return how many."""
-        for identity in self._front.flooding:
-            self._end_flood(identity)
-        self._front.flooding.clear()
+    def hear_socket(self, burst: int) -> None:
+        """Handle messages of trainers on other hosts, and greetings."""
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self._front.heard or (heard and time.monotonic() >= until):
-                return heard
-            key, identity, frames = self._front.receive()
+            if not self._socket.waits or (heard and time.monotonic() >= until):
+                return
+            try:
+                key, identity, frames = self._socket.receive()
+            except Exception as error:  # no message ends the process
+                self._socket.refuse(error, self.clock())
+                continue
             self._take(identity, frames, key)
-        return burst
-
-    def _end_flood(self, identity: bytes) -> None:
-        """Mute a connection that sends faster than its messages can be handled."""
-        if identity not in self._limits.muted:
-            error = LimitExceeded("a trainer sends messages faster than they can be handled")
-            self._limits.silence("messages", identity, self._who(identity), error, self.clock())
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
         for identity, frames in self._channels.hear():
             self._take(identity, frames, None)
 
-    def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
+    def opened(self) -> None:
+        """Answer the greetings that came before the feeds were open."""
+        self.returning.opened(self.clock())
+        self._admission.opened()
+
+    def _take(self, identity: bytes, frames: Sequence[Frame], key: str | None) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         if identity in self._limits.muted:
             self._limits.drop()
@@ -208,13 +211,13 @@ class Reception:
         return "a trainer" if session is None else session.who
 
     def _on_message(
-        self, identity: bytes, message: Any, frames: list[bytes], key: str | None
+        self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None
     ) -> None:
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._limits.bears(identity, self.clock()):
-                self._admission.hear(identity, message, key)
+                self._admission.hear(identity, message, key, self._socket.last_came_by)
             return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
@@ -233,7 +236,9 @@ class Reception:
         desk.dispatcher.seen(session.number, now)
         self._handlers[type(message)](session, desk, message, frames)
 
-    def _on_renew(self, session: Session, desk: Desk, renew: Renew, frames: list[bytes]) -> None:
+    def _on_renew(
+        self, session: Session, desk: Desk, renew: Renew, frames: Sequence[Frame]
+    ) -> None:
         dispatcher = desk.dispatcher
         dispatcher.window(session.number, renew.window)
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
@@ -249,11 +254,13 @@ class Reception:
         waits = "; ".join(filter(None, (self.inside(), desk.describe(session.seen))))[:1000]
         self.outbox.send(session.identity, Pulse(session.number, waits, exhausted))
 
-    def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:
+    def _on_attach(
+        self, session: Session, desk: Desk, attach: Attach, frames: Sequence[Frame]
+    ) -> None:
         self._sessions.attach(session, attach.proof)
         self._give_buffers(session, desk)
 
-    def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
+    def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: Sequence[Frame]) -> None:
         level = logging.DEBUG if desk.owner else logging.INFO
         logger.log(level, "%s left feed %r", session.who, desk.name)
         self._leave(session)
@@ -279,7 +286,7 @@ class Reception:
         if session.local:
             self._budget.open(session, desk.states.buffer_bytes)
 
-    def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
+    def _on_step(self, session: Session, desk: Desk, step: Step, frames: Sequence[Frame]) -> None:
         dispatcher = desk.dispatcher
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
         if excess > 0:  # more commits than it can have batches
@@ -297,7 +304,7 @@ class Reception:
             dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
 
-    def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
+    def _on_save(self, session: Session, desk: Desk, save: Save, frames: Sequence[Frame]) -> None:
         """Commit a batch of segments, if its states are valid."""
         dispatcher = desk.dispatcher
         shared = save.frame >= FIRST_BUFFER
@@ -337,7 +344,8 @@ class Reception:
     def _leave(self, session: Session) -> None:
         desk = self.desks[session.feed]
         self._sessions.leave(session)
-        self._front.left(session.number)
+        self._socket.left(session.number, self.clock())
+        self.returning.left(session.nonce)
         self._channels.drop(session.identity)
         self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
@@ -387,9 +395,9 @@ class Reception:
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""
         limits = self._limits
-        if self._front.tick(now):
+        if self._socket.tick(now):
             for session in self._sessions.present():
-                if self._front.name_of(session.key) is None:
+                if self._socket.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
                     limits.silence("revoked", session.identity, session.who, error, now)
         if limits.second_is_over(now):
@@ -406,7 +414,8 @@ class Reception:
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
         present = Counter(session.name for session in self._sessions.present())
-        return {"refused": dict(self._front.refusals.counts), "present": dict(present)}
+        refused = dict(self._socket.refusals.counts)
+        return {"refused": refused, "present": dict(present)}
 
     def close(self) -> None:
         """Tell all trainers that the server stops.
@@ -419,4 +428,4 @@ class Reception:
             returns = durable and session.process != self.config.program
             self.outbox.stop(session, self.desks[session.feed], returns)
             if not returns:  # the next start of the server does not wait for it
-                self._front.left(session.number)
+                self.returning.left(session.nonce)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
@@ -48,7 +49,7 @@ class FeedRequests:
     def __post_init__(self) -> None:
         #: By feed: calls that wait until all its partitions are open.
         self.calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
-        self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
+        self.handlers: dict[type, Callable[[Session, Desk, Any, Sequence[Frame]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
             Retarget: self._retarget,
@@ -64,7 +65,7 @@ class FeedRequests:
         self.outbox.hurry(session.number)
         self.do(self.partitions.stores.hurry)
 
-    def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
+    def _flush(self, session: Session, desk: Desk, flush: Flush, frames: Sequence[Frame]) -> None:
         """Store the states of a trainer's lanes."""
         code, text = "", ""
         if flush.rows:
@@ -73,7 +74,7 @@ class FeedRequests:
             self.outbox.tell(Answered(session.number, flush.request, None, code, text))
 
     def _snapshot(
-        self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]
+        self, session: Session, desk: Desk, message: Snapshot, frames: Sequence[Frame]
     ) -> None:
         """Have the supervisor copy all stores; a trainer that asks again is answered again."""
         request = message.request
@@ -101,7 +102,7 @@ class FeedRequests:
                 whole=message.whole,
             )
 
-    def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
+    def _drain(self, session: Session, desk: Desk, message: Drain, frames: Sequence[Frame]) -> None:
         """Close the input of a feed for a trainer."""
         drained = Answered(session.number, message.request)
         self.close(desk, message.cancel, partial(self.outbox.tell, drained))
@@ -143,7 +144,7 @@ class FeedRequests:
 
         self._call(desk, call)
 
-    def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
+    def _stats(self, session: Session, desk: Desk, message: Stats, frames: Sequence[Frame]) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
 
         def call() -> None:

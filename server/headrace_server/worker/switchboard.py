@@ -38,7 +38,6 @@ from ..core.dispatch_effects import (
 )
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from ..process.relay_messages import Ready
 from .desk import Desk
 from .events import Event
 from .feed_status import feeds_status, users_of
@@ -46,6 +45,7 @@ from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
 from .requests import FeedRequests
+from .returning import Returning
 from .unstored_rounds import UnstoredRounds
 
 logger = logging.getLogger("headrace.trainers")
@@ -65,6 +65,7 @@ class Switchboard:
     pipe: Pipe
     clock: AwakeClock
     outbox: Outbox
+    returning: Returning
     #: Returns the user function in which the worker has been for long, in words.
     inside: Callable[[], str] = lambda: ""
 
@@ -90,6 +91,7 @@ class Switchboard:
             outbox=outbox,
             clock=self.clock,
             requests=self._requests,
+            returning=self.returning,
             owner=self.worker,
             inside=self.inside,
         )
@@ -273,7 +275,7 @@ class Switchboard:
     def _report(self) -> None:
         if not self._reported_open and all(desk.opened for desk in self.desks.values()):
             self._reported_open = True
-            self.outbox.front.tell(Ready())  # before the address is published
+            self.reception.opened()
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self.pipe.report("open", before=before)

@@ -80,7 +80,7 @@ MESSAGES = {
         EpochBegun(7, 3),
         Idle(7, 3),
         Following(7, 12, 3),
-        ServedShare("speech", 1, 4, 64, "headrace-0-1-2", 3, {"shape": "0a"}),
+        ServedShare("speech", 1, 4, 64, "headrace-0-1-2", {"shape": "0a"}, ("tcp://0.0.0.0:1",)),
     ],
 }
 

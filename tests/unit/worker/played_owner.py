@@ -1,10 +1,10 @@
-"""An owner without processes: its real switchboard, with played partitions and a played front.
+"""An owner without processes: its real switchboard, with played partitions and a played socket.
 
     Hello, Step … ─► Switchboard: Reception, Desk, Dispatcher ──► orders ─┐
     Deliver … ◄────────────────────────────────────────────── ◄── words ──┴─ partitions ─► stored
 
 A partition obeys, works and stores one thing at a time.  A life that dies loses all that was not
-stored, and the front has its trainers greet the next one.
+stored, and its trainers greet the next one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace_proto.placement import partitions_of
 from headrace_server.core.dispatch_effects import Batch, Claim, Deal, Leave, Release, Want
 from headrace_server.core.end_of_feed import RETURN_S
 from headrace_server.core.partition_turns import PartitionTurns
+from headrace_server.making.slab import BlockPlace
 from headrace_server.process.refusals import Refusals
-from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.outbox import Outbox
@@ -104,20 +104,29 @@ class Plain:
         pass  # rows that fill no round are dropped
 
 
-class _Front:
-    """The front, for one life of an owner."""
+class _Socket:
+    """The public socket, for one life of an owner."""
+
+    last_came_by = -1
 
     def __init__(self, owner):
         self.say = lambda connection, header: owner.say(connection, header, [])
         self._owner = owner
-        self.heard, self.flooding, self.refusals = {}, [], Refusals()
+        self.heard, self.refusals = {}, Refusals()
         self.all_back = False
 
-    def send_block(self, connection, header, batch, sent):
+    @property
+    def waits(self):
+        return bool(self.heard)
+
+    def send_block(self, connection, header, block, sent):
         self._owner.say(connection, header, [b""])
         sent()
 
-    def left(self, session):
+    def opened(self, session, came_by, now):
+        pass
+
+    def left(self, session, now):
         sessions = self._owner.sessions
         self._owner.sessions = {c: number for c, number in sessions.items() if number != session}
 
@@ -127,9 +136,6 @@ class _Front:
 
     def name_of(self, key):
         return ""
-
-    def tell(self, message):
-        pass
 
     def tick(self, now):
         return False
@@ -230,7 +236,7 @@ class _Partitions:
 
 
 class Owner:
-    """One owner through all its lives, and what the front knows of it."""
+    """One owner through all its lives, and which trainers it has."""
 
     def __init__(self, world, number):
         self.world, self.number, self.life = world, number, -1
@@ -247,22 +253,25 @@ class Owner:
         self.life += 1
         config = world.config()
         directory = Path(config.directory)
-        self._front = _Front(self)
+        self._socket = _Socket(self)
+        (directory / "s").write_bytes(bytes(1))  # the segment of all batches
         self.table = SessionTable(directory, owner=self.number, owners=OWNERS, life=self.life)
         channels = SimpleNamespace(path=directory / "none", drop=lambda identity: None)
         credits = config.max_credits
         self._outbox = Outbox(
-            self._front, directory, self.table, channels, config.slab_bytes, credits
+            self._socket, directory, self.table, channels, config.slab_bytes, credits
         )
         self._parts = _Partitions(self)
         pipe = SimpleNamespace(report=lambda event, **values: None)
+        nothing = lambda *values: None  # noqa: E731
+        returning = SimpleNamespace(joined=nothing, left=nothing, opened=nothing)
         self.switchboard = Switchboard(
-            config, self.number, self._parts, pipe, world.clock, self._outbox
+            config, self.number, self._parts, pipe, world.clock, self._outbox, returning
         )
         self.switchboard.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
         self._parts.open()
         self._give_up_at = world.now + RETURN_S
-        self._front.all_back = not self._awaited
+        self._socket.all_back = not self._awaited
         held, self._held = self._held, {}
         for connection, frames in held.items():
             self.hear(connection, frames)
@@ -270,7 +279,7 @@ class Owner:
         world.later(_TICK_S, self._tick, self.life)
 
     def die(self, told=True):
-        """End a life; ``told``: the front lives, and has its trainers greet the next one."""
+        """End a life; ``told``: its trainers notice, and greet the next one."""
         self.alive = False
         self._awaited.clear()
         for connection, session in self.sessions.items() if told else ():
@@ -297,12 +306,12 @@ class Owner:
     def _see_back(self, *connections):
         if self._awaited:
             self._awaited.difference_update(connections)
-            self._front.all_back = not self._awaited
+            self._socket.all_back = not self._awaited
 
     def hear(self, connection, frames):
         if self.alive:
-            self._front.heard[connection] = frames
-            self.switchboard.reception.hear_relayed(1)
+            self._socket.heard[connection] = frames
+            self.switchboard.reception.hear_socket(1)
             self._act()
         elif isinstance(FROM_TRAINER.decode(frames[0]), Hello):
             self._held[connection] = frames
@@ -323,8 +332,8 @@ class Owner:
         self.world.later(_TICK_S, self._tick, life)
 
     def _act(self):
-        if self._front.all_back:
-            self._front.all_back = False
+        if self._socket.all_back:
+            self._socket.all_back = False
             self.switchboard.all_are_back()
         self.switchboard.act()
         self.switchboard.unstored_rounds.deliver_stored()

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.dispatch_effects import Answer, Batch
-from headrace_server.process.relay_messages import BlockPlace
+from headrace_server.making.slab import BlockPlace
 from headrace_server.worker.counters import Counters, Tally
 
 

@@ -20,8 +20,8 @@ from headrace_server.core.dispatch_effects import (
     StoreCommit,
     Want,
 )
+from headrace_server.making.slab import BlockPlace
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
 from headrace_server.worker.state_blocks import StateFlush

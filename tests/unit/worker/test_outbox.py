@@ -18,9 +18,8 @@ from headrace_proto.messages import (
     Retired,
 )
 from headrace_server.core.dispatch_effects import Answer, Batch, Send
-from headrace_server.process import relay_messages
+from headrace_server.making.slab import BlockPlace
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.relay_messages import BlockPlace
 from headrace_server.worker import outbox
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Opened
@@ -33,37 +32,33 @@ BLOCK = 64
 NOBODY = b"nobody of that name"
 
 
-class Front:
-    """Messages to the front, and the trainers that get them."""
+class Socket:
+    """The public socket, and the trainers that get its messages."""
 
     def __init__(self) -> None:
         self.said: dict[bytes, list[bytes]] = {}  # headers, by connection
-        self.blocks: list[tuple[bytes, bytes, Any, Callable[[], object]]] = []
-        self.told: list[Any] = []
+        self.blocks: list[tuple[bytes, bytes, memoryview, Callable[[], object]]] = []
 
     def say(self, connection: bytes, header: bytes) -> bool:
         self.said.setdefault(connection, []).append(header)
         return connection != NOBODY
 
     def send_block(
-        self, connection: bytes, header: bytes, batch: Any, sent: Callable[[], object]
+        self, connection: bytes, header: bytes, block: memoryview, sent: Callable[[], object]
     ) -> None:
-        self.blocks.append((connection, header, batch, sent))
-
-    def tell(self, message: Any) -> None:
-        self.told.append(message)
+        self.blocks.append((connection, header, block, sent))
 
 
 class Post:
-    """An outbox, the desk of one feed, and trainers by way of the front."""
+    """An outbox, the desk of one feed, and trainers elsewhere."""
 
     def __init__(self, directory: Path) -> None:
-        self.front = Front()
+        self.socket = Socket()
         self.sessions = SessionTable(directory)
         channels: Any = None  # nobody comes by a channel
-        front: Any = self.front
+        socket: Any = self.socket
         self.outbox = Outbox(
-            front, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
+            socket, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
         )
         feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
         self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
@@ -92,7 +87,7 @@ class Post:
 
     def received(self, session: Session) -> list[Any]:
         """Return the messages to a trainer since the last call."""
-        return [FROM_SERVER.decode(header) for header in self.front.said.pop(session.identity, [])]
+        return [FROM_SERVER.decode(header) for header in self.socket.said.pop(session.identity, [])]
 
 
 @pytest.fixture
@@ -141,16 +136,15 @@ def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_l
     post.outbox.answer(Answer(away.number, (7,), ()))
     batches = post.deliver(away, 2)
     assert [len(batch.pins) for batch in batches] == [1, 1]
-    for number, (connection, header, batch, _) in enumerate(post.front.blocks):
+    for number, (connection, header, block, _) in enumerate(post.socket.blocks):
         message = FROM_SERVER.decode(header)
         assert isinstance(message, Deliver) and connection == away.identity
-        assert (batch.body.segment, batch.body.offset) == (SEGMENT, number * BLOCK)
-        assert batch.nbytes == BLOCK
+        assert block == bytes([number]) * BLOCK
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
     post.outbox.flush()
     assert all(batch.pins for batch in batches)
-    for *_, sent in post.front.blocks:
+    for *_, sent in post.socket.blocks:
         sent()
     assert not any(batch.pins for batch in batches) and not away.mapped
 
@@ -218,7 +212,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
 def test_trainers_that_map_a_removed_segment_are_notified_and_its_file_is_removed(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
-    assert not post.path.exists() and post.front.told == [relay_messages.SegmentRetired(SEGMENT)]
+    assert not post.path.exists()
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
     assert post.received(away) == []
     post.outbox.retire(SEGMENT)

@@ -1,4 +1,4 @@
-"""The connections of a public socket, and which of them the front ends when there are too many.
+"""The connections of a public socket, and which of them end when there are too many.
 
     accepted ─► stranger ─── Hello ──► a session's ─── the session ends ──► stranger
                    │
@@ -6,8 +6,8 @@
 
 A peer needs no key to hold a connection open, and each costs the server a descriptor.  So the
 oldest connection without a session makes room for a new one; a trainer that is cut off this way
-reconnects.  ``most`` is a soft bound: ZeroMQ accepts in a thread of its own, and the division of
-``descriptors`` is the hard bound.
+reconnects.  ``most`` is a soft bound: ZeroMQ accepts in a thread of its own.  In the locator the
+division of ``descriptors`` is the hard bound; a worker has none, since user code opens files there.
 
 ZeroMQ's monitor names each connection by its descriptor, and so does the metadata of a message
 (ZMQ_SRCFD).  Only ZeroMQ's thread opens and closes these; the caller's thread shuts one down after
@@ -24,10 +24,10 @@ from collections.abc import Iterator
 
 import zmq
 
-from ..process.sockets import waits
+from .sockets import waits
 
 _MONITOR = "inproc://headrace-connections"
-#: In place of the event of a handshake: the front has ended a connection that no session used.
+#: In place of the event of a handshake: a connection that no session used was ended.
 ENDED = 0
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
@@ -58,6 +58,14 @@ class Strangers:
 
     def __len__(self) -> int:
         return len(self._since) + len(self._session)
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain(self._since, self._session)
+
+    @property
+    def used(self) -> bool:
+        """Whether a session has a connection."""
+        return bool(self._session)
 
     def accepted(self, number: int, now: float) -> None:
         """Note a new connection.  An earlier one of that number is gone."""
@@ -110,6 +118,7 @@ class Connections:
         self._public = public
         self._strangers = Strangers(most)
         self._places: set[object] = set()  # ports, and paths of ipc://
+        self._listeners: list[int] = []  # their descriptors
         self._lost: list[tuple[int, int]] = []
         self._refused: dict[int, float] = {}  # connections to end, and since when
         self.more = True  # whether events may wait though ``fileno`` is not readable
@@ -127,6 +136,15 @@ class Connections:
         """Return the descriptor that is readable when events have come."""
         return self._number
 
+    def open_files(self) -> Iterator[int]:
+        """Yield the descriptors of all listeners and connections."""
+        return itertools.chain(self._listeners, self._strangers)
+
+    @property
+    def used(self) -> bool:
+        """Whether a session has a connection."""
+        return self._strangers.used
+
     def hear(self, now: float) -> None:
         """Read events: which connections came and ended."""
         monitor, strangers = self._monitor, self._strangers
@@ -142,6 +160,7 @@ class Connections:
                 strangers.ended(value)
                 self._refused.pop(value, None)
             elif kind == zmq.EVENT_LISTENING:
+                self._listeners.append(value)
                 with _borrowed(value) as listener:
                     self._places.add(_place(listener))
             else:
@@ -200,6 +219,13 @@ class Connections:
                 end.shutdown(socket.SHUT_RDWR)
                 return True
         return False
+
+    @staticmethod
+    def place_of(number: int) -> str:
+        """Return the port or the path of this end of a connection, "" if unknown."""
+        with contextlib.suppress(OSError), _borrowed(number) as end:
+            return str(_place(end))
+        return ""
 
     def close(self) -> None:
         """Close the monitor."""

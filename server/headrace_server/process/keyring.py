@@ -4,9 +4,9 @@
     DIR/server.public            for trainers
     DIR/trainers/NAME.public     a trainer with the secret to it is let in, as NAME
 
-The front reads ``trainers`` again and again: a key that is added lets its trainer in at once, and
-one that is removed ends its sessions.  A file there that can not be read lets nobody in, and
-affects no other key.
+The locator and the workers read ``trainers`` again and again: a key that is added lets its trainer
+in at once, and one that is removed ends its sessions.  A file there that can not be read lets
+nobody in, and affects no other key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace_proto.keys import (
     parse_secret,
 )
 
-from ..process.descriptors import is_shortage, own
+from .descriptors import is_shortage, own
 
 TRAINERS = "trainers"
 

@@ -4,7 +4,7 @@
                         │                      │
                         └── broken, other keys ┴─► refused, counted by reason
 
-ZeroMQ asks ZAP over a socket of the same context.  The front answers in its own poll, so the gate
+ZeroMQ asks ZAP over a socket of the same context.  The process answers in its own poll, so the gate
 needs no thread; handshakes wait for one round at most.  Without keys there is no such socket.
 ``connections`` lists the handshakes that ZeroMQ broke off itself.  Where both sides see that their
 keys do not fit, the first to hang up knows why; if that is the trainer, the gate counts a broken
@@ -20,10 +20,10 @@ from headrace_proto import limits
 from headrace_proto.channel import Frame
 from headrace_proto.errors import LimitExceeded
 
-from ..process.refusals import Refusals
-from ..process.sockets import NOBLOCK, waits
 from .connections import ENDED, Connections
 from .keyring import KeyRing
+from .refusals import Refusals
+from .sockets import NOBLOCK, waits
 
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
@@ -56,7 +56,7 @@ class Gate:
         self._connections = connections
         self.last_from = b""  # the connection of the last message
         self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
-        #: The socket of questions that the front polls; ``answer`` reads it.
+        #: The socket of questions, which its process polls; ``answer`` reads it.
         self.questions: zmq.Socket[bytes] | None = None
         if self._ring is not None:
             self.questions = context.socket(zmq.ROUTER)
@@ -104,23 +104,28 @@ class Gate:
         except zmq.ZMQError:
             return -1
 
-    @property
-    def names(self) -> dict[str, str] | None:
-        """Names of trainers by public key; None without keys."""
-        return None if self._ring is None else self._ring.by_key
+    def name_of(self, key: str) -> str | None:
+        """Return the name of a public key, "" without keys; None where no trainer has it."""
+        return "" if self._ring is None else self._ring.name_of(key)
 
-    def access(self) -> dict[str, object]:
-        """Return whether there are keys, the names that they let in, and counts of refusals."""
+    @property
+    def keys(self) -> dict[str, object]:
+        """Whether there are keys, and the names that they let in."""
         names = [] if self._ring is None else self._ring.names
-        refused = dict(self.refusals.counts)
-        return {"keys": self._ring is not None, "known": names, "refused": refused}
+        return {"keys": self._ring is not None, "known": names}
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a handshake waits for an answer."""
+        return self.questions is not None and waits(self.questions)
 
     def answer(self, now: float) -> None:
         """Answer for each connection in its handshake whose key is known; others wait for a tick.
 
         Their keys may be new.
         """
-        assert self.questions is not None
+        if self.questions is None:
+            return
         while waits(self.questions):
             question = self.questions.recv_multipart(zmq.NOBLOCK)
             if self._known(question):

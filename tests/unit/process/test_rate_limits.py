@@ -8,9 +8,9 @@ import pytest
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Refused
+from headrace_server.process import rate_limits
+from headrace_server.process.rate_limits import RateLimits
 from headrace_server.process.refusals import Refusals
-from headrace_server.worker import rate_limits
-from headrace_server.worker.rate_limits import RateLimits
 from tests.footprint import entries
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace_server.front.connections import _SEND_BYTES, ENDED, Connections, Strangers
+from headrace_server.process.connections import _SEND_BYTES, ENDED, Connections, Strangers
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 

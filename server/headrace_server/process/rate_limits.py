@@ -4,7 +4,7 @@
     too many     messages in a second: Refused (limit), and the connection is mute
     fault        of this program at a message: Refused (server), and the connection is mute
 
-The owner drops messages of a mute connection unread.  A trainer that reconnects has another one.
+The receiver drops messages of a mute connection unread.  A trainer that reconnects has another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace_proto.errors import HeadraceError, LimitExceeded, code_of
 from headrace_proto.messages import Refused
 
 from ..core.bounded_map import BoundedMap
-from ..process.refusals import Refusals
+from .refusals import Refusals
 
 #: Number of garbage messages after which a connection is mute.
 _PATIENCE = 100
@@ -29,7 +29,7 @@ _SECOND = 1.0
 
 @dataclass(eq=False)
 class RateLimits:
-    """All connections of one owner.
+    """All connections of one public socket.
 
     ``send`` sends a message to one of them; ``end`` ends the session that it may have.
     """

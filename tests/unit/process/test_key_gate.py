@@ -14,9 +14,9 @@ import zmq
 
 from headrace.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
-from headrace_server.front.connections import Connections
-from headrace_server.front.key_gate import Gate
-from headrace_server.front.keyring import KeyRing
+from headrace_server.process.connections import Connections
+from headrace_server.process.key_gate import Gate
+from headrace_server.process.keyring import KeyRing
 from headrace_server.process.sockets import public_router
 from tests.patience import PATIENCE_S
 
@@ -60,8 +60,7 @@ class House:
         """Return the next message and its key, or None once the awaited condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            if self.gate.questions is not None:
-                self.gate.answer(time.monotonic())
+            self.gate.answer(time.monotonic())
             self.connections.hear(time.monotonic())
             self.gate.tick(time.monotonic())
             if self.public.poll(10):
@@ -69,7 +68,7 @@ class House:
                 return key, frames
             if until():
                 return None
-        raise AssertionError(f"neither heard nor refused: {self.gate.access()}")
+        raise AssertionError(f"neither heard nor refused: {self.gate.refusals.counts}")
 
     def refuses(self, reason: str) -> bool:
         """Return whether the next event is a refusal for this reason, and no message."""
@@ -113,8 +112,9 @@ def test_a_trainer_with_a_known_key_is_admitted_under_its_name(locked: House, ke
     heard = locked.heard()
     assert heard is not None
     assert heard == (load_keys(keys).public, [b"hi"])
-    assert locked.gate.names.get(heard[0]) == "alice"
-    assert locked.gate.access() == {"keys": True, "known": ["alice"], "refused": {}}
+    assert locked.gate.name_of(heard[0]) == "alice"
+    assert locked.gate.keys == {"keys": True, "known": ["alice"]}
+    assert locked.gate.refusals.counts == {}
 
 
 def test_an_unknown_key_is_refused_and_logged_with_address_and_key(
@@ -135,7 +135,7 @@ def test_a_key_that_came_a_moment_ago_is_known_at_once(locked: House, keys: Path
         locked.public.poll(10)
     locked.knock(stranger)
     heard = locked.heard()
-    assert heard is not None and locked.gate.names.get(heard[0]) == "bob"
+    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
 
 
 def test_a_trainer_with_the_key_of_another_server_is_refused(
@@ -158,7 +158,7 @@ def test_invalid_handshakes_are_counted_and_not_logged(
 def test_a_storm_of_broken_handshakes_is_read_in_turns_and_holds_up_nobody(
     locked: House, keys: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.front.connections._BURST", 10)
+    monkeypatch.setattr("headrace_server.process.connections._BURST", 10)
     for _ in range(200):
         locked.knock_raw(greeting(b"CURVE")[:5]).close()
     locked.connections.hear(time.monotonic())
@@ -179,4 +179,4 @@ def test_a_key_that_comes_right_after_a_refusal_is_let_in_at_the_next_look(
     assert locked.gate.questions.poll(int(1000 * PATIENCE_S))
     assert not locked.gate.answer(looked), "no look is due when it knocks"
     heard = locked.heard()
-    assert heard is not None and locked.gate.names.get(heard[0]) == "bob"
+    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
