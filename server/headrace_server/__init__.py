@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from .cluster.on_ray import RayServers as RayServers
     from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
-    from .pipeline.builder import SequenceQueueingStateSaver as SequenceQueueingStateSaver
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
     from .pipeline.segment_options import zeros as zeros
     from .pipeline.sources import fixed as fixed
     from .pipeline.sources import from_examples as from_examples
     from .pipeline.sources import from_function as from_function
+    from .pipeline.sources import from_indexed as from_indexed
     from .pipeline.sources import read as read
     from .pipeline.sources import read_arrow as read_arrow
     from .pipeline.sources import read_csv as read_csv
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 #: The public names, by the modules that have them.
 _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
-    "pipeline.builder": "Pipeline SequenceQueueingStateSaver",
+    "pipeline.builder": "Pipeline",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.segment_options": "zeros",
-    "pipeline.sources": "fixed from_examples from_function read read_arrow read_csv read_jsonl "
-    "read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",
+    "pipeline.sources": "fixed from_examples from_function from_indexed read read_arrow read_csv "
+    "read_jsonl read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",
     "reading.chunk": "Chunk",
     "reading.columns": "Ragged",
     "reading.source": "IndexedSource Opening StreamSource",

@@ -70,11 +70,7 @@ PARTS: dict[str, list[Entry]] = {
     ],
     "shapes": [
         *_functions("headrace_server:Pipeline.", ".", _SHAPES),
-        *_functions(
-            "headrace_server:",
-            "hs.",
-            ("zeros", "SequenceQueueingStateSaver"),
-        ),
+        *_functions("headrace_server:", "hs.", ("zeros",)),
     ],
     "declarations": [
         ("headrace_server:Pipeline", "hs.Pipeline", "pipeline", ("fields", "declaration")),

@@ -38,8 +38,8 @@ SERVER = {
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_examples", "zeros"),
-    *("SequenceQueueingStateSaver", "on_ray", "RayServers"),
+    *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "zeros"),
+    *("on_ray", "RayServers"),
 }
 
 

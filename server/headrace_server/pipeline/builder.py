@@ -207,11 +207,10 @@ class Pipeline:
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        options = [leaf.options for leaf in self._source.leaves if leaf.kind == "function"]
-        if window is None and any(o["shards"] is not None or "batched" in o for o in options):
+        if window is None and any(leaf.kind == "function" for leaf in self._source.leaves):
             raise ValueError(
-                "window=None: from_function with shards= or batched=True can only be read forward; "
-                "give the number of adjacent examples that are mixed"
+                "window=None: from_function can only be read forward; give the number of adjacent "
+                "examples that are mixed, or use from_indexed for what has a length and items"
             )
         order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
         return replace(self, _order=order)
@@ -824,35 +823,6 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
-
-
-_DECLARE = Pipeline.sequence_queueing_state_saver
-
-
-class SequenceQueueingStateSaver:
-    """Ends pipelines with ``sequence_queueing_state_saver(…)``, whose arguments it takes.
-
-    ``saver(pipeline)`` is the pipeline with that shape.  The batches of its feed are
-    ``headrace.NextQueuedSequenceBatch``.
-    """
-
-    __signature__ = inspect.signature(_DECLARE).replace(
-        parameters=[*inspect.signature(_DECLARE).parameters.values()][1:], return_annotation=None
-    )
-
-    def __init__(self, *args: Any, **arguments: Any) -> None:
-        # A source whose columns only reading shows: mistakes that need no column are found here.
-        self._shown = _DECLARE(Pipeline(Source("arrow")), *args, **arguments)
-        self._args, self._arguments = args, arguments
-
-    def __call__(self, pipeline: Pipeline) -> Pipeline:
-        """Return the pipeline with this shape at its end."""
-        check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
-        return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
-
-    def __repr__(self) -> str:
-        call = repr(self._shown).partition("sequence_queueing_state_saver")[2]
-        return f"SequenceQueueingStateSaver{call}"
 
 
 def _compared(value: Any) -> Any:

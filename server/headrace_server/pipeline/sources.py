@@ -3,6 +3,7 @@
     read_tfrecord read_arrow read_parquet read_jsonl read_csv read_npz read_tar     files
     read_tokens                                          long streams of integers
     from_function                                        what a function of the user's yields
+    from_indexed                                         what has a length and items
     from_examples                                        examples in memory
 
 Paths are files, patterns (``*``, ``?``, ``[…]``, ``**``) and URLs, one or a list of them.  Columns
@@ -253,7 +254,6 @@ def from_function(
     *args: Any,
     features: Features | None = None,
     shards: int | None = None,
-    batched: bool = False,
     **kwargs: Any,
 ) -> Pipeline:
     """Read the examples that ``fn(*args, **kwargs)`` returns in a worker: any iterable of dicts.
@@ -266,17 +266,33 @@ def from_function(
     handed out after 50 ms, and trainers are told what they wait for.  Declare ``features`` then;
     without them the start waits for the first 64 examples.  Each stream is iterated in a thread of
     its own.
-
-    With ``batched=True`` it yields dicts of arrays ``[n, …]`` instead: n examples at once, without
-    a Python object for each row.  Batches may differ in n.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:
             raise ValueError(f"{name}= is given by the server where shards= is: leave it out")
     options = {"function": name_of(fn), "args": list(args), "kwargs": kwargs, "shards": shards}
-    if batched:
-        options["batched"] = True
     return _files("function", (), features, **options)
+
+
+@checking
+def from_indexed(
+    examples: Any, *args: Any, features: Features | None = None, **kwargs: Any
+) -> Pipeline:
+    """Read the examples of anything with ``len`` and ``[i]``, whose items are dicts of columns.
+
+    ``examples`` is such an object, which is sent to the workers, or a function, or its name
+    "module:function", that returns one there when it is called with ``args`` and ``kwargs``.  They
+    are read by number, so a shuffle is exact.
+    """
+    called = isinstance(examples, str | type) or not hasattr(examples, "__getitem__")
+    if called:
+        function = name_of(examples, "examples")
+    elif args or kwargs:
+        raise TypeError(f"from_indexed({kind_of(examples)}) takes no arguments for a function")
+    else:
+        function = Sent(f"{type(examples).__module__}:{type(examples).__qualname__}", examples)
+    options = {"function": function, "args": list(args), "kwargs": kwargs, "called": called}
+    return _files("indexed", (), features, **options)
 
 
 @checking
