@@ -246,7 +246,12 @@ def _by_length(chance: random.Random) -> Call:
     given |= chance.choice(
         [
             {"dynamic_pad": True},
-            {"dynamic_pad": True, "max_padded_elements": 14, "input_length": "x"},
+            {
+                "dynamic_pad": True,
+                "max_padded_elements": chance.choice((14, 20)),
+                "pad_to_multiple": chance.choice((1, 4)),
+                "input_length": "x",
+            },
             {"dynamic_pad": True, "pad_to_boundary": True, "input_length": "x"},
             {"dynamic_pad": True, "pad_to_multiple": 4, "input_length": "x"},
             {"ragged": True, "max_padded_elements": 14, "input_length": "x"},

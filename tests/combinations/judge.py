@@ -36,8 +36,12 @@ def check(place: Place, draws: list[Draw]) -> None:
     assert not found, f"{len(found)} of {len(draws)} fail:\n\n" + "\n\n".join(found[:5])
 
 
-def failures(place: Place, draws: list[Draw]) -> list[str]:
-    """Train all of these feeds at once; return the texts of those that fail, with programs."""
+def failures(place: Place, draws: list[Draw], again: bool = False) -> list[str]:
+    """Train all of these feeds at once; return the texts of those that fail, with programs.
+
+    A trainer that is back more than some seconds after the death of a worker may lose its batch.
+    So where the machine may have been too busy, the feed is trained again, alone.
+    """
     feeds = {f"feed-{i}": draw for i, draw in enumerate(draws)}
     cases = {name: Case(draw, place.partitions) for name, draw in feeds.items()}
     faults: dict[str, list[str]] = {name: [] for name in feeds}
@@ -48,11 +52,11 @@ def failures(place: Place, draws: list[Draw]) -> list[str]:
             rests = _trained(parted, servers.addresses, lambda: None, rest=True)
             servers.settle()
         tokens = {name: w.token for name, w in watches.items() if w.token and not w.faults}
-        again = {name: feeds[name] for name in tokens}
+        resumed_feeds = {name: feeds[name] for name in tokens}
         other = replace(place, workers=1 + place.workers % min(2, place.partitions))
-        if again:
-            with _servers(other, again, Path(directory), list(tokens.values())) as servers:
-                rests |= _trained(again, servers.addresses, lambda: None, rest=True)
+        if resumed_feeds:
+            with _servers(other, resumed_feeds, Path(directory), [*tokens.values()]) as servers:
+                rests |= _trained(resumed_feeds, servers.addresses, lambda: None, rest=True)
     for name, watch in watches.items():
         case, own, draw = cases[name], faults[name], feeds[name]
         rest = rests.get(name)
@@ -72,11 +76,13 @@ def failures(place: Place, draws: list[Draw]) -> list[str]:
         else:
             own += case.broken(place, rest.run, begun + rest.taken)
             own += resumed(draw, [one for one in watch.taken if one.later], rest.taken)
-    return [
-        f"{feeds[name].name}: {'; '.join(texts[:3])}\n\n{feeds[name].program(place)}"
-        for name, texts in faults.items()
-        if texts
-    ]
+    found = []
+    for name, texts in faults.items():
+        draw = feeds[name]
+        late = place.events and not again and any("StaleLease" in text for text in texts)
+        if texts and not (late and not failures(place, [draw], again=True)):
+            found.append(f"{draw.name}: {'; '.join(texts[:3])}\n\n{draw.program(place)}")
+    return found
 
 
 def _trained(

@@ -143,7 +143,7 @@ def _plain(feed: headrace.Feed, batch: Any) -> dict[str, Any]:
     facts = {name for name in FACTS if name in feed.facts}
     if isinstance(batch, headrace.Batch):
         found |= {name: _rows(batch[name]) for name in batch}
-        if "bucket" in batch.meta:
+        with contextlib.suppress(AttributeError):
             found["@bucket"] = batch.bucket
     else:
         facts |= {*_OF_SEGMENTS, *(("lane",) if _lanes(batch) else ())}
