@@ -45,7 +45,12 @@ def failures(place: Place, draws: list[Draw], again: bool = False) -> list[str]:
     feeds = {f"feed-{i}": draw for i, draw in enumerate(draws)}
     cases = {name: Case(draw, place.partitions) for name, draw in feeds.items()}
     faults: dict[str, list[str]] = {name: [] for name in feeds}
-    with tempfile.TemporaryDirectory(prefix="combinations-") as directory, _seen(place.remote):
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="combinations-", ignore_cleanup_errors=True
+        ) as directory,
+        _seen(place.remote),
+    ):
         with _servers(place, feeds, Path(directory)) as servers:
             watches = _trained(feeds, servers.addresses, servers.ticks(place, len(feeds)))
             parted = {n: d for n, d in feeds.items() if d.run.parts and not watches[n].faults}

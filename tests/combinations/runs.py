@@ -99,6 +99,9 @@ KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
     "Where a server or a worker dies or is started again, no trainer loses a batch.": (
         lambda place, draw: bool(place.events) and draw.feed.lanes and draw.feed.states != "server"
     ),
+    "Where a worker dies or is started again, a lane goes on at the trainer that has it.": (
+        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.run.trainers > 1
+    ),
     "A lane keeps its example to the end, where batches of several partitions are ahead.": (
         lambda place, draw: (
             draw.feed.lanes
