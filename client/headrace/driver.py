@@ -123,9 +123,13 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        names = {one.session.address: None for one in self.connections if one.unreached}
+        names = {self._address_of(one.session): None for one in self.connections if one.unreached}
         tried = "".join(self._words.get(name, "") for name in names)
         return next((one.hint for one in self.connections if one.hint), "") + tried
+
+    def _address_of(self, session: Session) -> str:
+        """Return the address of the server of a session."""
+        return session.address or self.address
 
     def reached(self, address: str) -> str:
         """Return the address at which the server of a name is tried."""
@@ -330,7 +334,7 @@ class Driver:
 
     def _connection_of(self, session: Session) -> Connection:
         assert self._context is not None
-        address = session.address or self.address
+        address = self._address_of(session)
         return Connection(
             self._context,
             address,
@@ -440,13 +444,14 @@ class Driver:
                     if one.address in moved:
                         one.session.address = moved[one.address]
                     if one.away(now) or one.address in moved:
-                        away[one.session.address] = one.session
+                        away[self._address_of(one.session)] = one.session
             for address, session in away.items():
                 self._locate(address, session)
             with self.lock:
                 for one in self.connections:
-                    place = one.session.owner_address or self.reached(one.session.address)
-                    if one.session.address in away and place != one.place:
+                    address = self._address_of(one.session)
+                    place = one.session.owner_address or self.reached(address)
+                    if address in away and place != one.place:
                         self._reach(one.session)
         except Exception as error:
             self.fail(error)
@@ -464,7 +469,7 @@ class Driver:
             return
         with self.lock:
             for session in self.sessions:
-                if session.address != address or session.connected:
+                if self._address_of(session) != address or session.connected:
                     continue
                 if isinstance(answer, ServedShare):
                     session.located(answer, places_of(answer, reached))

@@ -73,15 +73,15 @@ def owners(peer: Peer) -> Owners:
 
 @pytest.fixture
 def link(peer: Peer, owners: Owners) -> Iterator[Link]:
-    """A link to both: the greeting that named none was answered by owner 1."""
-    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 30.0)
+    """A link to both: the first one announces the generation."""
+    peer.owners = 2
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0, shares=0), 30.0)
     opening = threading.Thread(target=link.open)
     opening.start()
     try:
-        for owner, greeted in ((1, -1), (0, 0)):
-            hello = owners.hear(greeted, Hello)
-            assert (hello.nonce, hello.generation) == (b"nonce", -1 if greeted < 0 else 3)
-            owners.identities[owner] = owners.identities.pop(greeted)
+        for owner in (0, 1):
+            hello = owners.hear(owner, Hello)
+            assert (hello.nonce, hello.generation) == (b"nonce", 3 if owner else -1)
             told = {"owner": owner, "owners": 2, "partitions": 2}
             properties = {"generation": 3}
             welcome = Welcome(
@@ -153,11 +153,12 @@ def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Own
 
 def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: Peer):
     owners = Owners(peer)
-    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 0.5)
+    peer.owners = 2
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0, shares=0), 0.5)
     opening = Doing(link.open)
     try:
-        owners.hear(-1, Hello)
-        owners.say(-1, Welcome(1, "t", 7, "f", [], 30.0, 300.0, 64, owner=0, owners=2))
+        owners.hear(0, Hello)
+        owners.say(0, Welcome(1, "t", 7, "f", [], 30.0, 300.0, 64, owner=0, owners=2))
         error = opening.end()
     finally:
         link.close()
@@ -166,7 +167,7 @@ def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_server_with_another_number_of_owners_gets_claims_of_all_held_batches(
-    link: Link, owners: Owners, number: int
+    peer: Peer, link: Link, owners: Owners, number: int
 ):
     """1 batches 0/0 and 0/1 are taken, one is committed, 2 the server restarts with others."""
     for session in link.sessions:
@@ -182,6 +183,7 @@ def test_a_server_with_another_number_of_owners_gets_claims_of_all_held_batches(
     for owner in (0, 1):
         owners.say(owner, Unknown(7 + owner))
     other = {"owners": number, "partitions": 2}
+    peer.owners = number
     hello = owners.hear(0, Hello)
     owners.say(0, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=0, **other))
     owners.begin_anew()
