@@ -32,6 +32,7 @@ GONE: Final[Mapping[str, str]] = {
     "hs.by_source": "functions of notebooks and of __main__ are sent as they are",
     "hs.SequenceQueueingStateSaver": "the method sequence_queueing_state_saver takes its arguments",
     "Pipeline.cache": "`headrace convert` writes Arrow files, which hs.read_arrow maps",
+    "read_csv(group_by=)": "hs.from_function reads rows by the csv module and yields their groups",
     "read_tfrecord(compression=)": "each file shows it by its first bytes",
     "read_tfrecord(record=)": "records of both kinds are read; leave it out",
     "read_tfrecord(verify=)": "checksums are always checked, once for each record; leave it out",

@@ -103,7 +103,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
         ("which_bucket", _selector(integer=True)),
-        ("column group_by input_key", _by(checks.checked_name)),
+        ("column input_key", _by(checks.checked_name)),
         ("args kwargs options", _by(checks.plain_data)),
         ("dtype", _by(checks.checked_dtype)),
         ("features", _by(checks.checked_features)),

@@ -153,12 +153,9 @@ def read_csv(
     *,
     delimiter: str = ",",
     header: bool | Iterable[str] = True,
-    group_by: str | None = None,
 ) -> Pipeline:
     """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
-    False: ``features`` names them, in their order.
-
-    ``group_by`` names a column: adjacent rows with the same value in it make one example.
+    False: ``features`` names them, in their order.  A row is an example of scalars.
     """
     if not isinstance(delimiter, str):
         raise TypeError(f"delimiter={delimiter!r:.80} is {kind_of(delimiter)}, not a str")
@@ -175,14 +172,9 @@ def read_csv(
             "as header serves too"
         )
     for name, feature in (features or {}).items():
-        if feature.shape or feature.kind == "fixed":
+        if feature.kind != "scalar":
             raise ValueError(f"features[{name!r}] has a shape: a cell of a CSV file has none")
-        if feature.kind == "sequence" and (group_by is None or name == group_by):
-            raise ValueError(
-                f"features[{name!r}] is a sequence: only group_by makes sequences, of the other "
-                "columns"
-            )
-    return _files("csv", paths, features, delimiter=delimiter, header=names, group_by=group_by)
+    return _files("csv", paths, features, delimiter=delimiter, header=names)
 
 
 @checking

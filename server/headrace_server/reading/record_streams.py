@@ -35,15 +35,14 @@ _KEPT_WALKS = 4
 #: Yields the records of a walk from its place on, and moves that to the next record before each
 #: yield.  Damaged where no more can be read.
 Reading = Callable[["Records"], Iterator["Record"]]
-_PLACE = struct.Struct("<3Q")
+_PLACE = struct.Struct("<2Q")
 
 
 class Place(NamedTuple):
-    """The place of a record: its byte in the decompressed file, its number, its first row."""
+    """The place of a record: its byte in the decompressed file, and its number."""
 
     byte: int = 0
     record: int = 0
-    row: int = 0
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
 
 def _lines(file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the lines of a file that is compressed."""
-    byte, number, _ = walk.place
+    byte, number = walk.place
     with open_forward(file, byte) as stream:
         lines = Lines(stream, byte)
         for line in lines:
