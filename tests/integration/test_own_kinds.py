@@ -144,6 +144,29 @@ class Doubling(hs.Stage):
         return twice.with_columns({"i": twice.columns["i"]})
 
 
+def test_classes_of_a_notebook_are_sent_by_value() -> None:
+    class Tens(hs.StreamSource):
+        fields = {"i": hs.Field("int64")}  # noqa: RUF012
+        streams = 1
+
+        def __init__(self, opening: hs.Opening) -> None:
+            pass
+
+        def read(self, stream: int, position: bytes, limit: int) -> tuple[hs.Chunk, bytes | None]:
+            return hs.Chunk.of({"i": 10 * np.arange(6)}, np.arange(6), "tens"), None
+
+    class Negative(hs.Stage):
+        keeps_count = repeatable = True
+
+        def apply(self, chunk: hs.Chunk, bad: Any) -> hs.Chunk:
+            return chunk.with_columns({"i": -np.asarray(chunk.columns["i"])})
+
+    with hs.run(hs.read(Tens).stage(Negative).repeat(2).batch(4)) as server:
+        with connect(server) as feed:
+            found = [i for batch in feed for i in batch["i"].tolist()]
+    assert found == 2 * [0, -10, -20, -30, -40, -50]
+
+
 @pytest.mark.parametrize(
     ("declare", "text"),
     [

@@ -893,16 +893,18 @@ def _ascending(boundaries: list[int]) -> list[int]:
 def _grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
     """Return the stages with their groups; ValueError where these differ or do not fit."""
     stages = tuple(_weighted(stage, shape) for stage in stages)
-    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
+    groups = {stage.made().group: stage.kind for stage in stages}
+    groups.pop(0, None)
     if len(groups) > 1:
+        kinds = " and ".join(f"{kind}()" for kind in dict.fromkeys(groups.values()))
         raise ValueError(
-            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
-            "is one group, so they must be alike"
+            f"{kinds} is called with groups of {sorted(groups)}: what is read at once is one "
+            "group, so they must be alike"
         )
     group, bound = max(groups, default=0), shape.read_bound()
     if bound is not None and group > bound:
         raise ValueError(
-            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
+            f"{groups[group]}() reads group={group} examples at once, and bucket_capacities or "
             f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
         )
     drawn = group or min(_DRAWN_AT_ONCE, bound or _DRAWN_AT_ONCE)

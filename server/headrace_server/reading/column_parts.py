@@ -32,7 +32,7 @@ from headrace_server.reading.columns import (
 from headrace_server.reading.declared_types import clash, fitted, misfit
 from headrace_server.reading.example_rows import Schema, schema_of
 from headrace_server.reading.reader import BadRecords, Faults, without
-from headrace_server.reading.source import Opening
+from headrace_server.reading.source import IndexedSource, Opening
 
 T = TypeVar("T")
 #: Maximum number of columns that an error lists.
@@ -133,8 +133,8 @@ def _serves(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ColumnPart:
-    """A SourcePart over stored columns.  ``columns`` may load them, and raise DataError."""
+class ColumnPart(IndexedSource):
+    """A part over stored columns.  ``columns`` may load them, and raise DataError."""
 
     length: int
     columns: Callable[[], Mapping[str, StoredColumn]]
@@ -159,9 +159,6 @@ class ColumnPart:
             return Chunk(columns, index, origin)
         kept = without(Chunk({}, index, origin), wrong, self.bad, ", ")
         return self.take(kept.ordinals)
-
-    def close(self) -> None:
-        """Do nothing: it holds nothing that outlives the reader."""
 
     def _column(
         self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults

@@ -24,6 +24,7 @@ from headrace_server.reading.columns import Column, Rows, numbers_of, row_of
 from headrace_server.reading.declared_types import defaults_of
 from headrace_server.reading.parts_reader import PartsReader
 from headrace_server.reading.reader import BadRecords, Faults, without
+from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.user_columns import collect
 
 #: Number of examples for inference: enough to see which dimensions vary, and soon read.
@@ -146,8 +147,8 @@ class RowSource:
         return self.schema.chunk(rows, numbers, Origin.single(self.name, numbers, at), self.bad)
 
 
-class RowPart(RowSource):
-    """A SourcePart whose examples are read one by one.
+class RowPart(RowSource, IndexedSource):
+    """A part whose examples are read one by one.
 
     ``get`` returns the row of a number; ValueError describes its fault.
     """

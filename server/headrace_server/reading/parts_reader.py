@@ -1,8 +1,8 @@
 """Indexed readers of sources that come in parts: files, row groups, one mapped whole.
 
-    rows ──► part and rows within it ──► SourcePart.take ──► chunks ──► one chunk, in order
+    rows ──► part and rows within it ──► its take ──► chunks ──► one chunk, in order
 
-A part reads rows by slice or by index, and leaves out those that it reported as bad.
+A part is an IndexedSource, which needs no fields: it leaves out the rows that it reported as bad.
 Rows of several parts are read part by part and then put in order.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -21,20 +20,6 @@ from headrace_server.reading.columns import Rows
 from headrace_server.reading.source import IndexedSource
 
 
-class SourcePart(Protocol):
-    """Consecutive examples of a source that are read alike: an IndexedSource without a schema.
-
-    It has reported the rows that it leaves out.
-    """
-
-    @property
-    def length(self) -> int: ...
-
-    def take(self, rows: Rows) -> Chunk: ...
-
-    def close(self) -> None: ...
-
-
 def _moved(rows: Rows, by: int) -> Rows:
     return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
 
@@ -42,7 +27,7 @@ def _moved(rows: Rows, by: int) -> Rows:
 class PartsReader(IndexedSource):
     """An IndexedSource over parts."""
 
-    def __init__(self, fields: Mapping[str, Field], parts: Sequence[SourcePart]) -> None:
+    def __init__(self, fields: Mapping[str, Field], parts: Sequence[IndexedSource]) -> None:
         self.fields: Mapping[str, Field] = dict(fields)
         self._parts = [part for part in parts if part.length]
         self._all_parts = list(parts)
@@ -82,8 +67,7 @@ class PartsReader(IndexedSource):
 
     def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
         """Check examples before they are read, where the source is one part that can do so."""
-        part = self._parts[0] if len(self._parts) == 1 else None
-        return part.check_ahead(rows, stop) if isinstance(part, IndexedSource) else 0
+        return self._parts[0].check_ahead(rows, stop) if len(self._parts) == 1 else 0
 
     def _read(self, i: int, rows: Rows) -> Chunk:
         start = self._starts[i]
@@ -95,7 +79,7 @@ class PartsReader(IndexedSource):
             part.close()
 
 
-class ReaderPart:
+class ReaderPart(IndexedSource):
     """The examples start … stop - 1 of another reader as a part, with columns in an order."""
 
     def __init__(

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -62,20 +62,21 @@ def place_at(position: bytes) -> Place:
     return Place(*_PLACE.unpack(position)) if position else Place()
 
 
-class Walk(Protocol):
-    """One stream that is read forward."""
+class Walk:
+    """One stream that is read forward; ``place`` is that of the next record."""
 
-    @property
-    def place(self) -> Place:
-        """The place of the next record."""
+    place: Place
 
     def ready(self, limit: int, whole: bool) -> int:
         """Return how many examples can be read without a wait, at most ``limit``."""
+        return limit  # what a file has is there
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         """Return at most so many examples, and whether the stream goes on."""
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what it holds open."""
 
 
 class Streams(StreamSource):
@@ -127,7 +128,7 @@ class Streams(StreamSource):
             self._walks.popitem()[1].close()
 
 
-class Records(RowSource):
+class Records(RowSource, Walk):
     """A walk over records, whose source is opened when the first one is read."""
 
     def __init__(
@@ -137,10 +138,6 @@ class Records(RowSource):
         self.place = place
         self._ended = False
         self._left = self._until_damage(records)
-
-    def ready(self, limit: int, whole: bool) -> int:
-        """Return ``limit``: what a file has is there."""
-        return limit
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         rows: list[Row] = []

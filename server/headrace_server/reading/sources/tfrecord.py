@@ -52,8 +52,8 @@ from headrace_server.reading.forward_files import (
 )
 from headrace_server.reading.parts_reader import PartsReader
 from headrace_server.reading.reader import Faults, without
-from headrace_server.reading.record_streams import Place, Streams
-from headrace_server.reading.source import Opening, Reader, Source
+from headrace_server.reading.record_streams import Place, Streams, Walk
+from headrace_server.reading.source import IndexedSource, Opening, Reader, Source
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.
 #
@@ -1148,8 +1148,8 @@ class Tfrecord(Source):
 # ── mapped files ─────────────────────────────────────────────────────────────────────────────────
 
 
-class _Records:
-    """The one SourcePart of uncompressed files: the files in order, records in order."""
+class _Records(IndexedSource):
+    """The one part of uncompressed files: the files in order, records in order."""
 
     def __init__(self, opening: Opening, parser: ExampleParser) -> None:
         files, bad, cache = opening.files, opening.bad, opening.cache
@@ -1295,7 +1295,7 @@ def _frames(file: DataFile, compression: Compression, place: Place) -> Generator
             yield frame
 
 
-class _Walk:
+class _Walk(Walk):
     """A walk over the records of a compressed file."""
 
     def __init__(
@@ -1311,10 +1311,6 @@ class _Walk:
         self._frames = _frames(opening.files[stream], compression, place)
         self._left: Iterator[bytes] = self._frames
         self._damage: Damaged | None = None  # the fault where the frames end
-
-    def ready(self, limit: int, whole: bool) -> int:
-        """Return ``limit``: what a file has is there."""
-        return limit
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         found: list[bytes] = []
