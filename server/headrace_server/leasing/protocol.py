@@ -1,0 +1,192 @@
+"""The words between a partition, the desk and its trainers: plain data.
+
+    trainer ── hello, ask, commit, give_back … ──► desk ── make, commit, returned, leave, reclaim, deal ──► partition
+            ◄─ Welcome, Give, Idle, Over, Answer, Refused, Unknown ─┘
+
+A batch has a *slot*, which says who may have it: anyone, a rank, or the session whose lanes it
+fills.  Its *turn* is its place in its partition.  The desk has one rule for all feeds: the least
+turn in the heap of (partition, slot) answers the oldest request for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+#: Who may get a batch: ANYONE, a rank (0, 1 …), or a session with lanes (its nonce).
+Slot = int | bytes
+ANYONE = -1
+#: Place in the order of a partition: the epoch, or 0 where batches cross epochs; then the number in
+#: the epoch, or of a round its number in this run and epoch.
+Turn = tuple[int, int]
+#: A lease: the term of the owner's life in the upper bits, then a counter.
+Token = int
+#: Number of bits of the counter in a token.
+COUNTER_BITS = 32
+
+
+class Outlook(Enum):
+    """Why a partition makes no batch for a slot now."""
+
+    IDLE = "nothing before some trainer commits, returns or leaves"
+    FULL = "no memory before a batch is freed"
+    WAITS = "the source has no example yet: ask again soon"
+    OVER = "nothing more of this epoch"
+    ENDED = "nothing more, and all is committed"
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch, described once: by the partition that made it, or by the trainer that holds it."""
+
+    partition: int
+    number: int
+    slot: Slot
+    turn: Turn
+    rows: int  # with those of a rank's batch that hold nothing
+    #: What is in it, so that a later life of the partition knows it again: b"" where the number
+    #: says it, and for segments an array of SEGMENT_PLACE.
+    place: bytes = b""
+    epoch: int = 0  # of its first row
+    bucket: int = -1  # where the shape has buckets or classes
+    empty: int = 0  # rows that hold nothing
+    nbytes: int = 0  # of its bytes
+    body: Any = None  # where these lie; None where only a trainer has them
+
+    @property
+    def name(self) -> tuple[int, int, bytes]:
+        return self.partition, self.number, self.place
+
+    def __str__(self) -> str:
+        return f"{self.number} of partition {self.partition}"
+
+
+class Partition(Protocol):
+    """One partition, as its desk sees it.  All decisions about rows are its own.
+
+    ``make`` may take long and is called between locks: while it runs, the desk calls nothing else
+    of this partition.
+    """
+
+    number: int
+    ahead: bool  # whether it makes batches without a request
+    lanes: bool  # whether each session has a slot of its own
+    epoch: int  # that it makes now; 0 where batches cross epochs
+    finished: bool  # whether it has made all, of a partition that makes ahead
+    run: int  # number of the ranks' run for which its batches are dealt …
+    world: int  # … and number of its ranks; 0: for anyone
+
+    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+        """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
+
+        What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
+        not begun, except ahead of requests (a partition with ``ahead``).
+        """
+
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that is not made for a slot."""
+
+    def live(self, slot: Slot) -> bool:
+        """Return whether the slot has lanes with examples that go on."""
+
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        """Take a commit, with states if the feed has them; return a fault's code and text, or None.
+
+        It counts at once.  The caller has it stored (``Desk.log``).
+        """
+
+    def returned(self, batch: Batch) -> bool:
+        """Return whether a batch that came back goes out as it was; else it is made anew."""
+
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a session, with its batches from a turn on.
+
+        Their examples go on from the states that are kept here.
+        """
+
+    def reclaim(self, batch: Batch) -> bool:
+        """Take out a batch of an earlier life, if that is still possible.
+
+        It is possible if each of its rows is the next of its example, from the same version of its
+        state, and no other batch has it; see the table in the design of the kernel.
+        """
+
+    def deal(self, run: int, world: int) -> list[Batch]:
+        """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
+
+        Return batches that are here already and go out under their new slots.
+        """
+
+
+@dataclass(slots=True)
+class Hello:
+    """A trainer's greeting, as the desk judges it."""
+
+    session: bytes  # the nonce that names it over all its connections
+    rank: int = -1
+    world: int = 0
+    run: int = 0  # given by the launcher; a later run has a larger one
+    birth: int = 0  # of two processes that are one rank of one run, the later one counts
+    held: list[tuple[Token, Batch]] = field(default_factory=list)
+    #: Commits without an answer, with what came with them.
+    commits: list[tuple[Token, Batch, Any]] = field(default_factory=list)
+    gets: list[tuple[int, int, int]] = field(default_factory=list)  # request, partition, epoch
+
+
+# To trainers.  The caller sends them to the session's present connection.
+
+
+@dataclass(slots=True)
+class Welcome:
+    next: dict[int, Turn]  # by partition: the least turn that this slot may still get
+    stale: list[Token]  # held tokens that are void
+    others: int = 0  # number of sessions that were here before
+
+
+@dataclass(slots=True)
+class Give:
+    request: int
+    token: Token
+    batch: Batch
+    live: bool = True  # whether the slot has lanes that go on after this batch
+
+
+@dataclass(slots=True)
+class Idle:
+    """Nothing before some trainer acts; the request stands."""
+
+    request: int
+    live: bool = True
+
+
+@dataclass(slots=True)
+class Over:
+    """Nothing more of this epoch (None: at all) in this partition, and in others of the owner."""
+
+    request: int
+    partition: int
+    epoch: int | None
+    also: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answers to commits; ``faults``: token, code and text of those that were refused."""
+
+    committed: tuple[Token, ...] = ()
+    stale: tuple[Token, ...] = ()
+    faults: tuple[tuple[Token, str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Unknown:
+    """Greet again."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """No session: an error's code and text."""
+
+    code: str
+    text: str
