@@ -40,49 +40,64 @@ class Save:
 
 
 @record
+class Get:
+    """A request for one batch of a partition, of this epoch or an earlier one."""
+
+    request: Count  # numbers grow within a session
+    partition: Count
+    epoch: Count = 0
+
+
+@record
 class Step:
-    """One training step: a wider window, commits, freed memory, returned batches."""
+    """What a trainer has done and wants: commits, freed memory, returned batches, requests."""
 
     session: Count
-    window: Count
-    commits: Counts = ()
+    commits: Counts = ()  # tokens of batches without states
     released: Counts = ()
     returned: Counts = ()
+    withdrawn: Counts = ()  # requests
+    gets: Annotated[tuple[Get, ...], list_of(record_check(Get))] = ()
     saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
 
 
 @record
-class Delivery:
+class Given:
     """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
 
-    seq: Count
+    request: Count
     token: Count
     partition: Count
     number: Count
+    turn_epoch: Count  # its turn: the epoch, or 0 where batches cross epochs …
+    turn_index: Count  # … and its number in it
+    epoch: Count  # of its first row
     rows: Count
     nbytes: Count
     columns: Plain  # per field of the schema: [offset, nbytes, shape]
-    meta: Plain
+    place: Blob = b""  # what is in it, for its owner's next life
+    bucket: Signed = -1  # where the feed has buckets or classes
+    empty: Count = 0  # rows that hold nothing
     segment: Text = ""  # "" = inline
     offset: Count = 0
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
-    epoch: Count = 0  # of its first row
+    live: Flag = True  # whether lanes of this trainer go on after it
 
 
 @record
-class Deliver:
-    """Batches for a trainer, and answers to commits, as in Outcome."""
+class Give:
+    """Batches for a trainer, and answers to commits, as in Answer."""
 
     session: Count
-    items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
+    items: Annotated[tuple[Given, ...], list_of(record_check(Given))]
     committed: Counts = ()
     stale: Counts = ()
     faults: Plain = ()
 
 
 @record
-class Outcome:
+class Answer:
     """The answers to commits."""
 
     session: Count
