@@ -118,6 +118,21 @@ class Partition(Protocol):
         Return batches that are here already and go out under their new slots.
         """
 
+    def propose(self, what: tuple[str, Any]) -> Any:
+        """Return an order, with the place at which it takes effect; None: ask again later.
+
+        It is stored before it is carried out.  ValueError where it can not be.
+        """
+
+    def apply(self, order: Any) -> None:
+        """Carry out an order, which is stored."""
+
+    def take_records(self) -> list[Any]:
+        """Return what the journal needs to know of since the last call.
+
+        Only the caller of the desk calls this, when ``Desk.log`` names the partition.
+        """
+
 
 @dataclass(slots=True)
 class Hello:
