@@ -55,9 +55,9 @@ from .record import record
 from .step_messages import FROM_SERVER, FROM_TRAINER, Answer, Get, Give, Given, Save, Step
 
 __all__ = [
-    "Answer",
     "FROM_SERVER",
     "FROM_TRAINER",
+    "Answer",
     "Answered",
     "Attach",
     "Bye",
