@@ -24,9 +24,12 @@
                                                     or that a server will be back
       Bye ─────────────────────────────────►        what is held goes to others
 
-A connection delivers in order or ends.  Renew and Pulse count the messages of their connection, so
-a message that was dropped shows: then the trainer greets again, and the greeting has all that is
-needed.  An owner that does not know a session answers Unknown; the trainer greets again, too.
+A connection delivers in order or ends.  Renew and Pulse count the messages of their connection (all
+after its Hello and its Welcome, but for Attach), so a message that was dropped shows:
+then the trainer greets again, and the greeting has all that is needed.  An owner that does not know
+a session answers Unknown; the trainer greets again, too.  A Hello without an answer is sent again as
+it was; an owner that has answered it to the same peer ignores it.  A Welcome names the greeting that it answers, and
+a trainer that has greeted again since ignores all that comes before the right one.
 
 Step, Give and Answer, which go at each step of training, are in ``step_messages.py``, with their
 layouts.
@@ -244,6 +247,7 @@ class Welcome:
     directory: Text = ""  # of the server's shared memory, as the server sees it
     session_file: Text = ""
     resumed: Flag = False
+    connection: Count = 0  # that of the Hello which it answers
     properties: Plain = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
     #: A feed that others have used: finished, batches, since and until (Unix time).
