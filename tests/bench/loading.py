@@ -21,10 +21,10 @@ import numpy as np
 
 from headrace_proto.schema import Field
 from headrace_server.core.slots import Segments, Slots
-from headrace_server.core.stored_state import Change, Examples
 from headrace_server.making.segment_block import StateTable, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.stored_examples import StoredExamples
+from headrace_server.shaping.stored_state import Change, Examples
 from headrace_server.state.commit_records import encoded
 from headrace_server.state.journal import create, record_bytes
 from headrace_server.state.store import Store

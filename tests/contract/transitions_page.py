@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headrace_server.core.claims import CLAIM
 from headrace_server.core.lease import LEASE
-from headrace_server.core.partition import PARTITION
-from headrace_server.core.transitions import Transitions
+from headrace_server.shaping.input import PARTITION
+from headrace_server.shaping.transitions import Transitions
 from headrace_server.worker.sessions import SESSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "transitions.md"

@@ -26,7 +26,6 @@ from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
 from headrace_server.cli import main
 from headrace_server.cli.keygen import _write
-from headrace_server.core.stored_state import Change
 from headrace_server.files.durable_file import write_durably
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
@@ -36,6 +35,7 @@ from headrace_server.process.config import FeedConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.process.worker_diary import DiaryFile
 from headrace_server.reading.conversion import ArrowPart
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.restoring import prepare
 from headrace_server.state.snapshots import Shelf
 from headrace_server.state.statedir import StateDirectory

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.core.stored_state import Change, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from headrace_server.shaping.stored_state import Change, Saved
 from headrace_server.state.store import Store
 from tests.unit.changes import Example, examples_of
 

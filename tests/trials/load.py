@@ -27,7 +27,7 @@ _PACED = """
 import json, os, random, resource, select, sys, time
 from pathlib import Path
 from tests.unit.changes import Example, examples_of
-from headrace_server.core.stored_state import Change
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.store import Store
 path, rate, seconds, seed = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 chance = random.Random(seed)

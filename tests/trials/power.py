@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.stored_state import Change, Saved
+from headrace_server.shaping.stored_state import Change, Saved
 from headrace_server.state.store import Store
 from tests.unit.changes import Example, listed
 
@@ -36,7 +36,7 @@ _PATIENCE_S = 20.0
 _WRITER = """
 import os, sys
 from pathlib import Path
-from headrace_server.core.stored_state import Change
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.store import Store
 from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)

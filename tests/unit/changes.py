@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_server.core.stored_state import Change, Examples, Key, Saved
+from headrace_server.shaping.stored_state import Change, Examples, Key, Saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from headrace_proto.errors import DataError
 
 from ..arguments import declared
 from ..core.partition_turns import bounds
-from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.partition_run import segmented, shape_check
@@ -34,6 +33,7 @@ from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
+from ..shaping.plan import Read
 from . import exits
 from .frame import with_options
 from .local import LocalFeed

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from .partition import TURN_BITS
-from .plan import Shaper
+from ..shaping.input import TURN_BITS
+from ..shaping.plan import Shaper
+from ..shaping.stored_state import CHUNK, INDEX, Examples
 from .slots import RoundMember, Segments, Slots
-from .stored_state import CHUNK, INDEX, Examples
 
 
 class Fifo:

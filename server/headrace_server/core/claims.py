@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..shaping.transitions import Transitions
 from .dispatch_effects import Batch, Claim
 from .lease import BatchLifecycle
 from .plain_supply import PlainSupply
 from .segment_supply import SegmentSupply
-from .transitions import Transitions
 
 
 @dataclass(frozen=True, slots=True)

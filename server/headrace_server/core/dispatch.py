@@ -29,6 +29,7 @@ from typing import Any
 
 from headrace_proto.messages import EpochBegun, Idle
 
+from ..shaping.input import TURN_BITS
 from .admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from .claims import DONE, STANDS, Acknowledged, ClaimedBatch, Recalls, claims_of
 from .dispatch_effects import (
@@ -45,7 +46,6 @@ from .dispatch_effects import (
 )
 from .lease import OVER, SAVING, BatchLifecycle, CommitVerdict, Fault, Lease
 from .open_epochs import OpenEpochs
-from .partition import TURN_BITS
 from .partition_turns import Untaken
 from .plain_supply import PlainSupply
 from .rounds import DealtRounds

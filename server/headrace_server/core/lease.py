@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from .bounded_map import BoundedMap
+from ..process.bounded_map import BoundedMap
+from ..shaping.transitions import Transitions
 from .dispatch_effects import Batch, Effect, Freed, Send
 from .open_epochs import OpenEpochs
 from .trainers import Trainer, Trainers
-from .transitions import Transitions
 
 #: Number of answered and of stale tokens that are remembered, for resent commits.
 _REMEMBERED = 65_536

@@ -17,8 +17,8 @@ from typing import Any
 
 from headrace_proto.record import record
 
+from ..shaping.input import TURN_BITS
 from .dispatch_effects import Batch, TurnQueue
-from .partition import TURN_BITS
 
 #: A round: its number in its partition, and the partition.
 RoundName = tuple[int, int]

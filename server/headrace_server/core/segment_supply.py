@@ -18,6 +18,7 @@ from typing import Any
 from headrace_proto import limits
 from headrace_proto.messages import Idle, Passed
 
+from ..shaping.input import TURN_BITS
 from .admitted_examples import AT_SERVER, NOWHERE, place_of
 from .dispatch_effects import (
     Batch,
@@ -31,7 +32,6 @@ from .dispatch_effects import (
     of_numbers,
 )
 from .lease import BatchLifecycle
-from .partition import TURN_BITS
 from .rounds import DealtRounds, Rounds
 from .supply import Supply
 from .trainers import Trainer

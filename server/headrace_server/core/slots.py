@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
+from ..shaping.stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
 
 NO_NUMBERS = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples

@@ -16,7 +16,7 @@ from itertools import islice
 
 from headrace_proto.messages import Hello
 
-from .bounded_map import BoundedMap
+from ..process.bounded_map import BoundedMap
 from .dispatch_effects import JoinRefused
 from .end_of_feed import RETURN_S
 

@@ -22,8 +22,8 @@ import numpy as np
 from headrace_proto.channel import Frame
 from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
-from ..core.bounded_map import BoundedMap
 from ..core.end_of_feed import RETURN_S
+from ..process.bounded_map import BoundedMap
 from ..process.channel_server import ChannelServer
 from ..process.descriptors import own
 from ..process.relay_messages import FROM_FRONT, AllBack, Known, Sent, TrainerMessage

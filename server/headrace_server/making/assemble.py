@@ -21,9 +21,9 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import OFFSETS, Field
 
-from ..core.bucket import NO_PADDING, Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
+from ..shaping.bucket import NO_PADDING, Padding
 
 _arranged = lru_cache(maxsize=1024)(arrange)
 

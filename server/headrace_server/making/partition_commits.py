@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..core.class_queues import ClassQueues
-from ..core.plan import Read
 from ..reading.chunk import Chunk
 from ..reading.sampling import Stratified
+from ..shaping.class_queues import ClassQueues
+from ..shaping.plan import Read
 
 #: Answer of a partition that has not read all examples of a claim yet.
 UNREAD: Final = -1

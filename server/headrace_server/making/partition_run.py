@@ -31,14 +31,14 @@ from typing import Any
 
 from headrace_proto.schema import Field
 
-from ..core.arena import Block
 from ..core.dispatch_effects import Batch
-from ..core.partition import READING, Partition, Rest
-from ..core.plan import Plan, Read
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
+from ..shaping.input import READING, Partition, Rest
+from ..shaping.plan import Plan, Read
+from .arena import Block
 from .assemble import Assembly
 from .partition_commits import UNREAD
 from .plain_maker import PlainCommits, PlainMaker

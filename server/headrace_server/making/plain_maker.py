@@ -19,15 +19,15 @@ import numpy as np
 from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
 
-from ..core.class_queues import ClassQueues
-from ..core.partition import Partition, Rest
-from ..core.plan import RESIZED, Plan, Read
-from ..core.stored_state import Change, Saved
 from ..pipeline.declaration import Shape
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
+from ..shaping.class_queues import ClassQueues
+from ..shaping.input import Partition, Rest
+from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.stored_state import Change, Saved
 from .assemble import Assembly, Parts, RaggedAssembly, batch_schema, ragged_schema
 from .partition_commits import PartitionCommits, Target
 from .shaping import Shaping, with_facts

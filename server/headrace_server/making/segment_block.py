@@ -24,10 +24,10 @@ from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offs
 from headrace_proto.schema import Field
 
 from ..core.slots import RoundMember, Segments
-from ..core.stored_state import Column as StateColumn
-from ..core.stored_state import Examples
 from ..reading.columns import Column, Ragged, Strings
 from ..reading.columns import window as windows_of
+from ..shaping.stored_state import Column as StateColumn
+from ..shaping.stored_state import Examples
 from .segment_cutting import Geometry, Offer, StateSource
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.

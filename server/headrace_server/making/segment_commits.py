@@ -19,13 +19,13 @@ from headrace_proto.codec import pack
 
 from ..core.admitted_examples import AdmittedExamples, MemberRows, RoundMembers, place_of
 from ..core.arrival_order import ArrivalOrder
-from ..core.partition import Partition, Rest
-from ..core.plan import RESIZED, Plan, Read
 from ..core.slots import Segments
-from ..core.stored_state import Change, Saved
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
+from ..shaping.input import Partition, Rest
+from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.stored_state import Change, Saved
 from .partition_commits import UNREAD, PartitionCommits, Target
 from .segment_block import arrays_of, state_columns, stored_states
 from .segment_maker import SegmentMaker

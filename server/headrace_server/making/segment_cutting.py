@@ -19,7 +19,6 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
-from ..core import chance
 from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
 from ..core.arrival_order import ArrivalOrder
 from ..core.lane_order import LaneOrder
@@ -30,6 +29,7 @@ from ..reading.chunk import Chunk, Origin
 from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Values, as_int64
+from ..shaping import chance
 
 
 @dataclass(frozen=True, slots=True)

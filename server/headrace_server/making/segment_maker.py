@@ -17,12 +17,12 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.arena import Block
-from ..core.plan import Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
+from ..shaping.plan import Plan, Read
+from .arena import Block
 from .segment_block import BlockLayout, HandedStates, SegmentBlock, StateTable, places_of_starts
 from .segment_cutting import Cutting, Offer
 from .slab import Slab

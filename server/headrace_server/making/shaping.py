@@ -18,9 +18,6 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import RESERVED, Field
 
-from ..core import chance
-from ..core.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
-from ..core.class_queues import ClassQueues
 from ..pipeline.argument_checks import (
     MAX_BATCH_SIZE,
     checked_int,
@@ -32,6 +29,9 @@ from ..reading.chunk import Chunk
 from ..reading.columns import Ragged, field_of
 from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Rule, Values, as_int64, below
+from ..shaping import chance
+from ..shaping.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
+from ..shaping.class_queues import ClassQueues
 
 _MAX = 2**63 - 1
 #: Prefix of a fact that only the machine sees; it stays with its row until all are known.

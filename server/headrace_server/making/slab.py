@@ -22,8 +22,8 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.schema import OFFSETS, Field
 
-from ..core.arena import Arena, Block
 from ..files.durable_file import FULL, opened, room
+from .arena import Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 

@@ -25,9 +25,9 @@ import numpy as np
 from headrace_proto.codec import pack
 
 from ..core.admitted_examples import BEGUN, REFUSED
-from ..core.plan import Read
 from ..core.slots import Segments
-from ..core.stored_state import (
+from ..shaping.plan import Read
+from ..shaping.stored_state import (
     CHUNK,
     COUNT,
     LINE,

@@ -31,7 +31,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent
 from headrace_proto.schema import Field, schema_from_wire
 
-from ..core.class_acceptance import acceptance, probabilities
+from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
     MAX_COUNT,
     PadTo,

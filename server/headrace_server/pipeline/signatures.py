@@ -24,7 +24,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent_argument
 from headrace_proto.schema import Field
 
-from ..core.row_copies import MAX_RATE
+from ..shaping.row_copies import MAX_RATE
 from . import argument_checks as checks
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked_value
 from .declaration import Feature

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace_proto.errors import ServerError
 
-from ..core.bounded_map import BoundedMap
+from .bounded_map import BoundedMap
 
 logger = logging.getLogger("headrace.trainers")
 

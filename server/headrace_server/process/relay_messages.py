@@ -16,7 +16,7 @@ from headrace_proto.checks import Blob, Count, Plain, Text
 from headrace_proto.codec import Registry, message
 from headrace_proto.record import record
 
-from ..core.arena import Block
+from ..making.arena import Block
 
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")

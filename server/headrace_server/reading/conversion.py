@@ -28,11 +28,11 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.plan import Read
 from ..files.durable_file import held, opened, sync_directory, writing
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
+from ..shaping.plan import Read
 from .chunk import Chunk
 from .columns import Flat, flattened
 from .intake import Intake

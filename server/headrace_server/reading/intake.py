@@ -15,8 +15,8 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.plan import Position, Read
 from ..pipeline.declaration import Declaration
+from ..shaping.plan import Position, Read
 from .chunk import Chunk
 from .partition_rows import numbered, partition_reader
 from .reader import READ_BEFORE, BadRecords, IndexedReader, Reader, streams_of

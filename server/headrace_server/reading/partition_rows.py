@@ -32,9 +32,9 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_server.core import chance
-from headrace_server.core.chance import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
+from headrace_server.shaping import chance
+from headrace_server.shaping.chance import Permutation
 
 from .chunk import Chunk
 from .columns import Rows, numbers_of

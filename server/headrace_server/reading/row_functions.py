@@ -20,8 +20,6 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto.errors import DataError, brief, kind_of, rewording
-from headrace_server.core import chance
-from headrace_server.core.row_copies import copy_ordinals
 from headrace_server.pipeline.declaration import unbatched_field
 from headrace_server.pipeline.examples import names_fault
 from headrace_server.pipeline.forks import own
@@ -30,6 +28,8 @@ from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.columns import Column, Ragged
 from headrace_server.reading.reader import BadRecords, Faults, fault_of, without
 from headrace_server.reading.user_columns import Fields, Given, Results, columns_of, examples_of
+from headrace_server.shaping import chance
+from headrace_server.shaping.row_copies import copy_ordinals
 
 # ── Random generators for user functions: one for each example, independent of earlier draws.
 #

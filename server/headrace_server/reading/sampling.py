@@ -23,9 +23,15 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.class_acceptance import ClassEstimator, Proportions, acceptance, keep, rejected_fraction
-from ..core.row_copies import MAX_RATE, RunningMean, copy_ordinals, poisson, repeat_rows
 from ..pipeline.declaration import Stage
+from ..shaping.class_acceptance import (
+    ClassEstimator,
+    Proportions,
+    acceptance,
+    keep,
+    rejected_fraction,
+)
+from ..shaping.row_copies import MAX_RATE, RunningMean, copy_ordinals, poisson, repeat_rows
 from .chunk import Chunk
 from .reader import BadRecords
 from .row_values import Rule, Values, below

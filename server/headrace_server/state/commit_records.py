@@ -23,7 +23,7 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.stored_state import Change, Column, Examples, Saved
+from ..shaping.stored_state import Change, Column, Examples, Saved
 from .journal import record_bytes
 
 #: Bytes of the head of a change, and of its columns of states.

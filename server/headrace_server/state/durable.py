@@ -21,8 +21,8 @@ from pathlib import Path
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
-from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
+from ..process.rewinding import BEGINNING
 from ..process.settings import KEEP_SNAPSHOTS
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf

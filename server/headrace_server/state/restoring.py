@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.rewinding import BEGINNING
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
+from ..process.rewinding import BEGINNING
 from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
 from .snapshots import BESIDE, GENERATION, sync_file
 from .statedir import SUFFIX, StateDirectory, described

@@ -34,9 +34,9 @@ from typing import Any
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
-from ..core.stored_state import Change, Saved
 from ..files.durable_file import FULL, room, writing
 from ..process.rundir import MORE_SHARED_MEMORY
+from ..shaping.stored_state import Change, Saved
 from .commit_records import Ledger, decoded, encoded
 from .journal import Journal, NoRoom, create
 from .statedir import beginning_anew

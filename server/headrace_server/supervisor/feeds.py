@@ -21,7 +21,7 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
-from ..core.rewinding import TOUCHED, USED
+from ..process.rewinding import TOUCHED, USED
 from ..process.statuses import EventStatus, PartitionCounts, added
 from ..process.worker_diary import Entry
 from ..state.durable import Durable

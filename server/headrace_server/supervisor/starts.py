@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from headrace_proto.placement import next_term
 
-from ..core.rewinding import BEGINNING
 from ..process.config import RunConfig
+from ..process.rewinding import BEGINNING
 from ..process.rundir import forget_journals
 from ..state.durable import Durable
 

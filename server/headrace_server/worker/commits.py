@@ -30,9 +30,9 @@ from headrace_proto.errors import ServerError
 
 from ..core.dispatch_effects import StoreCommit
 from ..core.partition_turns import PartitionName
-from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
 from ..making.partition_run import Run
+from ..shaping.stored_state import Change, Saved
 from ..state.statedir import SUFFIX, own_partition, partition_path
 from ..state.store import Store
 from .desk import Desk

@@ -19,11 +19,11 @@ from ..core.claims import Acknowledged
 from ..core.dispatch import Dispatcher
 from ..core.dispatch_effects import Batch
 from ..core.end_of_feed import Farewell
-from ..core.plan import RESIZED
 from ..core.rounds import DealtRounds
 from ..core.segment_supply import check_rows
 from ..core.trainers import Runs
 from ..process.config import FeedConfig, RunConfig
+from ..shaping.plan import RESIZED
 from .counters import Counters
 from .events import Opened
 from .resuming import Later, Reports, Resuming

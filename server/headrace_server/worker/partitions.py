@@ -25,11 +25,11 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core import dispatch_effects
 from ..core.dispatch_effects import Batch
-from ..core.partition import HOPELESS_EPOCHS
 from ..core.partition_turns import PartitionName, PartitionTurns
 from ..making.partition_run import Blocked, Busy, Done, Resting, Run, Waiting
 from ..making.slab import Slab
 from ..process.relay_messages import BlockPlace
+from ..shaping.input import HOPELESS_EPOCHS
 from .commits import Stores
 from .desk import Desk
 from .events import Event, EventSink, Opened

@@ -35,10 +35,10 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Hello
 
-from ..core.bounded_map import BoundedMap
-from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..core.trainers import LATE_S, MAX_WAITING
+from ..process.bounded_map import BoundedMap
 from ..process.config import FeedConfig
+from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "

@@ -27,9 +27,9 @@ from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..core.dispatch_effects import Batch
-from ..core.transitions import Transitions
 from ..files.durable_file import writing
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
+from ..shaping.transitions import Transitions
 from .counters import Tally
 
 logger = logging.getLogger("headrace.trainers")

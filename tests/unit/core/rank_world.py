@@ -34,7 +34,7 @@ from headrace_server.core.dispatch_effects import (
 )
 from headrace_server.core.lane_order import LaneOrder
 from headrace_server.core.rounds import DealtRounds
-from headrace_server.core.stored_state import Examples
+from headrace_server.shaping.stored_state import Examples
 
 FIRST = -(2**63)
 CHUNK = 3

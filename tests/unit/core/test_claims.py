@@ -19,7 +19,7 @@ from headrace_server.core.dispatch_effects import (
     Send,
     StoreCommit,
 )
-from headrace_server.core.transitions import IllegalEvent
+from headrace_server.shaping.transitions import IllegalEvent
 from tests.examples import some
 
 from .anew import OLD, TTL, place

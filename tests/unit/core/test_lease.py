@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_server.core.lease import CommitVerdict, LeaseTable
-from headrace_server.core.transitions import IllegalEvent
+from headrace_server.shaping.transitions import IllegalEvent
 from tests.examples import some
 
 TTL = 10.0

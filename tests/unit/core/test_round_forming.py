@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace_server.core.admitted_examples import BEGUN, MemberRows, RoundMembers
 from headrace_server.core.arrival_order import ArrivalOrder
 from headrace_server.core.lane_order import LaneOrder
-from headrace_server.core.stored_state import Examples
+from headrace_server.shaping.stored_state import Examples
 from tests.examples import some
 
 FIRST = -(2**63)

@@ -10,7 +10,7 @@ from headrace_server.core.dispatch_effects import (
     JoinRefused,
     Want,
 )
-from headrace_server.core.partition import TURN_BITS
+from headrace_server.shaping.input import TURN_BITS
 from tests.examples import some
 
 from .at_segments import At

@@ -17,7 +17,6 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.core.dispatch_effects import Batch
-from headrace_server.core.stored_state import Examples, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.partition_run import Blocked, Busy, Done, Run, compose
@@ -26,6 +25,7 @@ from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from headrace_server.shaping.stored_state import Examples, Saved
 from tests.examples import some
 
 PAGE = 4096

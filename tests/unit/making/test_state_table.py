@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.core.stored_state import Examples
 from headrace_server.making.partition_run import Done, Resting
 from headrace_server.making.segment_block import (
     HandedStates,
@@ -27,6 +26,7 @@ from headrace_server.making.segment_block import (
 )
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shaping.stored_state import Examples
 from tests.examples import some
 from tests.footprint import entries
 from tests.unit.segment_player import Player, Taken

@@ -11,10 +11,10 @@ import pytest
 
 from headrace_server.core.admitted_examples import FIRST_INDEX
 from headrace_server.core.arrival_order import ArrivalOrder
-from headrace_server.core.plan import Read
 from headrace_server.core.slots import Segments
-from headrace_server.core.stored_state import Change, Saved
 from headrace_server.making.stored_examples import Commit, StoredExamples
+from headrace_server.shaping.plan import Read
+from headrace_server.shaping.stored_state import Change, Saved
 from tests.examples import some
 from tests.unit.changes import Example, examples_of, listed
 

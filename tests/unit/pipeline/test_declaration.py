@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.core.bucket import PlainBatches
-from headrace_server.core.partition import Partition
-from headrace_server.core.plan import Plan, Read
+from headrace_server.shaping.bucket import PlainBatches
+from headrace_server.shaping.input import Partition
+from headrace_server.shaping.plan import Plan, Read
 
 ROWS = hs.from_examples([{"x": i, "n": i} for i in range(9)])
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
-from headrace_server.core.chance import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.reader import ORDINAL_BITS
+from headrace_server.shaping.chance import Permutation
 from tests.examples import some
 
 FIELDS = {"x": Field("int64")}

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from headrace_server.core.stored_state import Change, Examples, Saved
+from headrace_server.shaping.stored_state import Change, Examples, Saved
 from headrace_server.state.commit_records import Ledger, decoded, encoded
 from headrace_server.state.journal import record_bytes
 from tests.unit.changes import Example, Model, examples_of, random_change

@@ -12,9 +12,9 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import ServerError
-from headrace_server.core.rewinding import BEGINNING
 from headrace_server.files.manifest import DataFile
 from headrace_server.process.config import FeedConfig
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.state import restoring
 from headrace_server.state.restoring import Resumption, finish, prepare, resumption
 from headrace_server.state.snapshots import Shelf

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.stored_state import Change, Saved
+from headrace_server.shaping.stored_state import Change, Saved
 from headrace_server.state import journal
 from headrace_server.state import store as module
 from headrace_server.state.journal_file import TABLE
@@ -129,7 +129,7 @@ def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
 CHILD = """
 import os, select, sys
 from pathlib import Path
-from headrace_server.core.stored_state import Change
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.store import Store
 from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
@@ -244,7 +244,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
 LIMITED = """
 import os, resource, select, sys, threading
 from pathlib import Path
-from headrace_server.core.stored_state import Change
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.store import Store
 from tests.unit.changes import Example, examples_of
 bell, path = os.eventfd(0), Path(sys.argv[1])

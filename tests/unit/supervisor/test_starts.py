@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.state.durable import Durable
 from headrace_server.supervisor import starts as module
 from headrace_server.supervisor.starts import Starts

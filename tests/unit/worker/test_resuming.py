@@ -9,8 +9,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.worker.resuming import Later, PresentTrainer, Resuming
 
 S = "20260102T030405Z-0123456789ab"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.core.transitions import IllegalEvent
+from headrace_server.shaping.transitions import IllegalEvent
 from headrace_server.worker.sessions import Session, SessionTable, remove_files
 from tests.nursery import WarmPopen
 from tests.shortage import no_descriptors

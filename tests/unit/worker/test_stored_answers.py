@@ -16,7 +16,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_proto.state_buffers import MOST
-from headrace_server.core.stored_state import Change
+from headrace_server.shaping.stored_state import Change
 from headrace_server.state.journal import Journal
 from headrace_server.state.statedir import partition_path
 from headrace_server.state.store import Store, StoreDamaged

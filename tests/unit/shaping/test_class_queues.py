@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core import chance
-from headrace_server.core.class_queues import ClassQueues, multinomial
+from headrace_server.shaping import chance
+from headrace_server.shaping.class_queues import ClassQueues, multinomial
 
 from .drafts import size_of
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.bucket import PlainBatches
 from headrace_server.reading.columns import row_count
+from headrace_server.shaping.bucket import PlainBatches
 
 from .drafts import size_of
 

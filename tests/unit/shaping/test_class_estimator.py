@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core import class_acceptance as class_estimator
-from headrace_server.core.class_acceptance import ClassEstimator, keep, rejected_fraction
+from headrace_server.shaping import class_acceptance as class_estimator
+from headrace_server.shaping.class_acceptance import ClassEstimator, keep, rejected_fraction
 
 steady = settings(derandomize=True, deadline=None, database=None)
 

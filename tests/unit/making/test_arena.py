@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.core.arena import Arena, Block
+from headrace_server.making.arena import Arena, Block
 from tests.examples import some
 
 PAGE = 4096

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.chance import MAX_LENGTH, Permutation
+from headrace_server.shaping.chance import MAX_LENGTH, Permutation
 from tests.examples import some
 
 SEEDS = st.integers(-(2**70), 2**70)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace_server.core import chance
+from headrace_server.shaping import chance
 
 COUNTERS = np.array([0, 1, 2, 2**40 + 5, -1], np.int64)
 

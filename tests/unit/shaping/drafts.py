@@ -1,7 +1,7 @@
 """Sizes of drafts, for tests."""
 
-from headrace_server.core.plan import Draft
 from headrace_server.reading.columns import row_count
+from headrace_server.shaping.plan import Draft
 
 
 def size_of(draft: Draft) -> int:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.row_copies import (
+from headrace_server.shaping.row_copies import (
     MAX_RATE,
     copy_ordinals,
     poisson,

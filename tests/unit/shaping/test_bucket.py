@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.bucket import Buckets
-from headrace_server.core.plan import packed_integers, unpacked_integers
+from headrace_server.shaping.bucket import Buckets
+from headrace_server.shaping.plan import packed_integers, unpacked_integers
 
 from .drafts import size_of
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.class_acceptance import (
+from headrace_server.shaping.class_acceptance import (
     Proportions,
     acceptance,
     keep,

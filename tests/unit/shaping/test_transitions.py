@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.core.transitions import IllegalEvent, Transitions
+from headrace_server.shaping.transitions import IllegalEvent, Transitions
 
 DOOR = Transitions(
     "door",

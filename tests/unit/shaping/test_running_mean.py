@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.row_copies import RunningMean
+from headrace_server.shaping.row_copies import RunningMean
 from tests.resampling_rule import rates_by_rule
 
 steady = settings(derandomize=True, deadline=None, database=None)

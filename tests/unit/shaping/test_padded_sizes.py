@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.bucket import Buckets, Padding, bucket_of
+from headrace_server.shaping.bucket import Buckets, Padding, bucket_of
 
 
 def one(padding: Padding, length: int, bucket: int = 0) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.core.bounded_map import BoundedMap
+from headrace_server.process.bounded_map import BoundedMap
 
 
 def test_a_further_entry_takes_the_place_of_the_oldest():

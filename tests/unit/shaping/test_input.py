@@ -8,9 +8,9 @@ import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.bucket import PlainBatches
-from headrace_server.core.partition import TURN_BITS, Partition, Rest
-from headrace_server.core.plan import Read
+from headrace_server.shaping.bucket import PlainBatches
+from headrace_server.shaping.input import TURN_BITS, Partition, Rest
+from headrace_server.shaping.plan import Read
 from tests.examples import some
 
 LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
