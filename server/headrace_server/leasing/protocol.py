@@ -76,6 +76,7 @@ class Partition(Protocol):
     finished: bool  # whether it has made all, of a partition that makes ahead
     run: int  # number of the ranks' run for which its batches are dealt …
     world: int  # … and number of its ranks; 0: for anyone
+    gone: list[Batch]  # that it has left out after they were made: the desk takes them from here
 
     def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
         """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
@@ -115,13 +116,16 @@ class Partition(Protocol):
     def deal(self, run: int, world: int) -> list[Batch]:
         """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
 
-        Return batches that are here already and go out under their new slots.
+        The desk has taken all its batches back, and forgets them.  Return those that are here
+        already and go out under their new slots.  A partition that makes ahead keeps the others,
+        which may go out later; of another one they are void.
         """
 
     def propose(self, what: tuple[str, Any]) -> Any:
         """Return an order, with the place at which it takes effect; None: ask again later.
 
-        It is stored before it is carried out.  ValueError where it can not be.
+        It is stored before it is carried out.  ValueError where it can not be.  ``since`` of it is
+        the number of the first batch that it changes.
         """
 
     def apply(self, order: Any) -> None:

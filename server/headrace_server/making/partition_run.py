@@ -1,21 +1,20 @@
-"""One partition at work: it reads, makes batches, and takes back what trainers did with them.
+"""One partition at work, as its desk sees it: it reads, makes batches, and takes commits.
 
             ┌─ intake    reads chunks and takes them through the stages
-            ├─ machine   decides: Read, Plan, Rest, or None at the end
+            ├─ machine   decides: which rows are read next, which rows make a batch
     Run ────┤
             ├─ maker     holds the rows of chunks, and writes batches of them
             └─ commits   takes commits, and has the state that outlives the process
 
-                              machine: a Partition of    maker          commits
-    plain batches             rows (PlainBatches, …)     PlainMaker     PlainCommits
-    segments, with states     segments (ArrivalOrder, …) SegmentMaker   SegmentCommits
+                              machine     maker          commits
+    plain batches             Plain       PlainMaker     PlainCommits
+    segments                  Segments    SegmentMaker   SegmentCommits
 
-    advance() ─► Batch       a batch lies in its block
-              ─► Busy        something else was done; call again
-              ─► Blocked     the slab has no room; call again when a block was freed
-              ─► Resting     nothing can be done until trainers want or save something
-              ─► Waiting     the source has no example yet; call again soon
-              ─► Done        all batches were made
+    make() ─► batches              each lies in its block
+           ─► []                   something else was done; call again
+           ─► FULL                 the slab has no room; call again when a block was freed
+           ─► WAITS                the source has no example yet; call again soon
+           ─► IDLE, OVER, ENDED    as the machine says
 
 A read is a step of its own, which ``reads_next`` announces.  So everything made before it can be
 sent and stored first.
@@ -27,20 +26,26 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from headrace_proto.layout import Slot as Column
 from headrace_proto.schema import Field
 
-from ..core.dispatch_effects import Batch
+from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
-from ..shaping.input import READING, Partition, Rest
-from ..shaping.plan import Plan, Read
+from ..reading.sampling import Stratified
+from ..shaping.class_queues import ClassQueues
+from ..shaping.input import Input
+from ..shaping.plain import Plain
+from ..shaping.plan import Order, Plan, Position, Read
+from ..shaping.stored_state import Change, Saved
 from .arena import Block
 from .assemble import Assembly
-from .partition_commits import UNREAD
 from .plain_maker import PlainCommits, PlainMaker
 from .segment_block import SegmentBlock
 from .segment_commits import SegmentCommits
@@ -50,217 +55,365 @@ from .shaping import Shaping
 from .slab import Slab, least_bytes
 from .stored_examples import StoredExamples
 
-
-class Busy:
-    pass
-
-
-class Blocked:
-    pass
-
-
-class Resting:
-    pass
-
-
-class Waiting:
-    pass
-
-
-class Done:
-    pass
-
-
-Maker = PlainMaker | SegmentMaker
 Written = Assembly | SegmentBlock
+Target = Stratified | ClassQueues
+
+#: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
+_MOST_UNMARKED = 32
+
+
+class Machine(Protocol):
+    """A pure machine: which rows are read next, and which rows make a batch.
+
+    Calls of the same name as those of ``leasing.protocol.Partition`` mean the same.
+    """
+
+    number: int
+    ahead: bool
+    lanes: bool
+    epoch: int
+    finished: bool
+    run: int
+    world: int
+    gone: list[Batch]
+    input: Input
+
+    def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
+        """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
+
+        ``limit`` bounds the rows of a read and does not affect batches.  A batch without a body is
+        written next, before another step.
+        """
+
+    def arrived(
+        self,
+        read: Read,
+        rows: int,
+        position: Position | None,
+        facts: Mapping[str, np.ndarray],
+        taken: int,
+    ) -> None:
+        """Take the result of a read: ``rows`` after the stages, of ``taken`` rows of the source."""
+
+    def failed(self) -> None:
+        """Take back a read that failed, or has no row yet, so that it is the next one again."""
+
+    def next_turn(self, slot: Slot) -> Turn: ...
+
+    def live(self, slot: Slot) -> bool: ...
+
+    def returned(self, batch: Batch) -> bool: ...
+
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None: ...
+
+    def reclaim(self, batch: Batch) -> bool | None:
+        """Return None where rows of the batch are still to be read."""
+
+    def deal(self, run: int, world: int) -> list[Plan]:
+        """Return what goes out now; what has no body is written next."""
+
+    def propose(self, kind: str, what: Any) -> Order | None:
+        """None: after another step, which makes batches that an earlier life has handed out."""
+
+    def apply(self, order: Order) -> None: ...
+
+    def chunks(self) -> set[int]:
+        """Return the chunks whose payload future batches need."""
+
+    def due(self) -> int | None:
+        """Return the epoch of the first uncommitted rows; None where none is left."""
+
+    def waits_for(self) -> str:
+        """Describe what the next batch lacks; may be empty."""
+
+
+class Maker(Protocol):
+    """Holds the rows of chunks, and writes batches of them."""
+
+    capacity: int | None  # batches that may be made ahead of trainers, if the shape bounds them
+    most_rows: int | None  # of a read
+
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+
+    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; return its rows that can be batched, and the facts for the machine.
+
+        ``before`` is the state of the stages before the read.
+        """
+
+    def begin(self, plan: Plan) -> tuple[Written, Block | None]:
+        """Return the batch of a plan, and its block where it was written ahead."""
+
+    def prepare(self) -> bool:
+        """Write the known parts of the next expected batch ahead; return whether there was any."""
+
+    def targets(self) -> Sequence[Target]:
+        """Return the stages and shapes whose proportions of classes can be changed."""
+
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        """Return the batch sizes that an order asks for; ValueError where they can not be."""
+
+    def sizes_changed(self) -> None:
+        """Adapt the bound of a read to the current batch sizes."""
+
+    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]: ...
+
+    def sizes(self) -> dict[str, int]: ...
+
+    def progress(self) -> dict[str, Any]: ...
+
+
+class Commits(Protocol):
+    """Takes commits, and has the state that outlives the process."""
+
+    def resume(self, saved: Saved) -> None: ...
+
+    def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
+        """Note a chunk before the machine gets it, and complete its facts."""
+
+    def tidy(self) -> None:
+        """Forget chunks that no later batch needs."""
+
+    def mark(self) -> None:
+        """Note how a later life goes on after the batches made so far."""
+
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None: ...
+
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+        """Keep states after a batch, which its trainer flushes, for rows of it."""
+
+    def note_places(self) -> None:
+        """Record the lanes of examples for a snapshot, so that they continue in the same rows."""
+
+    def take_changes(self) -> list[Change]: ...
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
 
 
 @dataclass(slots=True)
 class InSlab:
-    """The body of a batch until it is announced."""
+    """The body of a batch."""
 
     block: Block
-    written: Written
+    columns: Sequence[Column]
 
 
 class Run:
-    """One partition at work.  Calls that one collaborator answers alone go to that one."""
+    """One partition at work.  What the machine answers alone is asked of the machine."""
 
     def __init__(
-        self,
-        intake: Intake,
-        machine: Partition,
-        maker: Maker,
-        commits: PlainCommits | SegmentCommits,
-        slab: Slab,
+        self, intake: Intake, machine: Machine, maker: Maker, commits: Commits, slab: Slab
     ) -> None:
         self.intake = intake
         self.machine = machine
         self.maker = maker
         self.commits = commits
         self._slab = slab
+        self.number = machine.number
+        self.ahead, self.lanes, self.capacity = machine.ahead, machine.lanes, maker.capacity
+        self.gone = machine.gone
+        self.returned, self.leave, self.live = machine.returned, machine.leave, machine.live
+        self.commit, self.keep = commits.commit, commits.keep
+        self.take_records = commits.take_changes
+        self.waits_for, self.seek = machine.waits_for, commits.seek
         self._next_read: Read | None = None
-        self._unplaced: tuple[Plan, Written] | None = None
-        self._last_epoch = -1  # of a batch
-        #: Number and epoch of the first batch of each of the last epochs.
-        self._begun: deque[tuple[int, int]] = deque(maxlen=64)
-        self.made_ahead, self.together = maker.made_ahead, maker.together
-        self.capacity = maker.capacity
+        self._unplaced: deque[Plan] = deque()
+        self._begun: tuple[Written, Block | None] | None = None  # the first of these
+        self._unmarked = 0  # number of batches since the last mark
+        self.written: Written | None = None  # the last batch
+
+    @property
+    def epoch(self) -> int:
+        return self.machine.epoch
+
+    @property
+    def finished(self) -> bool:
+        return self.machine.finished and not self._unplaced
+
+    @property
+    def run(self) -> int:
+        return self.machine.run
+
+    @property
+    def world(self) -> int:
+        return self.machine.world
+
+    def resume(self, saved: Saved) -> None:
+        """Go on as an earlier life left it."""
+        self.commits.resume(saved)
+        self.maker.sizes_changed()
 
     # Work
 
-    def advance(
-        self,
-    ) -> Batch | type[Busy] | type[Blocked] | type[Resting] | type[Waiting] | type[Done]:
+    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
-        if self._unplaced is not None:
-            return self._place(*self._unplaced)
+        if self._unplaced:
+            return self._place()
         if self._next_read is not None:
-            return Busy if self._read(self._next_read, wait=False) else Waiting
-        step = self.commits.next_step(self.intake.limit(self.maker.most_rows))
-        if isinstance(step, Plan):
-            if self.commits.planned(step):
-                return self._place(step, *self.maker.begin(step))
-            return Busy
+            return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
+        step = self.machine.step(slot, epoch, self.intake.limit(self.maker.most_rows))
+        if isinstance(step, list):
+            self._unplaced.extend(step)
+            return self._place()
+        self._mark()
         self.commits.tidy()  # before a read, which brings further rows
-        if isinstance(step, Read):
-            self._next_read = step
-            return Busy
-        self.commits.all_made = step is None
-        return Resting if step is Rest else Done
+        if isinstance(step, Outlook):
+            return step
+        self._next_read = step
+        return []
 
     @property
     def reads_next(self) -> bool:
         """Whether the next step reads, which may take long; others do not."""
-        return self._next_read is not None
-
-    @property
-    def rests(self) -> bool:
-        """Whether the next step would only find that it must wait for trainers."""
-        return self.commits.content and self.machine.reads_nothing
+        return self._next_read is not None and not self._unplaced
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any.
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return self._unplaced is None and self.maker.prepare()
+        return not self._unplaced and self.maker.prepare()
 
     def check_ahead(self, stop: Callable[[], object]) -> bool:
         """Check examples before they are read until ``stop`` returns a value; return whether any.
 
         It uses idle time: the read itself takes less.
         """
-        read = self.machine.later_read(self.intake.limit(self.maker.most_rows))
+        read = self.machine.input.later_read(self.intake.limit(self.maker.most_rows))
         return read is not None and self.intake.check_ahead(read, stop)
 
     def _read(self, read: Read, wait: bool = True) -> bool:
         """Read, without ``wait`` only what is there; return False where nothing is."""
-        before = self.intake.begin()
+        before, rows_before = self.intake.begin(), self.intake.rows_read
+        self._next_read = None
         try:
             if not wait:
                 there = self.intake.ready(read)
                 if not there:  # orders that come meanwhile find no read under way
-                    self._next_read = None
                     self.machine.failed()
                     return False
-                read = self.machine.lessen(there)
-            self._next_read = None
+                read = self.machine.input.lessen(there)
             chunk, position = self.intake.chunk(read)
+            taken = self.intake.rows_read - rows_before
             chunk, facts = self.maker.read(read, before, chunk)
             self.commits.read(read, before, chunk, facts)
-            self.machine.arrived(read, len(chunk), position, facts)
+            self.machine.arrived(read, len(chunk), position, facts, taken)
             self.commits.tidy()
             self.intake.end()
-        except Exception:  # earlier batches can still be announced, with a cursor
-            self._next_read = None
+        except Exception:  # earlier batches can still be handed out, with a mark
             self.machine.failed()
             if before is not None:
                 self.intake.stages.restore(before)
             raise
         return True
 
-    def _place(
-        self, plan: Plan, written: Written, block: Block | None = None
-    ) -> Batch | type[Blocked]:
-        block = block or self._slab.allocate(written.nbytes)
-        if block is None:
-            self._unplaced = plan, written
-            self.machine.held = plan
-            return Blocked
-        self._unplaced = self.machine.held = None
-        written.fill(self._slab.memory(block))
-        meta = self.maker.made(plan)
-        machine = self.machine
-        in_turn = self.made_ahead and not machine.across_batches
-        turn = machine.turn_of(plan.number) if in_turn else -1
-        epoch = self.maker.epoch_of(plan)
-        if epoch > self._last_epoch:
-            self._last_epoch = epoch
-            self._begun.append((plan.number, epoch))
-        return Batch(
-            self.intake.partition,
-            plan.number,
-            written.rows,
-            InSlab(block, written),
-            meta,
-            epoch,
-            turn,
-            nbytes=written.nbytes,
-        )
+    def _place(self) -> list[Batch] | Outlook:
+        """Write batches into their blocks, as far as there is room."""
+        placed = []
+        while self._unplaced:
+            plan = self._unplaced[0]
+            written, block = self._begun or self.maker.begin(plan)
+            block = block or self._slab.allocate(written.nbytes)
+            if block is None:
+                self._begun = written, None
+                return placed or Outlook.FULL
+            self._begun = None
+            del self._unplaced[0]
+            written.fill(self._slab.memory(block))
+            plan.batch.body, plan.batch.nbytes = InSlab(block, written.slots), written.nbytes
+            placed.append(plan.batch)
+            self.written = written
+        self._unmarked += len(placed)
+        if self.ahead and self._unmarked >= _MOST_UNMARKED:
+            self._mark()
+        return placed
 
-    # Orders and claims
+    def _mark(self) -> None:
+        if self._unmarked:
+            self._unmarked = 0
+            self.commits.mark()
 
-    def begin_epoch(self) -> None:
-        """Begin the next epoch, if it rests at the border and was not closed meanwhile."""
-        if self.machine.at_border:
-            self.machine.begin_epoch()
+    # What the desk asks for
 
-    def close(self, cancel: bool) -> None:
-        """Stop reading: make batches of the rows already read, or with ``cancel`` drop them."""
-        self.commits.close(cancel)
-        if self.machine.state is not READING:  # else batches that trainers hold are made first
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that is not made for a slot."""
+        unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
+        return min([self.machine.next_turn(slot), *unplaced])
+
+    def reclaim(self, batch: Batch) -> bool:
+        """Take out a batch of an earlier life, if that is still possible."""
+        while (possible := self.machine.reclaim(batch)) is None:
+            if not self._read_on():
+                return False
+        return possible
+
+    def _read_on(self) -> bool:
+        """Read, whether or not batches are wanted; return False at the end of the input."""
+        limit = self.intake.limit(self.maker.most_rows)
+        read = self._next_read or self.machine.input.next_read(limit)
+        return read is not None and self._read(read)
+
+    def deal(self, run: int, world: int) -> list[Batch]:
+        """Deal all that is not committed anew."""
+        if self._begun is not None and self._begun[1] is not None:
+            self._slab.free(self._begun[1])
+        self._begun = None
+        plans = self.machine.deal(run, world)
+        self._unplaced = deque(plan for plan in plans if plan.batch.body is None)
+        self.commits.mark()
+        return [plan.batch for plan in plans if plan.batch.body is not None]
+
+    def propose(self, what: tuple[str, Any]) -> Order:
+        """Return an order with its place; ValueError where it can not be carried out.
+
+        ("close", whether to cancel); ("target", proportions of classes); ("batch_size", a size for
+        each bucket, or one for all).
+        """
+        kind, value = what
+        if kind == "target":
+            targets = self.maker.targets()
+            if len(targets) != 1:
+                raise ValueError(
+                    f"the feed has {len(targets)} stages with target proportions; "
+                    "set_target_probs() needs exactly one"
+                )
+            targets[0].check_target(value)
+        elif kind == "batch_size":
+            least = max(value, default=0) * least_bytes(self.maker.schema)
+            if least > self._slab.budget_bytes:
+                raise ValueError(
+                    f"batch_size={max(value)}: such a batch has {least} bytes or more, and the "
+                    f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
+                )
+            value = self.maker.sizes_checked(value)
+        while (order := self.machine.propose(kind, value)) is None:
+            self._catch_up()
+        return order
+
+    def _catch_up(self) -> None:
+        """Make batches again that an earlier life has made; they are written later."""
+        limit = self.intake.limit(self.maker.most_rows)
+        step = self._next_read or self.machine.step(-1, sys.maxsize, limit)
+        if isinstance(step, Read):
+            self._read(step)
+        elif isinstance(step, list):
+            self._unplaced.extend(step)
+
+    def apply(self, order: Order) -> None:
+        """Carry out an order, which is stored."""
+        if self._next_read is not None:  # else it would bring rows of a closed input
             self._next_read = None
-
-    def set_target_probs(self, probs: list[float]) -> int:
-        """Draw classes in other proportions; return the number of the first such batch."""
-        targets = self.maker.targets()
-        if len(targets) != 1:
-            raise ValueError(
-                f"the feed has {len(targets)} stages with target proportions; "
-                "set_target_probs() needs exactly one"
-            )
-        targets[0].check_target(probs)
-        self.commits.refuse_late()
-        return self.commits.set_target(targets[0], probs)
-
-    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
-        """Make batches of other sizes; return the number of the first one."""
-        least = max(batch_sizes, default=0) * least_bytes(self.maker.schema)
-        if least > self._slab.budget_bytes:
-            raise ValueError(
-                f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "
-                f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
-            )
-        return self.commits.set_batch_sizes(batch_sizes)
-
-    def claim(self, number: int, segments: bytes) -> int | None:
-        """Return the number of the batch that a trainer holds from before a restart, or None."""
-        while (known := self.commits.claim(number, segments)) == UNREAD:
-            limit = self.intake.limit(self.maker.most_rows)
-            read = self._next_read or self.machine.next_read(limit)
-            if read is None:
-                return None
-            self._read(read)
-        return known
+            self.machine.failed()
+        self.machine.apply(order)
+        self.maker.sizes_changed()
 
     # Queries
-
-    @property
-    def next_turn(self) -> int:
-        """Turn of the batch that is made next, among those of all partitions."""
-        number = self.machine.first_number
-        return number if self.machine.across_batches else self.machine.turn_of(number)
 
     @property
     def share(self) -> int | None:
@@ -274,27 +427,27 @@ class Run:
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""
-        return {**self.intake.progress(self.machine.reading()), **self.maker.progress()}
+        return {**self.intake.progress(self.machine.input.reading()), **self.maker.progress()}
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
         sizes = self.maker.sizes()
-        if self._unplaced is not None:
-            waiting = 1 if self.made_ahead else self._unplaced[1].rows
-            sizes["ready"] = sizes.get("ready", 0) + waiting
+        if self._unplaced:
+            waiting = (1 if self.ahead else plan.batch.rows for plan in self._unplaced)
+            sizes["ready"] = sizes.get("ready", 0) + sum(waiting)
         return sizes
 
-    def epoch_due(self, ended: bool) -> tuple[int, bool]:
+    def epoch_due(self) -> tuple[int, bool]:
         """Return the epoch of the first uncommitted rows, and whether there may be any.
 
-        Where none is left, the epoch is the last one.  ``ended``: all batches are made.
+        Where none is left, the epoch is the last one.
         """
-        due = self.commits.epoch_due(ended, self._begun)
-        return (max(self.machine.epoch, self._last_epoch), False) if due is None else (due, True)
+        due = self.machine.due()
+        return (self.machine.input.epoch, False) if due is None else (due, True)
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
-        return self.intake.dropped_with(self.machine.dropped())
+        return self.intake.dropped_with(self.machine.input.dropped())
 
 
 def segmented(declaration: Declaration) -> bool:
@@ -327,15 +480,18 @@ def compose(
     LimitExceeded where the states of an example have more than ``max_state_bytes``.
     """
     intake = Intake(reader, declaration, partition, partitions, bad)
-    epochs, across = declaration.order.epochs, declaration.order.across_batches
+    order, shape = declaration.order, declaration.shape
     if not segmented(declaration):
-        maker = PlainMaker(intake, declaration.shape, partition)
-        machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
+        shaping = Shaping(shape, partition)
+        start = Input(shaping.machine, intake.start(), order.epochs, order.across_batches)
+        machine = Plain(partition, start, shaping.machine, intake.stratified)
+        maker = PlainMaker(intake, shaping, machine)
         return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
-    cutting = Cutting(declaration.shape, intake.fields, partition)
+    cutting = Cutting(shape, intake.fields, partition)
     cutting.check_state_bytes(max_state_bytes)
+    segments = cutting.machine
+    segments.input = Input(segments, intake.start(), order.epochs, order.across_batches)
     stored = StoredExamples()
     segment_maker = SegmentMaker(intake, cutting, stored, slab)
-    machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
-    commits = SegmentCommits(intake, machine, segment_maker, stored)
-    return Run(intake, machine, segment_maker, commits, slab)
+    commits = SegmentCommits(intake, segments, segment_maker, stored)
+    return Run(intake, segments, segment_maker, commits, slab)

@@ -1,18 +1,16 @@
-"""One partition of a feed: what to read next and what to batch next.
+"""The input of one partition: what to read next, and what its shape makes of it.
 
-    next_step() ─► Read   ── the worker reads, then ──► arrived()
-                ─► Plan   ── the worker assembles its batch
-                ─► Rest      the shape wants nothing more before something happens to it
-                ─► None      the input has ended and everything was planned
+    next_step() ─► Read    ── the caller reads, then ──► arrived()
+                ─► Draft   ── of the next batch
+                ─► Rest       nothing before a trainer acts, or before ``begin_epoch``
+                ─► None       the input has ended and everything was drafted
 
-The table ``PARTITION`` has the states of its input.  Without ``across_batches`` the shape ends each
-epoch as it ends the input, and takes the rows of the next one when its last batch was planned.  A
-batch then has a *turn* among those of all partitions: its epoch, then its number in the epoch.
-With ``across_batches`` its turn is its number.
+The table ``INPUT`` has its states.  Without ``across_batches`` the shape ends each epoch as it
+ends the input, and takes the rows of the next one when the caller begins it (``begin_epoch``).
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
 repeatable, so the whole state is small plain data: with ``cursor()`` another machine goes on
-after the last plan, or with that plan while it is *held* because its batch has no room.
+after the last draft.
 """
 
 from __future__ import annotations
@@ -23,15 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Plan, Position, Read, Shaper, stored_fields
+from .plan import Position, Read, Shaper, stored_fields
 from .transitions import Transitions
 
-VERSION = 2
+VERSION = 3
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
 HOPELESS_EPOCHS = 1000
-#: Number of bits for the number in the epoch; the bits above them are the epoch.
-TURN_BITS = 32
 _INPUT: dict[str, type] = {
     "epoch": int,
     "epoch_rows": int,
@@ -46,7 +42,6 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "finished": bool,
     "closed": bool,
     "reads": list,
-    "held": (list, type(None)),
     "shaper": Mapping,
 }
 
@@ -54,7 +49,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 OPEN, READING, ENDED, FINISHED = STATES = ("open", "reading", "ended", "finished")
 _NOT_READ = "was not being read", (OPEN, ENDED, FINISHED)
 
-PARTITION = Transitions(
+INPUT = Transitions(
     "partition",
     STATES,
     moves={
@@ -79,14 +74,11 @@ PARTITION = Transitions(
 
 
 class Rest:
-    """No step is possible until trainers save states or ask for batches, or the input is closed."""
+    """No step is possible until trainers act, the next epoch is begun, or the input is closed."""
 
 
-class Partition:
-    """The machine of one partition.  With ``epochs`` None it repeats the input for ever.
-
-    With ``waits`` it rests ``at_border`` of an epoch until ``begin_epoch`` is called.
-    """
+class Input:
+    """The input of one partition.  With ``epochs`` None it is repeated for ever."""
 
     def __init__(
         self,
@@ -94,78 +86,54 @@ class Partition:
         start: Position,
         epochs: int | None = 1,
         across_batches: bool = True,
-        waits: bool = False,
     ) -> None:
         self._shaper = shaper
         self._start = start
         self._epochs = epochs
         self.across_batches = across_batches
-        self._waits = waits
-        self._first_of_epoch = 0  # number of its first plan, without ``across_batches``
+        self.first_of_epoch = 0  # number of its first batch, without ``across_batches``
         self._closed = False
-        # the epoch that is read; without ``across_batches`` also that of the next plan
+        # the epoch that is read; without ``across_batches`` also that of the next batch
         self.epoch = 0
         self._position: Position | None = start if epochs is None or epochs > 0 else None
         self._epoch_rows = 0
         self._empty_epochs = 0  # number of them in a row
         self._next_chunk = 0
-        self.next_number = 0  # number of the next new plan
+        self.next_number = 0  # number of the next draft
         self._reading: Read | None = None
         self.state = ENDED if self._position is None else OPEN
         self._reads: dict[int, Read] = {}  # reads of chunks with waiting rows
-        self.held: Plan | None = None  # the next plan, if its batch has no room yet
 
     def _on(self, event: str) -> None:
-        self.state, _ = PARTITION.follow(event, self.state, self)
+        self.state, _ = INPUT.follow(event, self.state, self)
 
     def __str__(self) -> str:
-        return f"chunk {self._next_chunk} (epoch {self.epoch}, plan {self.next_number})"
-
-    @property
-    def first_number(self) -> int:
-        """Number of the next plan, whether new or held."""
-        return self.next_number if self.held is None else self.held.number
+        return f"chunk {self._next_chunk} (epoch {self.epoch}, batch {self.next_number})"
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of the newest rows that wait for a plan, or else of the next rows to be read.
+        """The epoch of the newest rows that wait for a batch, or else of the next rows to be read.
 
         A rare bucket may hold rows of much earlier epochs.
         """
         waiting = (self._reads[chunk].epoch for chunk in self._shaper.chunks())
         return max(waiting, default=self.epoch)
 
-    def turn_of(self, number: int) -> int:
-        """Return the turn of the next plan, or of the last one, by its number."""
-        if self.across_batches:
-            return number
-        return (self.epoch << TURN_BITS) + number - self._first_of_epoch
-
-    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
-        """Return the next step; ``limit`` bounds the rows of a read and does not affect plans."""
+    def next_step(self, limit: int) -> Any:
+        """Return the next step; ``limit`` bounds the rows of a read and does not affect drafts."""
         if self.state is READING:
             self._on("read")  # raises IllegalEvent
-        if self.held is not None:
-            plan, self.held = self.held, None
-            return plan
         while True:
             draft = self._shaper.next_draft()
             if draft is not None:
                 self.next_number += 1
-                return Plan(self.next_number - 1, draft)
+                return draft
             if self.state is OPEN:
                 return self.next_read(limit) or Rest
-            if self.state is ENDED:
-                self._on("all drafted")
-                self._shaper.finish()
-            elif not self._shaper.done:
-                return Rest
-            elif not self._goes_on:
-                return None
-            elif self._waits:
-                return Rest
-            else:
-                self.begin_epoch()
+            if self.state is not ENDED:
+                return Rest if self._goes_on or not self._shaper.done else None
+            self._on("all drafted")
+            self._shaper.finish()
 
     def arrived(
         self,
@@ -197,7 +165,7 @@ class Partition:
     def close(self, cancel: bool = False) -> None:
         """Stop reading, and cancel the pending read.
 
-        With ``cancel`` rows that were read and not planned are dropped.
+        With ``cancel`` rows that were read and not drafted are dropped.
         """
         self._reading = self._position = None
         self._closed = True
@@ -226,7 +194,7 @@ class Partition:
     def _goes_on(self) -> bool:
         """Whether another epoch follows this ended one, and no batch crosses the border.
 
-        An epoch without a plan counts as an empty one.
+        An epoch without a batch counts as an empty one.
         """
         if self.across_batches or self._closed:
             return False
@@ -235,14 +203,13 @@ class Partition:
     @property
     def _empty_epochs_in_all(self) -> int:
         """The number of empty epochs in a row, including the current one."""
-        empty = self.next_number == self._first_of_epoch
+        empty = self.next_number == self.first_of_epoch
         return self._empty_epochs + 1 if empty else 0
 
     @property
     def at_border(self) -> bool:
         """Whether this epoch is finished and another one follows."""
-        ended = self.state is FINISHED and self.held is None
-        return ended and self._shaper.done and self._goes_on
+        return self.state is FINISHED and self._shaper.done and self._goes_on
 
     def begin_epoch(self) -> None:
         """Begin the next epoch at the border of this one."""
@@ -251,20 +218,17 @@ class Partition:
         self._empty_epochs = self._empty_epochs_in_all
         self.epoch += 1
         self._epoch_rows = 0
-        self._first_of_epoch = self.next_number
+        self.first_of_epoch = self.next_number
         self._on("begin epoch")
         self._position = self._start
         self._shaper.begin_epoch(self.epoch)
 
     def chunks(self) -> set[int]:
-        """Return the chunks whose payload is needed for future plans."""
-        chunks = self._shaper.chunks()
-        if self.held is not None:
-            chunks.update(self.held.draft.of_chunks())
-        return chunks
+        """Return the chunks whose payload is needed for future drafts."""
+        return self._shaper.chunks()
 
     def epoch_of(self, chunk: int) -> int:
-        """Return the epoch in which a chunk was read, while plans may refer to it."""
+        """Return the epoch in which a chunk was read, until it is forgotten."""
         return self._reads[chunk].epoch
 
     def dropped(self) -> Mapping[str, int]:
@@ -281,7 +245,7 @@ class Partition:
         }
 
     def take_number(self) -> int:
-        """Take the next number, for a plan or for a batch that was not planned here."""
+        """Take the next number for a batch."""
         self.next_number += 1
         return self.next_number - 1
 
@@ -320,11 +284,10 @@ class Partition:
 
     def resume_epoch(self, done: int) -> None:
         """Resume in an epoch of which so many batches were done; numbers begin anew."""
-        self._first_of_epoch = self.next_number - done
+        self.first_of_epoch = self.next_number - done
 
-    def forget_reads(self) -> None:
-        """Forget reads of chunks that are not needed any more."""
-        needed = self.chunks()
+    def forget_reads(self, needed: set[int]) -> None:
+        """Forget reads of all but these chunks."""
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
     def cursor(self) -> dict[str, Any]:
@@ -332,14 +295,14 @@ class Partition:
 
         That machine repeats a read that has not arrived.
         """
-        chunks, held = self.chunks(), self.held
+        chunks = self.chunks()
         return {
             "version": VERSION,
             "shape": self._shaper.kind,
             **self.reading(),
             "next_chunk": self._next_chunk,
             "next_number": self.next_number,
-            "first_of_epoch": self._first_of_epoch,
+            "first_of_epoch": self.first_of_epoch,
             "finished": self.state is FINISHED,
             "closed": self._closed,
             "reads": [
@@ -347,7 +310,6 @@ class Partition:
                 for r in self._reads.values()
                 if r.chunk in chunks
             ],
-            "held": None if held is None else [held.number, *held.draft.to_plain()],
             "shaper": self._shaper.snapshot(),
         }
 
@@ -365,16 +327,15 @@ class Partition:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, number, first, finished, closed, reads, held, shaper = stored_fields(
+        *_, next_chunk, number, first, finished, closed, reads, shaper = stored_fields(
             state, "a partition", _FIELDS
         )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
         self._shaper.restore(shaper)
         self.resume_reading(state, next_chunk)
-        self.next_number, self._first_of_epoch, self._closed = number, first, closed
+        self.next_number, self.first_of_epoch, self._closed = number, first, closed
         if finished:
             self.state = FINISHED
         self._reading = None
         self._reads = known
-        self.held = None if held is None else Plan(held[0], Draft.from_plain(*held[1:]))
         return [known[chunk] for chunk in sorted(self.chunks())]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..leasing.protocol import Batch
 
 #: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
@@ -34,47 +36,48 @@ class Part:
     chunk: int
     rows: slice | np.ndarray
 
-    def to_plain(self) -> list[Any]:
-        if isinstance(self.rows, slice):
-            return [self.chunk, int(self.rows.start), int(self.rows.stop)]
-        return [self.chunk, self.rows.tolist()]
 
-    @classmethod
-    def from_plain(cls, plain: list[Any]) -> Part:
-        if len(plain) == 3:
-            return cls(plain[0], slice(plain[1], plain[2]))
-        return cls(plain[0], np.array(plain[1], np.int64))
-
-
-#: Meta of a batch whose number of rows may differ from the declared one.
+#: Property of a feed whose batches may have another number of rows than was declared.
 RESIZED: Mapping[str, Any] = {"resized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A batch decided by a shaper: its rows in order, and its description."""
+    """The rows of a batch, in order, as a shaper decides them."""
 
     parts: tuple[Part, ...]
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    bucket: int = -1  # where the shape has buckets
 
     def of_chunks(self) -> Iterable[int]:
         """Return the numbers of the chunks from which the rows come."""
         return [part.chunk for part in self.parts]
 
-    def to_plain(self) -> list[Any]:
-        return [[part.to_plain() for part in self.parts], dict(self.meta)]
-
-    @classmethod
-    def from_plain(cls, parts: list[Any], meta: Mapping[str, Any]) -> Draft:
-        return cls(tuple(map(Part.from_plain, parts)), meta)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A draft with its number in the partition: batches of a partition are 0, 1, 2 …"""
+    """A batch that was decided, and what lies in it.  It has a body once it is written."""
 
-    number: int
+    batch: Batch
     draft: Any  # a Draft, or Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order to a partition, by its ``kind``, with the place at which it takes effect.
+
+    "close" says whether to cancel, "target" has proportions of classes, "batch_size" a size for
+    each bucket.
+    """
+
+    count: int  # number of orders up to this one
+    read: int  # number of rows read from the source before it
+    number: int  # of the first batch made after it
+    kind: str
+    what: Any
+    since: int  # the first batch that it changes
+
+    def to_plain(self) -> list[Any]:
+        return [self.count, self.read, self.number, self.kind, self.what, self.since]
 
 
 def packed_integers(values: np.ndarray) -> bytes:
