@@ -1,0 +1,1045 @@
+"""The desk of one feed at one owner: it decides which trainer gets which batch.  A pure machine.
+
+    ask() ─► asking[p][slot, epoch] ─┬─ a batch is in heaps[p, slot] ─────────► Give, and a lease
+                                     └─ next_work() ─► partition.make() ─► made() ─► heaps
+                                                           └─► Idle, Over
+    commit() ─► partition.commit() ─► log ─► stored() ─► Answer
+    returned, or its trainer left ─► the heap again, before all newer batches
+
+| request | event | becomes |
+| --- | --- | --- |
+| new | a batch of its epoch or an earlier one is in the heap | answered: Give |
+| new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
+| new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
+| new | make says WAITS, or the partition has an order that is not stored | stands |
+| idle | a commit, a return, a leave, an order, freed memory | considered again |
+| any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
+
+| lease | event | becomes |
+| --- | --- | --- |
+| held | its session commits | over: logged, and answered when that is stored |
+| held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
+| held | the session greets without it, with its request | held: Give again under the same token |
+| held | the session greets without both | in the heap again |
+| – | commit without a lease | answered if the token is known to be committed, else stale |
+
+While ``partition.make`` runs, between ``next_work`` and ``made``, the desk calls nothing of that
+partition: commits, returns and leaves that concern it wait here, in order.
+
+A life that begins hands nothing out until all trainers of the earlier life have greeted, or a
+grace is over.  Then it judges what they hold and have committed, in the order of tokens:
+
+| the token is … | then |
+| --- | --- |
+| leased to this session (it only lost its connection) | stays |
+| of a stored commit | answered |
+| of a batch that another one has under a larger token | stale |
+| of a batch that another one has under a smaller token | taken over |
+| of a batch in a heap, or one that the partition can reclaim | leased again under this token |
+| else | stale |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+from .protocol import (
+    ANYONE,
+    COUNTER_BITS,
+    Answer,
+    Batch,
+    Give,
+    Hello,
+    Idle,
+    Outlook,
+    Over,
+    Partition,
+    Refused,
+    Slot,
+    Token,
+    Turn,
+    Unknown,
+    Welcome,
+)
+
+#: An epoch after all others.
+FOREVER = 1 << 62
+#: In place of a partition: joins and leaves, which have a journal of their own.
+SESSIONS = -1
+#: Number of commits that are remembered, twice over, for answers that were lost on their way.
+_REMEMBERED = 65_536
+#: Ranks that a text lists.
+_LISTED = 8
+
+
+class Work(NamedTuple):
+    """What to make next: ``partition.make(slot, epoch)``."""
+
+    partition: int
+    slot: Slot
+    epoch: int
+    #: The request's partition, slot and epoch; None where nobody has asked.
+    wanted: tuple[int, Slot, int] | None
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    name: bytes
+    rank: int
+    slot: Slot
+    seen: float
+    leases: dict[Token, _Lease] = field(default_factory=dict)
+    asked: dict[int, _Request] = field(default_factory=dict)
+    idle: int = 0  # requests that were told Idle
+    unstored: int = 0  # commits
+    #: Requests beyond the limit.
+    parked: deque[tuple[int, int, int]] = field(default_factory=deque)
+    #: Of lanes, by partition: token and batch of the last commit.
+    last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
+    greeting: Hello | None = None  # its last one
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    session: _Session
+    number: int
+    idle: bool = False  # it waits for trainers …
+    told: bool = False  # … and its trainer knows
+    gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    token: Token
+    batch: Batch
+    session: _Session
+    request: int
+    since: float
+
+
+class Desk:
+    """One feed at one owner.  All calls but ``Partition.make`` are made under the owner's lock.
+
+    The caller drains these lists after each call:
+
+    ``sent``: (session, message), to the session's present connection.
+    ``log``: entries ("commit", partition, token), ("deal" | "order" | "made", partition), for which
+    the partition has records to store, and ("join", session, run, rank, birth), ("leave", session).
+    ``gone``: batches whose bytes the desk needs no more.  (``Partition.deal`` frees what it voids.)
+
+    ``known``: sessions of the earlier life, with run, rank and birth of each.
+    ``tokens``: those of commits that are stored.
+    ``ahead``: batches that a partition makes ahead, for each rank.
+    ``max_open``: leases and requests of a session that may be answered at once.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[int, Partition],
+        term: int,
+        *,
+        known: Mapping[bytes, tuple[int, int, int]] | None = None,
+        tokens: Container[Token] = (),
+        now: float = 0.0,
+        ttl: float = 10.0,
+        grace: float = 3.0,
+        ahead: int = 2,
+        max_open: int = 64,
+    ) -> None:
+        self.partitions = partitions
+        self.ahead, self.ttl, self.max_open = ahead, ttl, max_open
+        self.sent: list[tuple[bytes, Any]] = []
+        self.log: list[tuple[Any, ...]] = []
+        self.gone: list[Batch] = []
+        self.counts = dict.fromkeys(("batches", "rows", "stale", "expired", "redelivered"), 0)
+        self.sessions: dict[bytes, _Session] = {}
+        self._now, self._grace_ends = now, now + grace
+        self._token = term << COUNTER_BITS
+        self._stored_tokens = tokens
+        # of commits of this life: their partitions
+        self._recent: dict[Token, int] = {}
+        self._before: dict[Token, int] = {}
+        # What is stored, by partition
+        self._logged = Counter[int]()
+        self._stored = Counter[int]()
+        self._unstored: dict[int, deque[tuple[int, Any, Any]]] = {
+            p: deque() for p in (SESSIONS, *partitions)
+        }
+        self._ordered: set[int] = set()  # partitions with an order that is not stored
+        # Batches and requests
+        self._lanes = any(one.lanes for one in partitions.values())
+        self._heaps: dict[tuple[int, Slot], list[tuple[Turn, int, Batch]]] = {}
+        self._waiting = Counter[int]()  # by partition: batches in heaps
+        self._asking: dict[int, dict[tuple[Slot, int], deque[_Request]]] = {
+            p: {} for p in partitions
+        }
+        self._came_back: set[int] = set()  # partitions with batches that were put back
+        self._ties = count()
+        self._todo: dict[tuple[int, Slot, int], None] = {}
+        self._held_up: set[int] = set()  # partitions with requests that wait for memory or rows
+        self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
+        self._ended: set[int] = set()  # partitions with nothing more, and all is committed
+        # Making
+        self._busy: int | None = None  # the partition that makes now
+        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._greeting = Counter[bytes]()  # sessions whose greeting waits there
+        self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
+        self._full = False  # whether making ahead waits for memory
+        self._paused = False
+        # An earlier life
+        self._known = dict(known or {})
+        self._greeted: dict[bytes, Hello] | None = {}
+        deals = [(one.run, one.world) for one in partitions.values()]
+        self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
+        self._births: dict[int, int] = {}  # by rank
+        for run, rank, birth in self._known.values():
+            if run == self.run and rank >= 0:
+                self._births[rank] = max(birth, self._births.get(rank, 0))
+        self._make_all_ahead()
+        for number, one in partitions.items():
+            if (one.run, one.world) != (self.run, self.world):
+                self._deal_one(number)
+        if not self._known:
+            self._recover()
+
+    # Greetings
+
+    def hello(self, hello: Hello, now: float) -> None:
+        """Take a greeting.  The caller drops messages of the session's earlier connections."""
+        self._now = now
+        name = hello.session
+        if self._busy is not None:  # a greeting concerns all partitions
+            self._greeting[name] += 1
+            self._deferred.append((self._hear_deferred, (hello,)))
+        else:
+            self._hear(hello)
+
+    def _hear_deferred(self, hello: Hello) -> None:
+        self._greeting[hello.session] -= 1
+        self._hear(hello)
+
+    def _hear(self, hello: Hello) -> None:
+        if self._greeted is None:
+            self._admit([hello])
+            return
+        self._greeted[hello.session] = hello
+        if self._known.keys() <= self._greeted.keys():
+            self._recover()
+
+    def _recover(self) -> None:
+        """End the grace: nothing was handed out yet."""
+        assert self._greeted is not None
+        hellos = [*self._greeted.values()]
+        for name in self._known.keys() - self._greeted.keys():
+            self._write("leave", name)
+        self._greeted = None
+        self._admit(hellos)
+        self._known.clear()
+
+    def _admit(self, hellos: Iterable[Hello]) -> None:
+        admitted = []
+        for hello in sorted(hellos, key=lambda one: (one.run, one.birth)):
+            name = hello.session
+            if refused := self._refusal(hello):
+                self.sent.append((name, refused))
+                continue
+            if (session := self.sessions.get(name)) is None:
+                slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
+                session = self.sessions[name] = _Session(name, hello.rank, slot, self._now)
+                self._write("join", name, hello.run, hello.rank, hello.birth)
+            session.greeting, session.seen = hello, self._now
+            admitted.append((hello, session, len(self.sessions) - 1))
+        admitted = [of for of in admitted if of[1].name in self.sessions]
+        stale = self._judge(admitted)
+        for hello, session, others in admitted:
+            # It must be known to the next life before it gets anything.
+            self._when_stored(SESSIONS, session, (hello, stale, others))
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Return why a trainer does not fit the others; begin its run, if that is new."""
+        others = [one for one in self.sessions.values() if one.name != hello.session]
+        if hello.rank < 0:
+            if self.world and others:
+                return Refused("protocol", "the others have ranks")
+            if self.world:
+                self._deal(self.run, 0)
+            return None
+        if any(one.rank < 0 for one in others):
+            return Refused("protocol", "the others have no ranks")
+        if hello.run < self.run:
+            return Refused("in_use", "its run is over")
+        if hello.run > self.run:
+            self._deal(hello.run, hello.world)
+        elif hello.world != self.world:
+            if hello.run and self.world:
+                return Refused("in_use", "its run is over")
+            if others:
+                text = f"world_size={hello.world} differs from {self.world}, that of the others"
+                return Refused("protocol", text)
+            self._deal(hello.run, hello.world)
+        elif (
+            not (hello.run or others or hello.session in self._known)
+            and self._births.get(hello.rank, hello.birth) != hello.birth
+        ):
+            self._deal(0, hello.world)  # the run has no name, and nobody is left of it
+        if self._births.get(hello.rank, -1) > hello.birth:
+            return Refused("in_use", "another process has its rank")
+        self._births[hello.rank] = hello.birth
+        for rival in others:
+            if rival.rank == hello.rank and rival.name in self.sessions:
+                self.sent.append((rival.name, Refused("in_use", "another process has its rank")))
+                self.leave(rival.name)
+        return None
+
+    def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
+        """Take what trainers hold and have committed; return the held tokens that are void."""
+        claims = []
+        for hello, session, _ in admitted:
+            claims += [(token, batch, session, False, None) for token, batch in hello.held]
+            claims += [(token, batch, session, True, load) for token, batch, load in hello.commits]
+        claims.sort(key=lambda claim: claim[0])
+        stale: set[Token] = set()
+        leases: dict[Any, _Lease] = {}
+        if any(token not in session.leases for token, _, session, _, _ in claims):
+            everyone = self.sessions.values()
+            leases = {one.batch.name: one for of in everyone for one in of.leases.values()}
+        for token, batch, session, committed, payload in claims:
+            there = token in session.leases
+            if not there and not self._is_committed(token):
+                there = self._reclaim(session, token, batch, leases)
+            if committed:
+                self._commit(session, token, payload)
+            elif not there:
+                stale.add(token)
+        return stale
+
+    def _reclaim(
+        self, session: _Session, token: Token, batch: Batch, leases: dict[Any, _Lease]
+    ) -> bool:
+        """Lease a batch under a token that it had, if nobody has a later one."""
+        partition = batch.partition
+        if partition not in self.partitions or batch.slot != session.slot:
+            return False
+        rival = leases.get(batch.name)
+        if rival is not None and rival.session.leases.get(rival.token) is rival:
+            if rival.token > token:
+                return False
+            del rival.session.leases[rival.token]
+            batch = rival.batch
+        elif (waiting := self._take_out(batch)) is not None:
+            batch = waiting
+        elif not self.partitions[partition].reclaim(batch):
+            return False
+        lease = _Lease(token, batch, session, 0, self._now)
+        leases[batch.name] = session.leases[token] = lease
+        return True
+
+    def _take_out(self, batch: Batch) -> Batch | None:
+        """Take a batch out of its heap, if it is there."""
+        heap = self._heaps.get((batch.partition, batch.slot), [])
+        for at, (turn, _, one) in enumerate(heap):
+            if turn == batch.turn and one.name == batch.name:
+                del heap[at]
+                heapify(heap)
+                self._waiting[batch.partition] -= 1
+                return one
+        return None
+
+    def _welcome(self, hello: Hello, session: _Session, stale: set[Token], others: int) -> None:
+        gets = {request: (partition, epoch) for request, partition, epoch in hello.gets}
+        kept = {of[0] for of in (*hello.held, *hello.commits)}
+        again = []
+        for token, lease in list(session.leases.items()):
+            if token not in kept and gets.pop(lease.request, None):
+                again.append(lease)  # it was lost on the way
+            elif token not in kept:
+                self._end(lease)
+        for request in session.asked.values():
+            request.gone = True
+        session.asked.clear()
+        session.parked.clear()
+        session.idle = 0
+        places = {number: self._next_turn(number, session.slot) for number in self.partitions}
+        void = [token for token, *_ in hello.held if token in stale]
+        self.sent.append((session.name, Welcome(places, void, others)))
+        for lease in again:
+            self.counts["redelivered"] += 1
+            self._send(lease)
+        for number in sorted(gets):
+            self._ask(session, number, *gets[number])
+
+    def _next_turn(self, partition: int, slot: Slot) -> Turn:
+        heap = self._heaps.get((partition, slot))
+        return heap[0][0] if heap else self.partitions[partition].next_turn(slot)
+
+    # Sessions
+
+    def seen(self, name: bytes, now: float) -> None:
+        """Renew the leases of a session, which has sent a message."""
+        self._now = now
+        session = self.sessions.get(name)
+        if session is not None:
+            session.seen = now
+        elif self._greeted is None and not self._greeting[name]:
+            self.sent.append((name, Unknown()))
+
+    def tick(self, now: float) -> list[bytes]:
+        """End leases of silent sessions, and return these sessions.  The caller calls it often."""
+        self._now = now
+        if self._greeted is not None and now >= self._grace_ends:
+            self._recover()
+        silent = [one.name for one in self.sessions.values() if one.seen + self.ttl <= now]
+        for name in silent:
+            self.counts["expired"] += len(self.sessions[name].leases)
+            self.leave(name)
+        if self.world:
+            self._tell_ranks()
+        return silent
+
+    def _tell_ranks(self) -> None:
+        """Tell ranks that hold batches which of their requests wait for trainers.
+
+        They wait all the same, to stay in step; but one that holds its own batch back learns it.
+        """
+        for session in self.sessions.values():
+            for request in session.asked.values() if session.leases else ():
+                if request.idle and not request.told:
+                    request.told = True
+                    self.sent.append((session.name, Idle(request.number)))
+
+    def leave(self, name: bytes) -> None:
+        """End a session: its batches go to others."""
+        if self._greeting[name]:  # its greeting waits for a partition
+            self._deferred.append((self.leave, (name,)))
+        elif self._greeted is not None:
+            self._greeted.pop(name, None)
+            if self._known.pop(name, None) is not None:
+                self._write("leave", name)
+            if self._known.keys() <= self._greeted.keys():
+                self._recover()
+        elif (session := self.sessions.pop(name, None)) is not None:
+            session.greeting = None
+            for request in session.asked.values():
+                request.gone = True
+            for lease in list(session.leases.values()):
+                self._end(lease)
+            if self._lanes and not self.world:
+                for number in self.partitions:
+                    self._void(session, number)
+            self._write("leave", name)
+
+    # Leases
+
+    def commit(self, name: bytes, token: Token, payload: Any = None) -> None:
+        """Commit a batch of a session, with states if the feed has them."""
+        if (session := self.sessions.get(name)) is not None:
+            self._commit(session, token, payload)
+
+    def _commit(self, session: _Session, token: Token, payload: Any) -> None:
+        lease = session.leases.get(token)
+        if lease is None:
+            self._commit_again(session, token)
+            return
+        batch = lease.batch
+        partition = batch.partition
+        if partition == self._busy:
+            self._deferred.append((self._commit, (session, token, payload)))
+            return
+        if fault := self.partitions[partition].commit(batch, token, payload):
+            self._refuse(lease, *fault)
+            return
+        del session.leases[token]
+        recent = self._recent
+        recent[token] = partition
+        if len(recent) > _REMEMBERED:
+            self._before, self._recent = recent, {}
+        if self._lanes:
+            session.last[partition] = token, batch
+        self._write("commit", partition, token)
+        self._unstored[partition].append((self._logged[partition], session, token))
+        session.unstored += 1
+        counts = self.counts
+        counts["batches"] += 1
+        counts["rows"] += batch.rows - batch.empty
+        self.gone.append(batch)
+        if self._asking[partition]:
+            self._look(partition)
+        if session.parked:
+            self._unpark(session)
+
+    def _commit_again(self, session: _Session, token: Token) -> None:
+        """Answer a commit without a lease."""
+        partition = self._recent.get(token, self._before.get(token))
+        if partition is not None:
+            session.unstored += 1
+            self._when_stored(partition, session, token)
+        elif self._is_committed(token):
+            self.sent.append((session.name, Answer((token,))))
+        else:
+            self.counts["stale"] += 1
+            self.sent.append((session.name, Answer((), (token,))))
+
+    def _is_committed(self, token: Token) -> bool:
+        return token in self._recent or token in self._before or token in self._stored_tokens
+
+    def refuse(self, name: bytes, token: Token, code: str, text: str) -> None:
+        """Refuse a commit whose states are not valid; the batch goes to another trainer."""
+        session = self.sessions.get(name)
+        lease = None if session is None else session.leases.get(token)
+        if lease is not None:
+            self._refuse(lease, code, text)
+        elif session is not None:
+            self._commit_again(session, token)
+
+    def _refuse(self, lease: _Lease, code: str, text: str) -> None:
+        self.sent.append((lease.session.name, Answer(faults=((lease.token, code, text),))))
+        self._end(lease)
+
+    def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
+        """Take batches that a session returns."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        for token in tokens:
+            if (lease := session.leases.get(token)) is not None:
+                self._end(lease)
+
+    def _end(self, lease: _Lease) -> None:
+        """Take a batch back that was not committed."""
+        batch, session = lease.batch, lease.session
+        partition = batch.partition
+        if partition == self._busy:
+            self._deferred.append((self._end, (lease,)))
+            return
+        if session.leases.pop(lease.token, None) is None:
+            return
+        if self._lanes and not self.world:
+            self.gone.append(batch)
+            self._void(session, partition, batch.turn)
+        elif self.partitions[partition].returned(batch):
+            self._push(batch)
+            self._came_back.add(partition)
+        else:
+            self.gone.append(batch)
+        self._look(partition)
+        if session.parked:
+            self._unpark(session)
+
+    def _void(self, session: _Session, partition: int, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a session, and the batches of them from a turn on."""
+        if partition == self._busy:
+            self._deferred.append((self._void, (session, partition, since)))
+            return
+        for token, lease in list(session.leases.items()):
+            if lease.batch.partition == partition and lease.batch.turn >= since:
+                del session.leases[token]
+                self.gone.append(lease.batch)
+        for _, _, batch in self._heaps.pop((partition, session.slot), ()):
+            self._waiting[partition] -= 1
+            self.gone.append(batch)
+        session.last.pop(partition, None)
+        self.partitions[partition].leave(session.slot, since)
+        self._look(partition)
+
+    def _grant(self, session: _Session, request: int, batch: Batch) -> None:
+        self._token = token = self._token + 1
+        lease = session.leases[token] = _Lease(token, batch, session, request, self._now)
+        self._send(lease)
+
+    def _send(self, lease: _Lease) -> None:
+        batch = lease.batch
+        live = not self._lanes or self.partitions[batch.partition].live(batch.slot)
+        self.sent.append((lease.session.name, Give(lease.request, lease.token, batch, live)))
+
+    # The journals
+
+    def _write(self, kind: str, key: Any, *rest: Any) -> None:
+        self.log.append((kind, key, *rest))
+        self._logged[SESSIONS if kind in ("join", "leave") else key] += 1
+
+    def _when_stored(self, partition: int, session: _Session, what: Any) -> None:
+        """Answer a session once all entries of a partition so far are stored."""
+        self._unstored[partition].append((self._logged[partition], session, what))
+        self.stored(partition, self._stored[partition])
+
+    def stored(self, partition: int, number: int) -> None:
+        """Note that the first ``number`` entries of ``log`` that name a partition are stored.
+
+        ``SESSIONS`` in place of a partition: joins and leaves.
+        """
+        if number > self._stored[partition]:
+            self._stored[partition] = number
+        number = self._stored[partition]
+        queue = self._unstored[partition]
+        answers: dict[_Session, list[Token]] = {}
+        while queue and queue[0][0] <= number:
+            if partition == SESSIONS and self._busy is not None:
+                self._deferred.append((self.stored, (partition, number)))
+                break
+            _, session, what = queue.popleft()
+            if type(what) is int:
+                session.unstored -= 1
+                answers.setdefault(session, []).append(what)
+            elif partition == SESSIONS:
+                hello, stale, others = what
+                if session.greeting is hello:  # else it has left, or greeted again
+                    self._welcome(hello, session, stale, others)
+            elif isinstance(what, Over):
+                self._over[partition, session.slot] = FOREVER if what.epoch is None else what.epoch
+                what.also = self._over_as_well(partition, session.slot)
+                self.sent.append((session.name, what))
+            else:
+                self._apply(partition, what)
+        for session, tokens in answers.items():
+            self.sent.append((session.name, Answer(tuple(tokens))))
+            if session.parked:
+                self._unpark(session)
+
+    # Orders
+
+    def steer(self, partition: int, what: tuple[str, Any]) -> Any:
+        """Change what a partition makes.  Return the order; None: ask again later.
+
+        It is carried out when it is stored.  ValueError where it can not be.
+        """
+        if partition == self._busy or partition in self._ordered:
+            return None
+        order = self.partitions[partition].propose(what)
+        if order is not None:
+            self._write("order", partition)
+            self._ordered.add(partition)
+            self._unstored[partition].append((self._logged[partition], None, order))
+        return order
+
+    def _apply(self, partition: int, order: Any) -> None:
+        if partition == self._busy:
+            self._deferred.append((self._apply, (partition, order)))
+            return
+        one = self.partitions[partition]
+        one.apply(order)
+        self._ordered.discard(partition)
+        self._ended.discard(partition)
+        self._look(partition)
+        if one.ahead:
+            heappush(self._behind, ((0, 0), partition))
+
+    # Runs of ranks
+
+    def _deal(self, run: int, world: int) -> None:
+        for session in list(self.sessions.values()):
+            self.sent.append((session.name, Refused("in_use", "its run is over")))
+            self.leave(session.name)
+        self.run, self.world = run, world
+        self._births.clear()
+        self._heaps.clear()  # the partitions have these batches, too
+        self._waiting.clear()
+        self._over.clear()
+        self._make_all_ahead()
+        for number in self.partitions:
+            self._deal_one(number)
+
+    def _deal_one(self, number: int) -> None:
+        self._write("deal", number)
+        for batch in self.partitions[number].deal(self.run, self.world):
+            self._push(batch)
+
+    # Requests
+
+    def ask(self, name: bytes, gets: Iterable[tuple[int, int, int]]) -> None:
+        """Take requests: number, partition and epoch of each."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        for request, partition, epoch in gets:
+            if partition not in self.partitions:
+                raise ValueError(f"partition {partition} is not of this owner")
+            if len(session.asked) + len(session.parked) > self._most_requests:
+                raise ValueError(f"more than {self._most_requests} requests are open")
+            self._ask(session, request, partition, epoch)
+
+    @property
+    def _most_requests(self) -> int:
+        """Each partition may have requests that stand, and a session its limit of others."""
+        return 2 * self.max_open + 4 * len(self.partitions)
+
+    def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
+        if session.parked or not self._may_open(session):
+            session.parked.append((number, partition, epoch))
+            if not self.world:
+                self.sent.append((session.name, Idle(number)))
+            return
+        slot = session.slot
+        queues = self._asking[partition]
+        queue = queues.get((slot, epoch))
+        if queue is None:
+            heap = self._heaps.get((partition, slot))
+            if heap and heap[0][0][0] <= epoch and self._is_open(partition):
+                self._grant(session, number, self._pop(partition, heap))
+                return
+            queue = queues[slot, epoch] = deque()
+        request = session.asked[number] = _Request(session, number)
+        queue.append(request)
+        self._todo[partition, slot, epoch] = None
+
+    def _may_open(self, session: _Session) -> bool:
+        open_ = len(session.leases) + len(session.asked) - session.idle
+        return open_ < self.max_open and session.unstored < self.max_open
+
+    def _unpark(self, session: _Session) -> None:
+        parked, session.parked = session.parked, deque()
+        while parked and self._may_open(session):
+            self._ask(session, *parked.popleft())
+        session.parked = parked
+
+    def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
+        """Forget requests of a session."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        numbers = set(requests)
+        for number in numbers:
+            if (request := session.asked.pop(number, None)) is not None:
+                request.gone = True
+                session.idle -= request.idle
+        if session.parked:
+            session.parked = deque(get for get in session.parked if get[0] not in numbers)
+            self._unpark(session)
+
+    def _is_open(self, partition: int) -> bool:
+        """Return whether batches of a partition may be handed out now."""
+        if self._paused or self._greeted is not None:
+            return False
+        return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
+
+    def _look(self, partition: int) -> None:
+        """Consider the requests at a partition again, and those that are held up."""
+        todo = self._todo
+        for slot, epoch in self._asking[partition]:
+            todo[partition, slot, epoch] = None
+        if self._held_up:
+            held_up, self._held_up = self._held_up, set()
+            for number in held_up:
+                for slot, epoch in self._asking[number]:
+                    todo[number, slot, epoch] = None
+
+    def freed(self) -> None:
+        """Note that memory was freed."""
+        self._full = False
+        for number in self._held_up:
+            self._look(number)
+            break  # that looks at all of them
+
+    def wake(self, partition: int) -> None:
+        """Note that a source may have something, which had nothing."""
+        self._look(partition)
+        if self.partitions[partition].ahead:
+            heappush(self._behind, ((0, 0), partition))
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is handed out; commits still count."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        if not paused:
+            for number in self.partitions:
+                self._look(number)
+
+    def _push(self, batch: Batch) -> None:
+        partition, slot = batch.partition, batch.slot
+        heap = self._heaps.get((partition, slot))
+        if heap is None:
+            heap = self._heaps[partition, slot] = []
+        heappush(heap, (batch.turn, next(self._ties), batch))
+        self._waiting[partition] += 1
+        if self._over:
+            self._over.pop((partition, slot), None)
+        self._ended.discard(partition)
+        for of, epoch in self._asking[partition]:
+            if of == slot:
+                self._todo[partition, slot, epoch] = None
+
+    def _pop(self, partition: int, heap: list[tuple[Turn, int, Batch]]) -> Batch:
+        self._waiting[partition] -= 1
+        one = self.partitions[partition]
+        if one.ahead and self._waiting[partition] == self._low - 1 and partition != self._busy:
+            heappush(self._behind, (one.next_turn(0), partition))
+        return heappop(heap)[2]
+
+    @property
+    def _low(self) -> int:
+        return self.ahead * (self.world or 1)
+
+    def _hand_out(self, partition: int, slot: Slot, epoch: int) -> bool:
+        """Answer requests by batches that are there; return whether others are left."""
+        queue = self._asking[partition].get((slot, epoch))
+        if queue and not self._is_open(partition):
+            return True
+        heap = self._heaps.get((partition, slot))
+        while queue:
+            request = queue[0]
+            if not request.gone:
+                if not heap:
+                    return True
+                if heap[0][0][0] > epoch:
+                    self._answer_over(request, partition, epoch)
+                else:
+                    session = request.session
+                    del session.asked[request.number]
+                    session.idle -= request.idle
+                    self._grant(session, request.number, self._pop(partition, heap))
+            queue.popleft()
+        self._asking[partition].pop((slot, epoch), None)
+        return False
+
+    def _answer_over(self, request: _Request, partition: int, epoch: int | None) -> None:
+        session = request.session
+        del session.asked[request.number]
+        session.idle -= request.idle
+        self._when_stored(partition, session, Over(request.number, partition, epoch))
+
+    def _over_as_well(self, partition: int, slot: Slot) -> tuple[int, ...]:
+        """Return the other partitions of which the same was said before."""
+        if self._lanes:
+            return ()
+        over = self._over[partition, slot]
+        others = (p for p in self.partitions if self._over.get((p, slot), -1) >= over)
+        return tuple(p for p in others if p != partition)
+
+    # Making
+
+    def next_work(self) -> Work | None:
+        """Hand out what is there; return what to make next, or None.
+
+        The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
+        this after other events, too, also while a partition makes something.
+        """
+        if self._busy is not None:
+            for partition in self._came_back:
+                self._serve(partition)
+            self._came_back.clear()
+            return None
+        self._came_back.clear()
+        while self._todo and self._greeted is None and not self._paused:
+            wanted = partition, slot, epoch = next(iter(self._todo))
+            del self._todo[wanted]
+            if not self._hand_out(partition, slot, epoch):
+                continue
+            one = self.partitions[partition]
+            first = partition if epoch < one.epoch else self._first(partition)
+            if first in self._ordered:
+                self._held_up.add(partition)
+                continue
+            return self._begin(Work(first, slot, epoch if first == partition else FOREVER, wanted))
+        return self._work_ahead()
+
+    def _begin(self, work: Work) -> Work:
+        self._busy = work.partition
+        one = self.partitions[work.partition]
+        self._made_before = one.epoch, one.finished
+        return work
+
+    def _first(self, partition: int) -> int:
+        """Return the partition that makes first: one in an earlier epoch, if there is any.
+
+        Else batches that trainers have and can not use yet could take the memory of those that
+        they need.
+        """
+        one = self.partitions[partition]
+        if not (one.ahead and one.epoch):
+            return partition
+        going = [(p.epoch, number) for number, p in self.partitions.items() if not p.finished]
+        epoch, first = min(going, default=(one.epoch, partition))
+        return first if epoch < one.epoch else partition
+
+    def _make_all_ahead(self) -> None:
+        self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
+
+    def _work_ahead(self) -> Work | None:
+        """Return the first batch, in the order of the feed, that nobody has asked for."""
+        if self._greeted is not None or self._paused or self._full:
+            return None
+        behind = self._behind
+        while behind:
+            turn, partition = heappop(behind)
+            one = self.partitions[partition]
+            if self._waiting[partition] >= self._low or partition in self._ordered or one.finished:
+                continue
+            here = one.next_turn(0)
+            if turn != here:
+                heappush(behind, (here, partition))
+            elif self._first(partition) != partition:
+                heappush(behind, (here, partition))
+                return None
+            else:
+                return self._begin(Work(partition, 0 if self.world else ANYONE, FOREVER, None))
+        return None
+
+    def made(self, work: Work, made: list[Batch] | Outlook) -> None:
+        """Take what a partition has made, and what has waited for that."""
+        partition = work.partition
+        one = self.partitions[partition]
+        self._busy = None
+        changed = self._made_before != (one.epoch, one.finished)
+        if changed:
+            self._write("made", partition)
+        if isinstance(made, list):
+            for batch in made:
+                self._push(batch)
+        if changed:
+            self._look(partition)
+        if work.wanted is None:
+            if isinstance(made, list):
+                heappush(self._behind, (one.next_turn(0), partition))
+            elif made is Outlook.FULL:
+                self._full = True
+                heappush(self._behind, (one.next_turn(0), partition))
+        else:
+            self._answer_made(work, *work.wanted, made)
+        while self._deferred and self._busy is None:
+            call, arguments = self._deferred.popleft()
+            call(*arguments)
+        self._serve(partition)
+
+    def _serve(self, partition: int) -> None:
+        """Answer requests at a partition by batches that are there."""
+        heaps = self._heaps
+        for slot, epoch in list(self._asking[partition]):
+            if heaps.get((partition, slot)) and not self._hand_out(partition, slot, epoch):
+                self._todo.pop((partition, slot, epoch), None)
+
+    def _answer_made(
+        self, work: Work, partition: int, slot: Slot, epoch: int, made: list[Batch] | Outlook
+    ) -> None:
+        """Answer requests where nothing comes now."""
+        if made is Outlook.ENDED:
+            self._ended.add(work.partition)
+        if isinstance(made, list) or (
+            work.partition != partition and made not in (Outlook.FULL, Outlook.WAITS)
+        ):
+            self._todo[partition, slot, epoch] = None
+            return
+        queue = self._asking[partition].get((slot, epoch), ())
+        if made in (Outlook.OVER, Outlook.ENDED):
+            for request in queue:
+                if not request.gone:
+                    self._answer_over(request, partition, None if made is Outlook.ENDED else epoch)
+            self._asking[partition].pop((slot, epoch), None)
+            return
+        if made is not Outlook.IDLE:
+            self._held_up.add(partition)
+        for request in queue if made is not Outlook.WAITS else ():
+            if not (request.idle or request.gone):
+                request.idle = True
+                request.session.idle += 1
+                if not self.world:
+                    request.told = True
+                    live = not self._lanes or self.partitions[partition].live(slot)
+                    self.sent.append((request.session.name, Idle(request.number, live)))
+
+    def work(self) -> bool:
+        """Do one step of making at once; return False where there is nothing to do."""
+        work = self.next_work()
+        if work is not None:
+            self.made(work, self.partitions[work.partition].make(work.slot, work.epoch))
+        return work is not None
+
+    # Queries
+
+    @property
+    def recovering(self) -> bool:
+        """Whether trainers of the earlier life may still greet, and nothing is handed out."""
+        return self._greeted is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether all is made, committed and stored."""
+        if self.leased or self.saving or self._waiting.total() or self._busy is not None:
+            return False
+        ended = self._ended
+        return all(number in ended or one.finished for number, one in self.partitions.items())
+
+    @property
+    def leased(self) -> int:
+        """Number of batches in trainers' hands, or on their way there."""
+        return sum(len(session.leases) for session in self.sessions.values())
+
+    @property
+    def saving(self) -> int:
+        """Number of commits that are not stored."""
+        return sum(type(what) is int for of in self._unstored.values() for _, _, what in of)
+
+    def standing(self) -> dict[str, int]:
+        """Return the number of made, unsettled batches by the place where they are."""
+        ready = self._waiting.total()
+        return {"ready": ready, "leased": self.leased, "saving": self.saving}
+
+    def standing_of(self, name: bytes) -> dict[str, int]:
+        """Return how many batches a trainer has and wants; empty where it is not present."""
+        session = self.sessions.get(name)
+        if session is None:
+            return {}
+        wanted = len(session.asked) + len(session.parked)
+        return {"rank": session.rank, "requests": wanted, "leases": len(session.leases)}
+
+    def leased_batch(self, name: bytes, token: Token) -> Batch | None:
+        """Return the batch of a lease, if the session has it."""
+        session = self.sessions.get(name)
+        lease = None if session is None else session.leases.get(token)
+        return None if lease is None else lease.batch
+
+    def last_committed(self, name: bytes, token: Token) -> Batch | None:
+        """Return the batch of a commit, if no later one of its session and partition came.
+
+        The states of its lanes then belong to the session's trainer.
+        """
+        if (session := self.sessions.get(name)) is None:
+            return None
+        for of, batch in session.last.values():
+            if of == token:
+                return batch
+        return None
+
+    def holder(self, partition: int, number: int) -> tuple[bytes, float] | None:
+        """Return the session that holds a batch, and the time of its grant."""
+        for session in self.sessions.values():
+            for lease in session.leases.values():
+                if (lease.batch.partition, lease.batch.number) == (partition, number):
+                    return session.name, lease.since
+        return None
+
+    def describe(self, now: float, named: Callable[[bytes], str] = bytes.hex) -> str:
+        """Return why trainers get no batch, for people.  ``named`` names a session's trainer."""
+        reasons = []
+        if saving := self.saving:
+            reasons.append(f"commits of batches that are being stored: {saving}")
+        if self._paused:
+            reasons.append("the server is stopping and hands out nothing more")
+        elif self._greeted is not None:
+            reasons.append(
+                "batches wait until trainers from before the restart have reconnected, or a few "
+                "seconds are over"
+            )
+        leases = [lease for of in self.sessions.values() for lease in of.leases.values()]
+        if leases:
+            oldest = min(leases, key=lambda lease: lease.since)
+            trainer = oldest.session
+            rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
+            reasons.append(
+                f"{len(leases)} batches are leased, the longest to {named(trainer.name)}{rank} "
+                f"for {now - oldest.since:.0f} s"
+            )
+        if self._busy is not None:
+            reasons.append(f"partition {self._busy} makes a batch")
+        if self._ordered:
+            reasons.append(f"orders that are being stored: {len(self._ordered)}")
+        ranks = {session.rank for session in self.sessions.values()}
+        if self.world and (missing := self.world - len(ranks)) > 0:
+            absent = islice((rank for rank in range(self.world) if rank not in ranks), _LISTED)
+            more = ", …" if missing > _LISTED else ""
+            reasons.append(f"{missing} ranks have not joined: {', '.join(map(str, absent))}{more}")
+        return "; ".join(reasons) or "nothing is left but the commits of this trainer"
