@@ -128,8 +128,8 @@ class Desk:
     The caller drains these lists after each call:
 
     ``sent``: (session, message), to the session's present connection.
-    ``log``: entries ("commit", partition, token), ("deal" | "order" | "made", partition), for which
-    the partition has records to store, and ("join", session, run, rank, birth), ("leave", session).
+    ``log``: entries ("commit", partition, token, rows), ("deal" | "order" | "made", partition), for
+    which the partition has records to store, and ("join", session, run, rank, birth), ("leave", session).
     ``gone``: batches whose bytes the desk needs no more.  (``Partition.deal`` frees what it voids.)
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
@@ -460,7 +460,7 @@ class Desk:
             self._before, self._recent = recent, {}
         if self._lanes:
             session.last[partition] = token, batch
-        self._write("commit", partition, token)
+        self._write("commit", partition, token, batch.rows - batch.empty)
         self._unstored[partition].append((self._logged[partition], session, token))
         session.unstored += 1
         counts = self.counts
@@ -812,8 +812,10 @@ class Desk:
 
     # Making
 
-    def next_work(self) -> Work | None:
+    def next_work(self, ahead: bool = True) -> Work | None:
         """Hand out what is there; return what to make next, or None.
+
+        Without ``ahead`` nothing is made that nobody has asked for.
 
         The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
         this after other events, too, also while a partition makes something.
@@ -835,7 +837,7 @@ class Desk:
                 self._held_up.add(partition)
                 continue
             return self._begin(Work(first, slot, epoch if first == partition else FOREVER, wanted))
-        return self._work_ahead()
+        return self._work_ahead() if ahead else None
 
     def _begin(self, work: Work) -> Work:
         self._busy = work.partition
@@ -949,6 +951,16 @@ class Desk:
         return work is not None
 
     # Queries
+
+    @property
+    def wanted(self) -> bool:
+        """Whether requests are to be looked at."""
+        return bool(self._todo)
+
+    @property
+    def starved(self) -> bool:
+        """Whether requests wait for trainers."""
+        return any(session.idle for session in self.sessions.values())
 
     @property
     def recovering(self) -> bool:
