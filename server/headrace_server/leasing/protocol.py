@@ -72,11 +72,23 @@ class Partition(Protocol):
     number: int
     ahead: bool  # whether it makes batches without a request
     lanes: bool  # whether each session has a slot of its own
-    epoch: int  # that it makes now; 0 where batches cross epochs
-    finished: bool  # whether it has made all, of a partition that makes ahead
-    run: int  # number of the ranks' run for which its batches are dealt …
-    world: int  # … and number of its ranks; 0: for anyone
     gone: list[Batch]  # that it has left out after they were made: the desk takes them from here
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it makes now; 0 where batches cross epochs."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has made all, of a partition that makes ahead."""
+
+    @property
+    def run(self) -> int:
+        """The number of the ranks' run for which its batches are dealt."""
+
+    @property
+    def world(self) -> int:
+        """The number of ranks of that run; 0: its batches are for anyone."""
 
     def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
         """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.

@@ -71,12 +71,16 @@ class Machine(Protocol):
     number: int
     ahead: bool
     lanes: bool
-    epoch: int
-    finished: bool
     run: int
     world: int
     gone: list[Batch]
     input: Input
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def finished(self) -> bool: ...
 
     def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
         """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
@@ -315,7 +319,7 @@ class Run:
 
     def _place(self) -> list[Batch] | Outlook:
         """Write batches into their blocks, as far as there is room."""
-        placed = []
+        placed = list[Batch]()
         while self._unplaced:
             plan = self._unplaced[0]
             written, block = self._begun or self.maker.begin(plan)

@@ -86,7 +86,6 @@ class Shaping:
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
         self.ragged = bool(shape.options.get("ragged"))
         self._shape = shape
-        self.change_comes = False  # whether a stored change of sizes is still to take effect
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._cost = self._values("cost", "cost")
@@ -114,11 +113,6 @@ class Shaping:
         alike = len(sizes) == 1 and options["max_padded_elements"] is None
         return sizes.pop() if alike else None
 
-    @property
-    def resized(self) -> bool:
-        """Whether batches may have other sizes than were declared."""
-        return self.machine.resized or self.change_comes
-
     def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
         """Return the requested batch sizes, one for each bucket; ValueError for wrong ones."""
         wanted = len(self.machine.batch_sizes)
@@ -137,16 +131,6 @@ class Shaping:
                 f"row of such a batch hold {least - 1}"
             )
         return sizes
-
-    def set_batch_sizes(self, sizes: Sequence[int], number: int) -> int:
-        """Change the sizes of all unformed batches; return the number of the first one.
-
-        ``number``: of the next batch.
-        """
-        since = number + self.machine.ready()  # the change may form batches of rows that wait
-        if tuple(sizes) != self.machine.batch_sizes:  # else repeated after the worker was replaced
-            self.machine.set_batch_sizes(sizes)
-        return since
 
     @property
     def most_rows(self) -> int | None:

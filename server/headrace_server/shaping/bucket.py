@@ -21,10 +21,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from .row_queue import MAX_COUNTER, QueuedRows, Rows
+from .row_queue import MAX_COUNTER, QueuedRows, Rows, decoded
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
 _LONGEST = 2**62
+#: Maximum count of a bucket's elements (or costs), so that sums fit 64 bits.
+_MOST_COUNTED = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class Buckets(QueuedRows):
     """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
 
     Facts: ``bucket`` (ids in [0, K)) and, in every chunk or in none, ``length`` (int64, which a
-    budget needs).  With lengths, ``meta`` counts the elements of a batch padded to its longest row,
-    and the real ones.
+    budget needs).  With lengths, ``padding`` counts by bucket the elements of all batches, padded
+    to their longest rows, and the real ones.
     """
 
     kind = "bucket"
@@ -113,6 +115,7 @@ class Buckets(QueuedRows):
             "max_padded_elements": max_padded_elements,
         }
         self._padding = padding
+        self.padding: dict[int, list[int]] = {}
         self._ragged = ragged
         self._fixed = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch
@@ -234,13 +237,23 @@ class Buckets(QueuedRows):
         ((bucket, count),) = rows
         return self._fixed and count != self._declared[bucket]
 
-    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
+    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
         ((bucket, count),) = rows
-        meta: dict[str, Any] = {"bucket": bucket}
         if real is not None:
             padded = real if self._ragged else self._padded(longest, bucket) * count
-            meta["padded"], meta["real"] = min(padded, MAX_COUNTER), min(real, MAX_COUNTER)
-        return meta
+            counts = self.padding.setdefault(bucket, [0, 0])
+            counts[:] = min(counts[0] + padded, _MOST_COUNTED), min(counts[1] + real, _MOST_COUNTED)
+        return bucket
+
+    def snapshot(self) -> dict[str, Any]:
+        counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
+        return {**super().snapshot(), "padding": counts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        (counts,) = self._stored(state, {"padding": list})
+        padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
+        super().restore(state)
+        self.padding = padding
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
@@ -270,5 +283,5 @@ class PlainBatches(Buckets):
             full, self._open[0] = divmod(self._open[0] + rows, size)
             self._form(((0, size),), full)
 
-    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
-        return {}
+    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+        return -1

@@ -46,7 +46,6 @@ class ClassQueues(QueuedRows):
     """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
 
     ``seed`` is that of the partition.
-    ``meta`` is {"counts": rows of each class}.
     """
 
     kind = "classes"
@@ -186,10 +185,6 @@ class ClassQueues(QueuedRows):
 
     def _is_resized(self, rows: Rows) -> bool:
         return sum(count for _, count in rows) != self._declared[0]
-
-    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
-        of = dict(rows)
-        return {"counts": [of.get(label, 0) for label in range(self.num_classes)]}
 
     def waits_for(self) -> str:
         if self._formed or self._finished:

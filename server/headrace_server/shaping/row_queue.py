@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import RESIZED, Draft, Part, Shaper, packed_integers, stored_fields, unpacked_integers
+from .plan import Draft, Part, Shaper, packed_integers, stored_fields, unpacked_integers
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -156,9 +156,9 @@ class QueuedRows(Shaper):
     def _is_resized(self, rows: Rows) -> bool:
         """Return whether a batch has another size than was declared, if sizes were changed."""
 
-    @abstractmethod
-    def _meta(self, rows: Rows, longest: int, real: int | None) -> dict[str, Any]:
-        """Return the description of a batch; ``longest`` and ``real``: see ``RowQueue.take``."""
+    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+        """Count a batch; return its bucket.  ``longest`` and ``real``: see ``RowQueue.take``."""
+        return -1
 
     def _form(self, rows: Rows, times: int = 1) -> None:
         if self._formed and self._formed[-1].rows == rows:
@@ -178,10 +178,7 @@ class QueuedRows(Shaper):
         for queue, count in formed.rows:
             own, longest, real = self._queues[queue].take(count)
             parts += own
-        meta = self._meta(formed.rows, longest, real)
-        if self.batch_sizes is not self._declared and self._is_resized(formed.rows):
-            meta.update(RESIZED)
-        return Draft(tuple(parts), meta)
+        return Draft(tuple(parts), self._drafted(formed.rows, longest, real))
 
     def ready(self) -> int:
         """Return the number of formed batches that were not taken."""
