@@ -14,6 +14,7 @@ written, and mapping them again.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -171,6 +172,11 @@ class Attachment:
         holder = Holder(address, nbytes, (memory, self), on_release, drop_writes)
         block: np.ndarray = np.asarray(holder)
         return block
+
+    def keep(self, segment: str) -> None:
+        """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
+        with contextlib.suppress(FileNotFoundError):
+            self._map(segment)
 
     def forget(self, segment: str) -> None:
         """Forget a segment that the server retired; it is unmapped when its last reader is gone."""

@@ -8,8 +8,7 @@ a frame ────────────────────────
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,26 +16,23 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import copy_bytes
 
 from .batch_memory import BufferPool
-from .session import Received
+from .trainer import Held
 
 
 class BatchGone(Exception):
     """A batch that waited here can not be used: its rows go out again."""
 
 
-class _Mapped:
+class _Mapped(NamedTuple):
     """Memory of a batch that was taken and put back: it is not mapped twice."""
 
-    def __init__(self, block: np.ndarray) -> None:
-        self.buffer = block
-
-    def block(self, *_: Any) -> np.ndarray:
-        return self.buffer
+    block: np.ndarray
 
 
-def taken_again(received: Received, block: np.ndarray) -> Received:
-    """Return the delivery of a batch that has its block, so that it can be taken once more."""
-    return Received(received.delivery, _Mapped(block), received.opening, received.mapped)
+def put_back(held: Held, block: np.ndarray) -> Held:
+    """Give a batch that has its block back the block, so that it can be taken once more."""
+    held.source.memory = _Mapped(block)
+    return held
 
 
 class Blocks:
@@ -46,26 +42,29 @@ class Blocks:
         self._say = say  # reports a batch whose memory was released at once
         self._pool = BufferPool()
 
-    def block(self, received: Received) -> np.ndarray:
+    def block(self, held: Held) -> np.ndarray:
         """Return the bytes of a batch; BatchGone where their server is gone."""
-        delivery, held = received.delivery, received.source
-        if not delivery.segment:
+        given, memory = held.given, held.source.memory
+        if type(memory) is _Mapped:
+            held.source.memory = None
+            return memory.block
+        if not given.segment:
             # from a channel, or from ZeroMQ
-            frame = held if isinstance(held, bytes) else held.buffer
+            frame = memory if isinstance(memory, bytes) else memory.buffer
             source = np.frombuffer(frame, np.uint8)
-            if source.nbytes != delivery.nbytes:
-                raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")
+            if source.nbytes != given.nbytes:
+                raise ProtocolError(f"a batch of {given.nbytes} bytes came with {source.nbytes}")
+            held.source.memory = None
             return self._copied(source)
-        if held is None:
+        if memory is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
-        release = partial(received.mapped.release, delivery.token)
+        release = held.source.release
         try:
-            block: np.ndarray = held.block(
-                delivery.segment, delivery.offset, delivery.nbytes, release
-            )
+            block: np.ndarray = memory.block(given.segment, given.offset, given.nbytes, release)
         except FileNotFoundError:
             raise BatchGone from None
-        if not delivery.copy_out:
+        held.source.mapped_now()
+        if not given.copy_out:
             return block
         copied = self._copied(block)
         del block

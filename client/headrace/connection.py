@@ -91,7 +91,7 @@ class Connection:
         socket = self._socket
         socket.linger = 0
         socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
-        socket.rcvhwm = 0  # credits bound the number of messages
+        socket.rcvhwm = 0  # requests bound the number of messages
         socket.sndhwm = 0
         socket.reconnect_ivl = 100
         socket.reconnect_ivl_max = 200
@@ -121,8 +121,8 @@ class Connection:
         if messages:
             connected = session.connected
             self.amid_message = True
-            for message in messages:
-                self._send(message, session.frames_of(message))
+            for message, frames in messages:
+                self._send(message, frames)
                 if session.connected is not connected:  # all is sent again after the greeting
                     break
             self.amid_message = False
@@ -240,7 +240,7 @@ class Connection:
         now = self._clock()
         stopped = session.stopped
         for message, frames in heard:
-            if isinstance(message, Welcome):
+            if isinstance(message, Welcome) and session.awaits(message):
                 attach = self._attach(message)
             session.receive(message, frames, now)
         if session.retired:
@@ -248,7 +248,7 @@ class Connection:
         self._tell()
         if session.stopped is not stopped:
             self._warn(session.stopped)
-        if attach is not None and self.transport.channel is None:
+        if attach is not None and self.transport.channel is None and session.connected:
             self._send(attach, [])
 
     def _forget_segments(self) -> None:
@@ -265,8 +265,7 @@ class Connection:
     def _attach(self, welcome: Welcome) -> Attach | None:
         """Try to map the server's memory and, if that works, to open a channel."""
         session, transport = self.session, self.transport
-        known = session.continues(welcome)
-        if not known:
+        if not session.continues(welcome):
             session.memory = session.buffers = None
             self._no_channel = False
             if not welcome.session_file:
@@ -280,7 +279,7 @@ class Connection:
             )
         if session.memory is None:
             return None
-        attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)
+        attach = Attach(welcome.session, session.memory.proof)
         if welcome.channel and not self._no_channel and transport.channel is None:
             with contextlib.suppress(OSError):
                 first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
@@ -292,8 +291,8 @@ class Connection:
     def say_goodbye(self, now: float) -> None:
         """Send due messages, and that this trainer leaves."""
         session = self.session
-        for message in session.outgoing(now) if session.connected else []:
-            self._send(message, session.frames_of(message))
+        for message, frames in session.outgoing(now) if session.connected else []:
+            self._send(message, frames)
         bye = session.goodbye()
         if bye is not None:
             self._send(bye, [])

@@ -94,7 +94,7 @@ class Discovery:
             logger.warning("%s: %s; waiting for it", named, shares_there(link.sessions))
         for address in found:
             if address not in known:
-                link.add(link.session.elsewhere(address))
+                link.add(Session(link.member, address, shares=0))
         again_s = link.clock() + min(_LOOK_UP_S, self._left_s)
         self._wait(
             lambda: link.clock() >= again_s or missing_shares(link.sessions) != missing,
@@ -102,24 +102,13 @@ class Discovery:
         )
 
     def _greet(self, servers: list[Session]) -> None:
-        """Open a session with each server.  The owner of share 0 alone numbers a run of ranks."""
+        """Open a session with each server."""
         link, shares = self._link, len(servers)
-        link.keep(servers, lead=min(servers, key=self._preference))
-        lead = link.session
-        if lead.rank >= 0:
-            lead.take_for(0, shares)
-            self._wait(lambda: lead.welcome, lambda: lead)
+        link.keep(servers, lead=min(servers, key=_preference))
         with link.lock:
             for share, session in enumerate(servers):
-                if session.welcome is None:
-                    session.run = lead.run
-                    session.take_for(share, shares)
+                session.take_for(share, shares)
         self._await(lambda session: session.welcome)
-
-    def _preference(self, session: Session) -> tuple[int, int]:
-        """Prefer the server with the fewest trainers; ranks all prefer share 0."""
-        assert session.served is not None
-        return 0 if session.rank >= 0 else session.served.sessions, session.served.share
 
     def _add_owners(self, first: Session) -> None:
         """Greet the other owners of a server, of which this one has let the trainer in."""
@@ -127,4 +116,10 @@ class Discovery:
         assert welcome is not None
         for owner in range(welcome.owners):
             if owner != welcome.owner:
-                self._link.add(first.beside(owner))
+                self._link.add(first.beside(owner, welcome.owners))
+
+
+def _preference(session: Session) -> tuple[int, int]:
+    """Prefer the server with the fewest trainers."""
+    assert session.served is not None
+    return session.served.sessions, session.served.share

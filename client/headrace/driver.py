@@ -44,7 +44,7 @@ from headrace_proto.interrupts import start
 
 from .connection import Connection
 from .session import Session
-from .shares import agree_on_run, looked_up
+from .shares import looked_up
 from .transports import Sleep, Waker, check_files
 
 if TYPE_CHECKING:
@@ -74,17 +74,15 @@ class Driver:
     def __init__(
         self,
         address: str,
-        session: Session,
+        sessions: Sequence[Session],
         keys: Keys | None = None,
-        others: Sequence[Session] = (),
     ) -> None:
-        """``others``: sessions with other servers, which it drives from the start."""
-        check_files(1 + len(others))
+        check_files(len(sessions))
         self.address = address
         self.clock = AwakeClock()
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
-        self.sessions = [session, *others]  # replaced, never changed
+        self.sessions = [*sessions]  # replaced, never changed
         self.lock = threading.RLock()  # of the sessions and of the connections
         self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
         self.closing = False
@@ -379,8 +377,6 @@ class Driver:
             self._regroup()
 
     def _regroup(self) -> None:
-        with self.lock:
-            agree_on_run(self.sessions)
         if any(session.regrouped for session in self.sessions):
             self.replace(self.regroup)
         if not all(session.connected for session in self.sessions):
@@ -473,7 +469,7 @@ class SilentServers:
         for session in sessions:
             silent = session.silence(now)
             if silent and session.connected:
-                session.lose()
+                session.greet()
             elif session.connected and self._away:
                 self._back(session)
             ended = session.stopped or session.finished or session.failure is not None

@@ -13,22 +13,22 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import HeadraceError, from_code, kind_of
 from headrace_proto.gone import absent
-from headrace_proto.messages import Answered, Delivery
+from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from .batch import Batch, KnownSlots
-from .blocks import BatchGone, Blocks, taken_again
+from .blocks import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
-from .epochs import Claim, EpochBatches, EpochEnds, Epochs, NoneYet
+from .epochs import EpochBatches, EpochEnds, Epochs
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
@@ -36,7 +36,7 @@ from .ragged import RaggedBatch, columns_of, facts_of
 from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
-from .session import Received, Session
+from .trainer import Held
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
@@ -44,6 +44,9 @@ _HASTE_S = 5.0
 _MOST_SIZES = 4096
 #: Errors of a batch that no second try can use.
 _USELESS = (BatchGone, HeadraceError)
+#: Whether a loop takes the next batch now; and what is done while there is none.
+Accepts = Callable[[Held], bool]
+NoneYet = Callable[[], object]
 
 
 class Feed:
@@ -66,12 +69,10 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.say)
-        self._commits = TakenBatches(link.session.explicit)  # of a feed without states
+        self._commits = TakenBatches(link.member.explicit)  # of a feed without states
         self._itself = weakref.ref(self)
         self._durable = False  # whether there are snapshots of this feed
-        self._recovers = False  # whether another process would go on with this feed
         self._epochs: Epochs | None = None
-        self._claim: Claim = Session.take
         self._saving: Saving | None = None  # of a feed with states
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
@@ -115,23 +116,22 @@ class Feed:
             if welcome is None or not welcome.schema:
                 if (failure := self._link.failure) is not None:
                     raise failure
-                self._claim = self._within_epochs(Session.take)
                 return {}
             known = self._link.properties
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
             self._durable = known.get("durable") is True
-            self._recovers = self._durable or known.get("recovers") is True
             if known.get("shape") == "sequences":
                 segments = SegmentLayout(self._layout, known)
+                segments.ranked = self._link.member.rank >= 0
                 if segments.states:
                     self._saving = Saving(self._link, segments, self._framework)
                 else:
                     self._segments = segments
             if self._saving is None and self._commits.explicit:
                 self._link.explain = self._commits.explain
-            saving = self._saving
-            self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
+            if known.get("across_batches") is False:
+                self._epochs = Epochs(self._link.trainer, self._link.finished_before)
             self._schema = columns_of(self._layout)
             if any(field.ragged for field in self._schema.values()):
                 self._batch = RaggedBatch
@@ -169,7 +169,7 @@ class Feed:
                 f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
                 "with its sequence: it is not declared with order='lanes'"
             )
-        return layout.batch_size * (welcome.partitions if self._link.session.rank >= 0 else 1)
+        return layout.batch_size * (welcome.partitions if self._link.member.rank >= 0 else 1)
 
     @property
     def local(self) -> bool:
@@ -178,7 +178,7 @@ class Feed:
 
     # Batches
 
-    def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any:
+    def __next__(self, within: Accepts | None = None, none_yet: NoneYet | None = None) -> Any:
         """Return the next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
 
         Where states stay with the trainer it waits until the batch before is saved.
@@ -187,59 +187,58 @@ class Feed:
         if self._saving is None:
             self._commits.on_next()
             self._say_commits()
-            _ = self.schema
+        _ = self.schema
         while True:
             try:
-                return self._next(claim or self._claim, none_yet)
+                return self._next(within, none_yet)
             except BatchGone:
                 continue
             except KeyboardInterrupt:
                 self._give_up_lost()
                 raise
 
-    def _next(self, claim: Claim, none_yet: NoneYet | None) -> Any:
-        link, saving = self._link, self._saving
-        received = link.take(claim, none_yet)
-        if received is None:
+    def _next(self, within: Accepts | None, none_yet: NoneYet | None) -> Any:
+        link = self._link
+        held = link.take(self._accepts(within), none_yet)
+        if held is None:
             raise StopIteration
         if self._schema is None:
             # known from the first batch on where the feed had none when it was joined
             _ = self.schema
-            saving = self._saving
-        delivery = received.delivery
+        saving, given = self._saving, held.given
         block: Any = None
         try:
-            block = self._blocks.block(received)
-            batch = saving.begin(received, block) if saving else self._plain(received, block)
-            self._place(batch, delivery)
+            block = self._blocks.block(held)
+            batch = saving.begin(held, block) if saving else self._plain(held, block)
             if saving is None:
                 self._commits.take(batch, block if self._durable else None)
             return batch
         except BaseException as error:
             if saving is None:
-                link.give_back(delivery.token)
+                link.give_back(given.token)
             elif saving.lanes is None or block is None or isinstance(error, _USELESS):
-                saving.reject(delivery.partition, delivery.token)
+                saving.reject(given.partition, given.token)
             else:  # such as Ctrl-C: later batches go on from this one
-                saving.untake(taken_again(received, block))
+                saving.untake(put_back(held, block))
             raise
 
-    def _plain(self, received: Received, block: Any) -> Batch | SegmentBatch:
-        """Return a batch that is not committed by states."""
-        delivery, layout = received.delivery, self._segments
-        if layout is None:
-            slots = self._slots.of(delivery, self._layout)
-            return self._batch(delivery, slots, block, self._framework, self._itself)
-        return SegmentBatch(delivery, layout, block, self._framework, feed=self._itself)
+    def _accepts(self, within: Accepts | None) -> Accepts | None:
+        """Return what the next batch has to pass: that of a loop, and of saved states."""
+        epochs, saving = self._epochs, self._saving
+        if within is None and epochs is not None:
+            within = epochs.enter
+        if saving is None or saving.lanes is None:
+            return within
+        ready = saving.accepts
+        return ready if within is None else lambda held: ready(held) and within(held)
 
-    def _place(self, batch: Batch | SegmentBatch, delivery: Delivery) -> None:
-        """Note which segments a taken batch has; BatchGone where its rows go out again."""
-        if (
-            self._recovers
-            and isinstance(batch, SegmentBatch)
-            and not self._link.place(delivery, batch.identity())
-        ):
-            raise BatchGone
+    def _plain(self, held: Held, block: Any) -> Batch | SegmentBatch:
+        """Return a batch that is not committed by states."""
+        given, layout = held.given, self._segments
+        if layout is None:
+            slots = self._slots.of(given, self._layout)
+            return self._batch(given, slots, block, self._framework, self._itself)
+        return SegmentBatch(given, layout, block, self._framework, feed=self._itself)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
@@ -299,16 +298,6 @@ class Feed:
 
     # Epochs
 
-    def _within_epochs(self, claim: Claim) -> Claim:
-        """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
-        known = self._link.properties
-        if self._epochs is None and known.get("across_batches") is False:
-            self._epochs = Epochs(known.get("at_epoch"))
-        if self._epochs is None:
-            return claim
-        self._epochs.take = claim
-        return self._epochs.claim
-
     def __iter__(self) -> Iterator[Any]:
         """Return the batches up to the end of the feed.
 
@@ -367,7 +356,6 @@ class Feed:
             self._look_for_epoch(epochs)
             if not epochs.begin():
                 return
-            assert epochs.number is not None
             yield epochs.number, EpochBatches(self, epochs)
 
     def _next_epoch(self) -> int | None:
@@ -377,12 +365,7 @@ class Feed:
         if epochs is None:
             return None
         self._look_for_epoch(epochs)
-        return sys.maxsize if epochs.number is None else epochs.number + epochs.over
-
-    @property
-    def _last_epoch(self) -> int:
-        """The last epoch that any owner began, as they told before their end."""
-        return max(session.epoch for session in self._link.sessions)
+        return epochs.number + epochs.over
 
     def _look_for_epoch(self, epochs: Epochs) -> None:
         """Wait for the next batch where only that shows which epoch comes next."""
@@ -392,7 +375,7 @@ class Feed:
             except EpochEnds:
                 return
             except StopIteration:
-                epochs.end(self._last_epoch)
+                epochs.end(feed_ended=True)
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
@@ -586,7 +569,7 @@ class Feed:
         self._link.check_usable()
         self._link.settle()
         counts = _value_of(self._link.ask(ReadProgress()))
-        return progress_of(counts, self._link.announced, self._link.session.world_size)
+        return progress_of(counts, self._link.announced, self._link.member.world_size)
 
     # Leaving
 
@@ -670,7 +653,7 @@ class Feed:
 
     def _raise_refusals(self) -> None:
         """Raise the errors of commits that were not raised yet, all in one."""
-        if refused := self._link.session.refused:
+        if refused := self._link.member.refused:
             error = refused.popleft()
             while refused:
                 error.add_note(f"and: {refused.popleft()}")

@@ -1,28 +1,29 @@
-"""A trainer's requests to its sessions, and all of its waits.
+"""A trainer's requests to its servers, and all of its waits.
 
-    trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
-                                  │                 of each owner             ▲
-                                  └── exchange, in a wait again and again ────┘
+    trainer's thread ── take, commit, ask ──► Trainer ◄──► Session ◄── messages ── driver ◄──► server
+                                  │            one          of each owner            ▲
+                                  └── exchange, in a wait again and again ───────────┘
 
     server of share 0   session with owner 0, owner 1, …  ──┐
-    server of share 1   session with owner 0, …           ──┴► one list, by (share, owner) ─► Merge
+    server of share 1   session with owner 0, …           ──┴► one list, by (share, owner)
 
 A feed has one owner or several, on one server or several, and a trainer a session with each.
 A session is added when its server is found, and others take its place when its server starts again
 with another number of owners.
 
-A thread hands its request to a session and sends it itself, at once or with its next call; a
+A thread tells the trainer what it wants and sends it itself, at once or with its next call; a
 thread that needs an answer waits for it, with a deadline whose error names the missing answer.
 Only its timeout ends a wait for a server that is away: before that the client greets the server
 again and again, however long it takes to move or restart it.
 
-Sessions are shared under the driver's lock.  Released memory is reported without it, since the
+All of it is shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -33,16 +34,18 @@ from headrace_proto.errors import (
     FeedRewound,
     ForkedProcess,
     HeadraceError,
+    StaleLease,
 )
-from headrace_proto.messages import Answered, Delivery, Welcome
+from headrace_proto.messages import Answered, Welcome
+from headrace_proto.placement import Placement
 from headrace_proto.token import new_snapshot
 
 from .discovery import Discovery
 from .driver import Driver
-from .merge import Merge, merge_of
 from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
-from .session import Received, Session
+from .session import STALE, Member, Session, States, name_of
+from .trainer import Held, Trainer
 from .wait_errors import too_late
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
-#: A wait checks the order of the batches this often, even without messages.
+#: A wait looks at what has come this often, even without messages.
 _LOOK_S = 0.2
 
 
@@ -61,7 +64,7 @@ class Link:
     def __init__(
         self,
         address: str,
-        session: Session,
+        member: Member,
         timeout_s: float,
         prefetch: Prefetch | None = None,
         keys: Keys | None = None,
@@ -72,21 +75,17 @@ class Link:
         ``directory`` looks up the new addresses of servers that have moved.
         """
         self._directory = directory
-        self.address = address
+        self.address, self.member = address, member
         self.addresses = address.split(",")
-        self.session = session  # the one that was opened first
-        session.address = self.addresses[0]
-        asked, session.prefetch = session.prefetch, 0  # until the order of the owners is known
-        others = [session.elsewhere(address) for address in self.addresses[1:]]
-        if others:
-            session.shares = 0
-        self._driver = Driver(address, session, keys, others)
+        shares = 0 if len(self.addresses) > 1 else 1
+        sessions = [Session(member, one, shares=shares) for one in self.addresses]
+        self.session = sessions[0]  # the one that was opened first
+        self._driver = Driver(address, sessions, keys)
         self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
         self.lock = self._driver.lock
         self.clock = self._driver.clock
-        self._prefetch = prefetch or Prefetch(asked)
-        self._merge: Merge = merge_of([session], session)
-        self._owner_of = self._merge.placement.owner_of
+        self._prefetch = prefetch or Prefetch(0)
+        self._owner_of = [0]  # by partition
         self._driver.regroup = self._regroup
         if directory is not None:
             self._driver.moved = directory.moved
@@ -98,25 +97,71 @@ class Link:
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
+        self._counted_at = 0.0  # until when waits are counted
 
     def again(self, resume: str, restart: bool = False) -> Link:
         """Return another link with the same options, which goes on from a snapshot."""
-        session = self.session.again(resume)
-        session.restart = restart
         prefetch = Prefetch(self._prefetch.asked)
-        session.prefetch = prefetch.batches
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
-        return Link(address, session, self._timeout_s, prefetch, self._keys, directory)
+        member = self.member.again(resume, restart)
+        return Link(address, member, self._timeout_s, prefetch, self._keys, directory)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
         Discovery(self, self._timeout_s).run()
         welcome = self.session.welcome
         assert welcome is not None
-        self.order()
-        self.say()  # how many batches to prefetch
+        self._begin(welcome)
+        self.say()
         return welcome
+
+    def _begin(self, welcome: Welcome) -> None:
+        """Make the trainer, once all owners have let it in."""
+        member, known = self.member, self.session.properties
+        lanes, across = known.get("order") == "lanes", known.get("across_batches", True)
+        if member.order != "feed":
+            text = f"order={member.order!r}: %s of feed {welcome.feed!r} %s; leave it out"
+            if lanes:
+                raise ValueError(text % ("the rows", "stay in lanes, which one owner has"))
+            if not across:
+                what = "end with their epoch, and any order mixes the epochs of its servers"
+                raise ValueError(text % ("batches", what))
+        with self.lock:
+            self._number_owners(welcome.partitions)
+            trainer = Trainer(
+                welcome.partitions,
+                self._owner_of,
+                len(self.sessions),
+                rank=member.rank,
+                prefetch=self._prefetch.batches,
+                lanes=lanes,
+                chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
+                strict=known.get("shape") == "sequences" and not across,
+                any_order=member.order == "any",
+                explicit=member.explicit,
+                lazy=known.get("shape") != "sequences",
+            )
+            member.trainer = trainer
+            for session in self.sessions:
+                if session.connected:
+                    session.welcomed(trainer)
+
+    def _number_owners(self, partitions: int) -> None:
+        """Number the sessions by share and owner."""
+        self.sessions = sorted(self.sessions, key=lambda one: (one.share, one.owner))
+        owners = Counter(session.share for session in self.sessions)
+        placement = Placement([owners[share] for share in sorted(owners)])
+        self._owner_of = [*map(placement.owner_of, range(partitions))]
+        for number, session in enumerate(self.sessions):
+            session.number = number
+
+    @property
+    def trainer(self) -> Trainer:
+        """What this trainer asks, holds and has committed."""
+        trainer = self.member.trainer
+        assert trainer is not None
+        return trainer
 
     # The sessions
 
@@ -139,35 +184,27 @@ class Link:
         with self.lock:
             self.sessions, self.session = sessions, lead
 
-    def order(self) -> None:
-        """Number the owners, and take their batches in the order of the feed."""
-        with self.lock:
-            self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
-            self.session.prefetch = self._prefetch.batches
-            self._merge = merge_of(self.sessions, self.session, self._merge)
-            self._owner_of = self._merge.placement.owner_of
-
     def _regroup(self) -> list[Session]:
         """Open sessions with all owners of a server that restarted with another number of them."""
         sessions: list[Session] = []
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]
             owners = max(session.regrouped for session in before)
-            sessions += self._regrouped(before, owners) if owners else before
+            if owners:
+                first = before[0]
+                before = [first.beside(owner, owners) for owner in range(owners)]
+                for session in before:
+                    session.welcome = first.welcome
+            sessions += before
         if not any(one is self.session for one in sessions):
             self.session = next(one for one in sessions if one.share == self.session.share)
         self.sessions = sessions
-        self.order()
-        return sessions
-
-    def _regrouped(self, before: list[Session], owners: int) -> list[Session]:
-        """Return sessions with the new owners in place of those with the server's earlier ones."""
-        sessions = [before[0].beside(owner) for owner in range(owners)]
-        for session in sessions:
-            session.owners, session.prefetch = owners, self._prefetch.batches
-        for session in before:
-            session.hand_over(sessions)
-        return sessions
+        self._number_owners(len(self._owner_of))
+        if self.member.trainer is not None:
+            self.trainer.regroup(self._owner_of, len(sessions))
+            for session in sessions:
+                session.greet()
+        return self.sessions
 
     # All sessions together
 
@@ -201,7 +238,14 @@ class Link:
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
-        return all(session.ended for session in self.sessions)
+        trainer = self.member.trainer
+        return (trainer is not None and trainer.ended) or all(one.ended for one in self.sessions)
+
+    @property
+    def finished_before(self) -> bool:
+        """Whether all of the feed was committed when this trainer joined it."""
+        every = [one.welcome.used for one in self.sessions if one.welcome is not None]
+        return all(isinstance(used, (list, tuple)) and used[:1] == [True] for used in every)
 
     @property
     def local(self) -> bool:
@@ -211,12 +255,15 @@ class Link:
     def lost(self, known: Container[int]) -> list[tuple[int, int]]:
         """Return partition and token of each batch that was taken and is not ``known``."""
         with self.lock:
-            return [one for session in self.sessions for one in session.lost(known)]
+            return [
+                (held.given.partition, token)
+                for token, held in self.trainer.hands.items()
+                if held.taken and token not in known
+            ]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""
-        sessions = self.sessions
-        return sessions[self._owner_of(partition)] if len(sessions) > 1 else sessions[0]
+        return self.sessions[self._owner_of[partition]]
 
     # Batches
 
@@ -233,140 +280,137 @@ class Link:
 
     def take(
         self,
-        claim: Callable[[Session], Received | None] = Session.take,
-        none_yet: Callable[[Sequence[Session]], object] | None = None,
-    ) -> Received | None:
+        accepts: Callable[[Held], bool] | None = None,
+        none_yet: Callable[[], object] | None = None,
+    ) -> Held | None:
         """Return the next batch; None when the feed has ended.
 
-        ``claim`` takes it from a session, or leaves it there until states are saved.
-        ``none_yet`` is called while there is none, and may end the wait by an exception.
+        ``accepts`` may leave it here, until states are saved.  ``none_yet`` is called while there
+        is none.  Each may end the wait by an exception.
         """
-        meter, looks = self.session.meter, 0
+        meter, trainer, looks = self.member.meter, self.trainer, 0
         now = self.clock()
         meter.asks(now)
-        heard = False
-        for session in self.sessions:
-            heard = heard or session.may_have_come
-        if heard:
+        if heard := not trainer.ready:
             self._driver.hear()
 
-        def taken() -> Received | None:
+        def taken() -> Held | None:
             nonlocal looks
             looks += 1
-            received = self._merge.take(claim)
-            if received is None:
+            held = self._next(accepts)
+            if held is None:
                 if none_yet is not None:
-                    none_yet(self.sessions)
+                    none_yet()
                 if looks == 1 and self._prefetch.waits(self.session.welcome):
-                    self._merge.come_ahead(self._prefetch.batches)
-                self._merge.want(self.looked_at - now)  # may ask another owner
-                if looks == 1 and self.session.explicit and self._holds:
-                    for session in self.sessions:
-                        session.ask_what_is_left()
-            return received
+                    trainer.set_prefetch(self._prefetch.batches)
+                if looks > 1:
+                    self._awaited.awaited_s += self.looked_at - self._counted_at
+                self._counted_at = self.looked_at
+            return held
 
-        received: Received | None = None
+        held: Held | None = None
         try:
-            received = self.wait(
-                taken, self._timeout_s, "a batch", lambda: self._merge.awaited, True, started=now
+            held = self.wait(
+                taken, self._timeout_s, "a batch", lambda: self._awaited, True, started=now
             )
         finally:
-            meter.gets(self.looked_at, received is not None)
-        if received is not None and self._prefetch.took(received.delivery.nbytes):
-            with self.lock:
-                self._merge.come_ahead(self._prefetch.batches)
-        if looks > 1:
-            self._merge.waited(self.looked_at - now)
-        elif received is not None:  # no message was sent meanwhile
-            enough = False
-            for session in self.sessions:
-                enough = enough or session.much_to_say
+            meter.gets(self.looked_at, held is not None)
+        if held is not None and looks == 1:  # no message was sent meanwhile
             try:
-                self._driver.say_soon(enough, heard)
+                self._driver.say_soon(self._much_to_say, heard)
             except BaseException:  # such as Ctrl-C: put the batch back
-                self.untake([received])
+                self.untake([held])
                 raise
-        return received
+        return held
 
-    def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
+    def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
+        """Take the next batch, if it is there and accepted.  The caller holds the lock."""
+        trainer = self.trainer
+        held = trainer.take()
+        if held is None:
+            return None
+        try:
+            accepted = accepts is None or accepts(held)
+        except BaseException:
+            trainer.untake(held)
+            raise
+        if not accepted:
+            trainer.untake(held)
+            return None
+        if self._prefetch.took(held.given.nbytes):
+            trainer.set_prefetch(self._prefetch.batches)
+        return held
+
+    @property
+    def _awaited(self) -> Session:
+        """The session whose batch this trainer waits for."""
+        return self.sessions[self.trainer.awaited or 0]
+
+    @property
+    def _much_to_say(self) -> bool:
+        """Whether a message to an owner is due."""
+        trainer = self.trainer
+        return True in [trainer.due(number) for number in range(len(self.sessions))]
+
+    def take_ready(self, most: int, accepts: Callable[[Held], bool]) -> list[Held]:
         """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
-        taken: list[Received] = []
+        taken: list[Held] = []
         with self.lock:
-            if self.failure is not None or self._driver.closing or self.session.refused:
+            if self.failure is not None or self._driver.closing or self.member.refused:
                 return taken
-            while len(taken) < most and (received := self._merge.take(claim)) is not None:
-                taken.append(received)
-                if self._prefetch.took(received.delivery.nbytes):
-                    self._merge.come_ahead(self._prefetch.batches)
+            while len(taken) < most and (held := self._next(accepts)) is not None:
+                taken.append(held)
             if len(taken) < most and self._prefetch.waits(self.session.welcome):
-                self._merge.come_ahead(self._prefetch.batches)
+                self.trainer.set_prefetch(self._prefetch.batches)
         if taken:
-            self._driver.say_soon(any(session.much_to_say for session in self.sessions))
+            self._driver.say_soon(self._much_to_say)
         return taken
 
-    def untake(self, batches: Sequence[Received]) -> None:
+    def untake(self, batches: Sequence[Held]) -> None:
         """Put back the last batches taken, which were not used: they come next."""
         with self.lock:
-            for received in reversed(batches):
-                self.session_of(received.delivery.partition).untake(received)
+            for held in reversed(batches):
+                self.trainer.untake(held)
             self._driver.tell()
 
     @property
     def _over(self) -> bool:
-        """Whether the loop of this trainer ends here."""
-        holds = self.session.explicit and self._holds
-        return False not in [session.over(holds) for session in self.sessions]
+        """Whether the loop of this trainer ends here.
 
-    @property
-    def _holds(self) -> bool:
-        """Whether a batch is ready, or in the trainer's hands."""
-        return any(session.held() for session in self.sessions)
+        A trainer that commits explicitly and holds all that it can get would wait for itself, or
+        for another such trainer.
+        """
+        trainer = self.trainer
+        return self.ended or (self.member.explicit and trainer.stuck and bool(trainer.hands))
 
     def commit(self, token: int) -> None:
         """Send the commit of a batch soon."""
         with self.lock:
-            for session in self.sessions:  # only the session that delivered it knows the token
-                session.commit(token)
-
-    def place(self, delivery: Delivery, segments: bytes) -> bool:
-        """Note which segments a taken batch has, to describe it to a restarted server.
-
-        Return False where such a server was greeted meanwhile: it hands the rows out again.
-        """
-        partition, token = delivery.partition, delivery.token
-        while True:
-            with self.lock:
-                session = self.session_of(partition)
-                if token not in session.missed or session.connected:
-                    return session.place(token, segments)
-            # The answer shows whether the server was restarted.
-            self.wait(
-                lambda: self.session_of(partition).connected,
-                self._timeout_s,
-                "the answer to a greeting",
-                raise_refused=False,
-            )
+            held = self.trainer.hands.get(token)
+            if held is not None and not self.trainer.commit(token):
+                self.member.refused.append(StaleLease(f"{name_of(held)} {STALE}"))
 
     def give_back(self, token: int) -> None:
         with self.lock:
-            for session in self.sessions:
-                session.give_back(token)
+            if token in self.trainer.hands:
+                self.trainer.give_back(token)
 
-    def save(
-        self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
-    ) -> bool:
-        """Send the states of a batch soon; return False where the trainer holds it no more.
+    def save(self, token: int, states: States | None, keys: Callable[[], Sequence[bytes]]) -> bool:
+        """Commit a batch of segments, with its states if they do not stay here.
 
-        Errors name the batch by the keys that ``keys`` makes.  In a loop of small steps the save is
-        sent with the request for the next batch.
+        Return False where another trainer got its rows.  Errors name the batch by the keys that
+        ``keys`` makes.  In a loop of small steps the commit is sent with the request for the next
+        batch.
         """
-        saved = False
+        counts = False
         with self.lock:
-            for session in self.sessions:
-                saved = saved or session.save(token, columns, block, keys)
+            held = self.trainer.hands.get(token)
+            if held is not None:
+                held.source.keys = keys
+                counts = self.trainer.commit(token, states)
             self._driver.tell()
         self._driver.say_soon(False)
-        return saved
+        return counts
 
     def ask(
         self, request: Request, at_most_s: float = inf, of: Iterable[Session] | None = None
@@ -419,12 +463,14 @@ class Link:
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
 
+        trainer = self.trainer
+
         def unsettled() -> Session | None:
-            return next((session for session in self.sessions if not session.settled), None)
+            return next((one for one in self.sessions if trainer.unanswered(one.number)), None)
 
         with self.lock:
             for session in self.sessions:
-                if session.connected and not session.settled:
+                if session.connected and trainer.unanswered(session.number):
                     session.hurry()  # the heartbeat shows that this trainer waits for answers
         try:
             self.wait(
@@ -461,7 +507,7 @@ class Link:
 
         ``about``: the session whose answer is missing, where that is not the first.
         """
-        driver, refused, over = self._driver, self.session.refused, False
+        driver, refused, over = self._driver, self.member.refused, False
         now = self.looked_at = started = self.clock() if started is None else started
         slept_s = self.clock.slept_s
         while True:
@@ -503,7 +549,7 @@ def opened(link: Link) -> Link:
             return link
         except FeedRewound:
             link.close()
-            link = link.again(link.session.resume, link.session.restart)
+            link = link.again(link.member.resume, link.member.restart)
         except BaseException:
             link.close()
             raise

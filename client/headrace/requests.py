@@ -5,7 +5,7 @@
               └─────────────┘ a reconnection: what is not answered is sent again
 
 There is one request of each kind.  Another takes its place, and late answers to the one before are
-ignored.  A request that can not outlive its session gets its answer when another session begins.
+ignored.
 
 A kind of request is a ``Request`` that makes its messages; ``Link.ask`` sends them and waits.
 """
@@ -19,11 +19,6 @@ from typing import Any, ClassVar
 
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 from headrace_proto.record import record
-
-_LANES_LOST = (
-    "the states of lanes were not handed over: the session was lost meanwhile, and with it the "
-    "lanes.  Their sequences go on from the states that the server has"
-)
 
 _ENDED = "the feed has ended"
 
@@ -39,12 +34,8 @@ class Request(ABC):
     tells_refusals: ClassVar[bool] = True
 
     @abstractmethod
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
         """Return its messages, each with the frames that follow the header."""
-
-    def when_lost(self, session: int, number: int) -> Answered | None:
-        """Return the answer that a new session implies; None: resend the request in it."""
-        return None
 
     def at_end(self, session: int) -> Answered | None:
         """Return the answer where the feed has ended; None where the server still gives one."""
@@ -63,8 +54,8 @@ class DrainInput(Request):
 
     cancel: bool
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Drain(session, number, self.cancel),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Drain(session, number, self.cancel), [])]
 
     def at_end(self, session: int) -> Answered:
         return Answered(session, 0)
@@ -93,8 +84,8 @@ class SetTargetProbs(_Change):
 
     probs: tuple[float, ...]
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Retarget(session, number, self.probs),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Retarget(session, number, self.probs), [])]
 
 
 @record
@@ -105,8 +96,8 @@ class SetBatchSizes(_Change):
 
     sizes: tuple[int, ...]
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Resize(session, number, self.sizes),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Resize(session, number, self.sizes), [])]
 
 
 @record
@@ -116,8 +107,8 @@ class CountReady(Request):
     call = "stats"
     tells_refusals = False
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Stats(session, number),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Stats(session, number), [])]
 
     def at_end(self, session: int) -> Answered:
         return Answered(session, 0, {})
@@ -137,8 +128,8 @@ class ReadProgress(Request):
     call = "progress"
     tells_refusals = False
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Stats(session, number),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Stats(session, number), [])]
 
     def joined(self, answers: Sequence[Answered]) -> Answered:
         fault = next((answer for answer in answers if answer.code), None)
@@ -166,8 +157,8 @@ class TakeSnapshot(Request):
     name: str = ""
     whole: bool = False
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Snapshot(session, number, self.name, self.whole),)]
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+        return [(Snapshot(session, number, self.name, self.whole), [])]
 
     def joined(self, answers: Sequence[Answered]) -> Answered:
         return next((answer for answer in answers if answer.code), answers[0])
@@ -184,10 +175,7 @@ class StatesPart:
 
 @record
 class FlushStates(Request):
-    """Flush the states of lanes as they are after a batch.
-
-    In a new session this trainer has no lanes.
-    """
+    """Flush the states of lanes as they are after a batch."""
 
     call = "flush_states"
     tells_refusals = False
@@ -195,23 +183,19 @@ class FlushStates(Request):
     token: int
     parts: list[StatesPart]
 
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
         last = len(self.parts) - 1
         return [
-            (Flush(session, number, self.token, part.rows, part.columns, i < last), part.block)
+            (Flush(session, number, self.token, part.rows, part.columns, i < last), [part.block])
             for i, part in enumerate(self.parts)
         ]
-
-    def when_lost(self, session: int, number: int) -> Answered:
-        return Answered(session, number, None, "stale", _LANES_LOST)
 
 
 @dataclass(slots=True)
 class _Asked:
     request: Request
     number: int
-    # messages that were sent in this connection
-    said: list[tuple[Any, ...]] = field(default_factory=list)
+    said: bool = False  # in this connection
 
 
 @dataclass(slots=True)
@@ -243,31 +227,18 @@ class Requests:
                     self._answers[kind] = message
                     return
 
-    def reopened(self, session: int, anew: bool) -> None:
-        """Note that the connection is open again, in the same session or in another."""
-        for asked in list(self._asked.values()):
-            asked.said = []
-            lost = asked.request.when_lost(session, asked.number) if anew else None
-            if lost is not None:
-                self.receive(lost)
+    def reopened(self) -> None:
+        """Note that the connection is open again: all that is unanswered is sent again."""
+        for asked in self._asked.values():
+            asked.said = False
         self.due = bool(self._asked)
 
-    # Outgoing messages
-
-    def to_say(self, session: int) -> list[Any]:
-        """Return messages that were not sent in this connection."""
+    def to_say(self, session: int) -> list[tuple[Any, list[Any]]]:
+        """Return messages that were not sent in this connection, each with its further frames."""
         self.due = False
-        messages: list[Any] = []
+        messages: list[tuple[Any, list[Any]]] = []
         for asked in self._asked.values():
             if not asked.said:
-                asked.said = asked.request.said(session, asked.number)
-                messages.extend(message for message, *_ in asked.said)
+                asked.said = True
+                messages += asked.request.said(session, asked.number)
         return messages
-
-    def frames_of(self, message: Any) -> list[Any]:
-        """Return the frames that follow the header of a message that is being sent."""
-        for asked in self._asked.values():
-            for said, *frames in asked.said:
-                if said == message:
-                    return frames
-        return []

@@ -3,8 +3,7 @@
     ServedShare of each server ─► arranged() ─► by share one session
                                             ─► ValueError: two servers contradict each other
 
-One server may have several addresses; it is known by the name that it gives itself.  Owners of all
-servers know a trainer by one run.
+One server may have several addresses; it is known by the name that it gives itself.
 """
 
 from __future__ import annotations
@@ -113,16 +112,3 @@ def shares_there(sessions: Sequence[Session]) -> str:
     missing = ", ".join(map(str, missing_shares(sessions)))
     there = f"of feed {one.feed!r} {there}"
     return f"{there}; missing: share {missing} of {one.shares}" if missing else there
-
-
-def agree_on_run(sessions: Sequence[Session]) -> None:
-    """Greet owners again that know this trainer by another run than the first owner does.
-
-    A first greeting that was repeated has two answers where the owner died in between: its next
-    life begins another run.
-    """
-    run = sessions[0].run
-    for session in sessions[1:]:
-        if session.run != run:
-            session.run = run
-            session.greet()

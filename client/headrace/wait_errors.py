@@ -55,10 +55,10 @@ def too_late(
             f"is it running, and is the address right?{known and f' ({known})'}"
             f"{link.hint or listening(session.address)}"
         )
-    held, most = sum(each.held() for each in link.sessions), session.welcome.max_credits
+    trainer = link.member.trainer
+    held, most = 0 if trainer is None else len(trainer.hands), session.welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"
-    full = f", as many as the server's max_credits={most} allows{each}"
-    full = full if session.held() >= most else ""
+    full = f", as many as the server's max_credits={most} allows{each}" if held >= most else ""
     reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
     return DeadlineExceeded(
         f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
@@ -69,7 +69,7 @@ def too_late(
 
 def _needs_ranks(link: Link, session: Session) -> str:
     """Return a remedy for trainers that wait for each other in each step, or nothing."""
-    if session.rank >= 0 or link.properties.get("shape") != "sequences":
+    if link.member.rank >= 0 or link.properties.get("shape") != "sequences":
         return ""
     return (
         ".  If trainers average gradients, connect them with rank= and world_size=: else one can "
@@ -79,7 +79,8 @@ def _needs_ranks(link: Link, session: Session) -> str:
 
 def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
     """Explain why a wait ends while the server is stopped, and what that means for commits."""
-    n = sum(session.unanswered for session in link.sessions)
+    trainer = link.member.trainer
+    n = 0 if trainer is None else sum(trainer.unanswered(one.number) for one in link.sessions)
     owed = (
         f"  It has not answered {n} commits of this trainer: those that it did not store "
         "before it stopped do not count, and their rows go out again"
