@@ -13,7 +13,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed, near
 from headrace_proto.layout import Slot, array_at, slots_of, strings_at
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
 
 from .framework import Framework
@@ -29,12 +29,12 @@ class KnownSlots:
     def __init__(self) -> None:
         self._last: tuple[Any, int, dict[str, Slot]] | None = None
 
-    def of(self, delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
+    def of(self, given: Given, schema: Mapping[str, Field]) -> dict[str, Slot]:
         """Return the slots of a batch, as ``slots_of`` does; the schema is always the same."""
         last = self._last
-        if last is None or last[0] is not delivery.columns or last[1] != delivery.nbytes:
-            slots = slots_of(delivery, schema)
-            last = self._last = delivery.columns, delivery.nbytes, slots
+        if last is None or last[0] is not given.columns or last[1] != given.nbytes:
+            slots = slots_of(given, schema)
+            last = self._last = given.columns, given.nbytes, slots
         return last[2]
 
 
@@ -48,7 +48,6 @@ class BatchInHand:
 
     __slots__ = ()
 
-    meta: Mapping[str, Any]
     _block: np.ndarray
     _framework: Framework
     # weak: a batch that the user keeps does not keep the connection open
@@ -121,12 +120,12 @@ class Batch(BatchInHand, Mapping[str, Any]):
 
     __slots__ = (
         "_block",
+        "_bucket",
         "_cache",
         "_feed",
         "_framework",
         "_slots",
         "epoch",
-        "meta",
         "number",
         "partition",
         "rows",
@@ -134,23 +133,23 @@ class Batch(BatchInHand, Mapping[str, Any]):
     )
 
     def __new__(cls, *what: Any, **more: Any) -> Any:
-        """Return a batch of a delivery; for a mapping, or pairs, return a plain dict."""
+        """Return a batch of a given; for a mapping, or pairs, return a plain dict."""
         return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
 
     def __init__(
         self,
-        delivery: Delivery,
+        given: Given,
         slots: dict[str, Slot],
         block: np.ndarray,
         framework: Framework,
         feed: weakref.ref[Any] | None = None,
     ) -> None:
-        self.token = delivery.token
-        self.partition = delivery.partition
-        self.number = delivery.number
-        self.rows = delivery.rows
-        self.epoch = delivery.epoch
-        self.meta = delivery.meta
+        self.token = given.token
+        self.partition = given.partition
+        self.number = given.number
+        self.rows = given.rows
+        self.epoch = given.epoch
+        self._bucket = given.bucket
         self._slots = slots  # of facts, too: their names begin with @
         self._block = block
         self._framework = framework
@@ -199,10 +198,9 @@ class Batch(BatchInHand, Mapping[str, Any]):
     @property
     def bucket(self) -> int:
         """The bucket that all rows are of.  AttributeError where the feed has no buckets."""
-        bucket = self.meta.get("bucket")
-        if bucket is None:
+        if self._bucket < 0:
             raise AttributeError("batch.bucket: this feed has no buckets")
-        return int(bucket)
+        return self._bucket
 
     @property
     def length(self) -> Any:

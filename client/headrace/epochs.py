@@ -1,7 +1,7 @@
 """Loops over one epoch each, where batches end with their epoch.
 
-    for number, batches in feed.epochs(): ┐   the loop ends where the next batch is of a later epoch,
-    for batch in feed:                    ┘   or where no owner has one of this epoch any more
+for number, batches in feed.epochs(): ┐   the loop ends where the next batch is of a later epoch,
+for batch in feed:                    ┘   or where no owner has one of this epoch any more
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class Feed:
         if saving is None or saving.lanes is None:
             return within
         ready = saving.accepts
-        return ready if within is None else lambda held: ready(held) and within(held)
+        return ready if within is None else lambda held: within(held) and ready(held)
 
     def _plain(self, held: Held, block: Any) -> Batch | SegmentBatch:
         """Return a batch that is not committed by states."""

@@ -100,7 +100,7 @@ class Checkpoint(KerasCallback):
         super().__init__()
         if type(every) is not int or every < 0:
             raise ValueError(f"every={every!r} is no number of steps; 0 is after each epoch only")
-        if feed._link.session.world_size > 1:
+        if feed._link.member.world_size > 1:
             raise ValueError(
                 f"Checkpoint: the feed {feed.name!r} is shared with other ranks; commit on all of "
                 "them, meet, and take one feed.snapshot()"

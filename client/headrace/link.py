@@ -1,6 +1,6 @@
 """A trainer's requests to its servers, and all of its waits.
 
-    trainer's thread ── take, commit, ask ──► Trainer ◄──► Session ◄── messages ── driver ◄──► server
+    trainer's thread ── take, commit, ask ─► Trainer ◄──► Session ◄── messages ─ driver ◄─► server
                                   │            one          of each owner            ▲
                                   └── exchange, in a wait again and again ───────────┘
 

@@ -105,8 +105,9 @@ class Body:
         self.memory = self.release = None
 
     def __del__(self) -> None:
-        if getattr(self, "release", None) is not None:
-            self.release()  # it was not read
+        release = getattr(self, "release", None)
+        if release is not None:
+            release()  # it was not read
 
 
 @dataclass(slots=True)
@@ -456,7 +457,9 @@ class Session:
     def _on_over(self, over: Over) -> None:
         trainer = self._trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
-            raise ProtocolError(f"a partition that is over is {over.partition} or {over.also!r:.80}")
+            raise ProtocolError(
+                f"a partition that is over is {over.partition} or {over.also!r:.80}"
+            )
         trainer.over(self.number, over.request, over.partition, over.epoch, over.also)
 
     # Outgoing messages
@@ -569,11 +572,11 @@ class Session:
         while mapped.released:
             steps.append((Step(session, released=released), []))
             released = mapped.to_say()
-        commits, returned, withdrawn, gets = [], [], [], []
-        if trainer is not None:
-            trainer.due(self.number)  # asks for what is wanted
-            commits, returned, withdrawn, gets = trainer.outgoing(self.number)
-        if not (commits or returned or withdrawn or gets or released):
+        if trainer is None:
+            return [*steps, (Step(session, released=released), [])] if released else steps
+        trainer.due(self.number)  # asks for what is wanted
+        commits, returned, withdrawn, gets = trainer.outgoing(self.number)
+        if not (commits or released or returned or withdrawn or gets):
             return steps
         tokens: list[int] = []
         saves: list[tuple[tuple[Save, ...], list[Any]]] = []  # at most one with a block in each

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .batch_memory import only_read
-from .blocks import taken_again
+from .blocks import put_back
 from .committing import DatasetRun, TakenBatches
 from .link import Link
 from .segments import SegmentBatch
-from .session import Received, Session
+from .trainer import Held
 
 if TYPE_CHECKING:
     from .feed import Feed
@@ -42,10 +42,10 @@ _FEW = 3
 
 
 class _Member(NamedTuple):
-    """A batch of a group, with the delivery to use again if it goes back."""
+    """A batch of a group, to use again if it goes back."""
 
     batch: Any
-    received: Received
+    held: Held
     block: np.ndarray
     durable: bool
 
@@ -171,7 +171,7 @@ class GroupedBatches(TakenBatches):
             run.group, run.stopped = [], True
             if self.explicit:
                 self._forget(run, {member.batch.token for member in rest})
-            self._link.untake([taken_again(member.received, member.block) for member in rest])
+            self._link.untake([put_back(member.held, member.block) for member in rest])
 
     def _take(self, run: GroupRun, upto: int) -> None:
         """Take the batches of a group up to number ``upto``, as if each had been asked for."""
@@ -291,28 +291,21 @@ class Groups:
     def _ready(self, run: GroupRun, first: Any, most: int) -> list[_Member]:
         """Return at most ``most`` further batches that are ready, of the same epoch and shapes."""
         feed = self._feed
-        epochs, take = feed._epochs, feed._claim
-
-        def claim(session: Session) -> Received | None:
-            if epochs is not None and epochs.is_later(session):
-                return None
-            return take(session)
-
+        epochs = feed._epochs
         members: list[_Member] = []
-        taken = feed._link.take_ready(most, claim)
+        taken = feed._link.take_ready(most, lambda held: not (epochs and epochs.is_later(held)))
         cut = False
-        for at, received in enumerate(taken):
+        for at, held in enumerate(taken):
             try:
-                block = feed._blocks.block(received)
-                batch = feed._plain(received, block)
-                feed._place(batch, received.delivery)
+                block = feed._blocks.block(held)
+                batch = feed._plain(held, block)
             except Exception:  # raised when that batch is asked for by itself
                 feed._link.untake(taken[at:])
                 break
-            member = _Member(batch, received, block, feed._durable)
+            member = _Member(batch, held, block, feed._durable)
             cut = not _alike(batch, first)
             if cut:
-                feed._link.untake([taken_again(received, block), *taken[at + 1 :]])
+                feed._link.untake([put_back(held, block), *taken[at + 1 :]])
                 break
             members.append(member)
         run.cut = run.cut + 1 if cut and len(members) < _FEW else 0

@@ -202,6 +202,34 @@ class Trainer:
             del self._epochs[least]
         return min(self._epochs, default=_NEVER)
 
+    # What is known, for the caller
+
+    @property
+    def partitions(self) -> int:
+        return len(self._cells)
+
+    @property
+    def latest(self) -> int:
+        """The latest epoch that is known to have begun."""
+        return max([self.epoch, *(cell.turn[0] for cell in self._cells)])
+
+    @property
+    def ready(self) -> bool:
+        """Whether a batch is here that the loop has not taken."""
+        return bool(self._ready)
+
+    @property
+    def awaited(self) -> int | None:
+        """The owner whose batch the loop waits for; None: trainers have to act."""
+        request = self._next()
+        partition = None if request is None else self._of.get(request)
+        return None if partition is None else self.owner_of[partition]
+
+    def unanswered(self, owner: int) -> int:
+        """Return the number of commits that an owner has not answered."""
+        held = [*(one for one, _ in self.commits.values()), *map(self.hands.get, self._pending)]
+        return sum(self.owner_of[one.given.partition] == owner for one in held if one)
+
     # The loop
 
     def _next(self) -> int | None:

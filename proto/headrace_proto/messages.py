@@ -24,14 +24,15 @@
                                                     or that a server will be back
       Bye ─────────────────────────────────►        what is held goes to others
 
-A connection delivers in order or ends.  Renew and Pulse count the messages of their connection (all
-after its Hello and its Welcome, but for Attach), so a message that was dropped shows:
-then the trainer greets again, and the greeting has all that is needed.  An owner that does not know
-a session answers Unknown; the trainer greets again, too.  A Hello without an answer is sent again as
-it was; an owner that has answered it to the same peer ignores it.  A Welcome names the greeting that it answers, and
-a trainer that has greeted again since ignores all that comes before the right one.  After a Welcome
-the owner sends nothing until it hears of the trainer again (Attach, else Renew or Step, at once), so
-nothing is under way by the public address while the trainer turns to its channel.
+A connection delivers in order or ends. Renew and Pulse count the messages of their connection (all
+after its Hello and its Welcome, but for Attach), so a message that was dropped shows: then the
+trainer greets again, and the greeting has all that is needed. An owner that does not know a session
+answers Unknown; the trainer greets again, too. A Hello without an answer is sent again as it was;
+an owner that has answered it to the same peer ignores it. A Welcome names the greeting that it
+answers, and a trainer that has greeted again since ignores all that comes before the right one.
+After a Welcome the owner sends nothing until it hears of the trainer again (Attach, else Renew or
+Step, at once), so nothing is under way by the public address while the trainer turns to its
+channel.
 
 Step, Give and Answer, which go at each step of training, are in ``step_messages.py``, with their
 layouts.

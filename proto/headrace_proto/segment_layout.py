@@ -88,6 +88,7 @@ class SegmentLayout:
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
+        self.ranked = False  # a rank has lanes in every partition, and each a number of its own
         self.traced: Any = None  # what traced.py shares between all batches of the feed
         # by identity of columns
         self._known: dict[int, tuple[Any, int, int, dict[str, ColumnPlace]]] = {}
