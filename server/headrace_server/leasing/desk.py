@@ -130,7 +130,7 @@ class Desk:
     ``sent``: (session, message), to the session's present connection.
     ``log``: entries ("commit", partition, token, rows), ("deal" | "order" | "made", partition), for
     which the partition has records to store, and ("join", session, run, rank, birth), ("leave", session).
-    ``gone``: batches whose bytes the desk needs no more.  (``Partition.deal`` frees what it voids.)
+    ``gone``: batches whose bytes nobody needs any more.
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
     ``tokens``: those of commits that are stored.
@@ -635,7 +635,10 @@ class Desk:
             self.leave(session.name)
         self.run, self.world = run, world
         self._births.clear()
-        self._heaps.clear()  # the partitions have these batches, too
+        for (number, _), heap in self._heaps.items():
+            if not self.partitions[number].ahead:  # else it keeps them
+                self.gone += [batch for _, _, batch in heap]
+        self._heaps.clear()
         self._waiting.clear()
         self._over.clear()
         self._make_all_ahead()
@@ -644,8 +647,16 @@ class Desk:
 
     def _deal_one(self, number: int) -> None:
         self._write("deal", number)
-        for batch in self.partitions[number].deal(self.run, self.world):
+        one = self.partitions[number]
+        for batch in one.deal(self.run, self.world):
             self._push(batch)
+        self._take_gone(one)
+
+    def _take_gone(self, one: Partition) -> None:
+        """Take what a partition has left out."""
+        if one.gone:
+            self.gone += one.gone
+            one.gone.clear()
 
     # Requests
 
@@ -892,6 +903,7 @@ class Desk:
         if isinstance(made, list):
             for batch in made:
                 self._push(batch)
+        self._take_gone(one)
         if changed:
             self._look(partition)
         if work.wanted is None:
