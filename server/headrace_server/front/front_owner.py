@@ -22,7 +22,6 @@ import numpy as np
 from headrace_proto.channel import Frame
 from headrace_proto.messages import FROM_SERVER, Pulse, Unknown
 
-from ..core.end_of_feed import RETURN_S
 from ..process.bounded_map import BoundedMap
 from ..process.channel_server import ChannelServer
 from ..process.descriptors import own
@@ -37,6 +36,8 @@ _MOST_GREETING = 10_000
 _MOST_EXPLAINED = 256
 
 
+#: Time in which trainers of an earlier server return: they send a Hello every second.
+RETURN_S = 3.0
 #: In the state directory: how many trainers are at work, by owner.
 AT_WORK = "trainers"
 

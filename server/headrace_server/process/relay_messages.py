@@ -10,13 +10,8 @@ the segment and sends from there.
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace_proto.checks import Blob, Count, Plain, Text
 from headrace_proto.codec import Registry, message
-from headrace_proto.record import record
-
-from ..making.arena import Block
 
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
@@ -99,14 +94,3 @@ class Began:
 @message(FROM_OWNER, 6)
 class Ready:
     """The feeds are open: greetings are answered from now on."""
-
-
-@record
-class BlockPlace:
-    """The body of a batch: where its bytes lie."""
-
-    segment: str
-    offset: int
-    columns: Any
-    crowded: bool
-    block: Block | None = None  # the slab's, to be freed

@@ -13,13 +13,12 @@ from typing import Any
 from headrace_proto.channel import Channel
 from headrace_proto.errors import ServerError
 
-from ..core.dispatch_effects import Batch
+from ..leasing.protocol import Batch
 from ..process.refusals import Refusals
 from ..process.relay_messages import (
     FROM_FRONT,
     FROM_OWNER,
     AllBack,
-    BlockPlace,
     Known,
     Left,
     Say,
@@ -28,6 +27,7 @@ from ..process.relay_messages import (
     TrainerMessage,
     Unreachable,
 )
+from .blocks import Body
 
 #: Maximum number of queued messages of one connection.  A trainer that waits for answers has far
 #: fewer under way, so a connection that sends more is muted.
@@ -115,8 +115,8 @@ class FrontChannel:
         """Have the front send a batch's bytes; call ``sent`` afterwards."""
         self._blocks += 1
         self._sending[self._blocks] = sent
-        place: BlockPlace = batch.body
-        block = SendBlock(connection, self._blocks, place.segment, place.offset, batch.nbytes)
+        body: Body = batch.body
+        block = SendBlock(connection, self._blocks, body.segment, body.offset, batch.nbytes)
         self.tell(block, [header])
 
     def say(self, connection: bytes, header: bytes) -> bool:

@@ -4,14 +4,14 @@
     trainers elsewhere ══ front, relay ══► │                      ├─► outbox ─► trainers
     supervisor ── orders ────────────────► └─ partitions ◄────────┘
 
-One thread, one poll, one loop: handle messages of trainers, carry out the effects of the desks,
-make the batch that is wanted next.  So one place judges, stores and answers a save, and the answer
-leaves together with the batch that it allows.
+One thread, one poll, one loop: handle messages of trainers, carry out what the desks say, make the
+batch that is wanted next.  So one place judges, stores and answers a commit, and the answer leaves
+together with the batch that it allows.
 
 A step that takes long, in a function of the user or in a slow read, must not block trainers.
 During a step no thread holds the desks: a second thread, the *porter*, handles messages and orders
-once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  Calls of
-partitions wait until the step has ended.
+once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  What concerns
+the partition at work waits in its desk.
 """
 
 from __future__ import annotations
@@ -26,27 +26,31 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace_proto.channel import Channel
 from headrace_proto.clock import AwakeClock
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
+from ..leasing.desk import Work
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
 from ..process.relay_messages import FROM_OWNER, Began
 from ..process.worker_diary import long_inside
-from .events import Event
+from .commits import Stores
 from .front_channel import FrontChannel
 from .outbox import Outbox
 from .partition_opening import Life
 from .partitions import Partitions
+from .served_feed import ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Deferred, Switchboard
 
+R = TypeVar("R")
 logger = logging.getLogger("headrace.trainers")
 
 _TICK_S = 0.1
@@ -65,6 +69,8 @@ _LOOK_S = 0.05
 #: Examples are checked ahead where recent waits took longer than this: a trainer that comes back
 #: sooner would mostly wait for the end of a record, and the next steps run with cold caches.
 _CHECKS_IN_S = 100e-6
+#: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
+_GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
 
@@ -98,10 +104,23 @@ class Owner:
             self._front, directory, sessions, channels, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock(2 * _TICK_S)
-        self._partitions = Partitions(life, self._hear_partition)
+        feeds: dict[str, ServedFeed] = {}
+        stores = Stores(
+            *config.journals,
+            fail=lambda name, error: self._partitions.fail(name, error),
+            waits=lambda name, text: feeds[name[0]].on_waiting(name[1], text),
+            term=config.term,
+            window=config.max_credits,
+        )
+        for feed in config.feeds:
+            used = partial(_used, stores, feed.name)
+            feeds[feed.name] = ServedFeed(feed, config, life.worker, used)
+        self._partitions = Partitions(life, feeds, stores)
+        self._outbox.blocks = self._partitions.blocks
         self._switchboard = Switchboard(
             config=config,
             worker=life.worker,
+            feeds=feeds,
             partitions=self._partitions,
             pipe=pipe,
             clock=self._clock,
@@ -117,7 +136,6 @@ class Owner:
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._switchboard.begin(begun)
-        self._all_back = False
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""
@@ -146,33 +164,62 @@ class Owner:
             while not switchboard.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
-                    partitions.stores.send_committed()
-                self._hear(ready)
-                name = partitions.turn()
-                busy = bool(front.heard or channels.unheard)
-                if name is not None:
-                    self._outbox.flush()  # else ready batches would wait for those made next
-                    if partitions.reads_next(name):
-                        self._send_out()
-                        self._store()
-                    self._step(partitions.work, name)
+                    partitions.stores.call_stored()
                     switchboard.act()
-                    busy = busy or not partitions.turns.at_rest
+                self._hear(ready)
+                found = partitions.next_work()
+                switchboard.act()
+                busy = bool(front.heard or channels.unheard)
+                if found is not None:
+                    self._make(*found)
+                    busy = True
                 busy = self._send_out() or busy
 
     def _open(self) -> None:
-        """Open all partitions."""
-        for desk in self._switchboard.desks.values():
-            for partition in desk.partitions:
-                if desk.failure is None:
-                    self._step(self._partitions.open, desk.name, partition)
+        """Open all partitions, and then the desk of each feed."""
+        for feed in self._switchboard.feeds.values():
+            for partition in feed.partitions:
+                if feed.failure is None:
+                    self._step(self._partitions.open, feed, partition)
+            if feed.failure is None:
+                self._switchboard.open(feed)
+            self._switchboard.act()
+
+    def _make(self, feed: ServedFeed, work: Work) -> None:
+        """Make what is wanted next; go on while the first batch can wait for the others."""
+        partitions, switchboard = self._partitions, self._switchboard
+        self._outbox.flush()  # else ready batches would wait for those made next
+        if partitions.reads_next(feed, work):
+            self._send_out()
+            self._store()
+        began = time.monotonic()
+        until, nbytes = began + _GATHER_S, 0
+        while True:
+            made = self._step(partitions.make, feed, work)
+            now = time.monotonic()
+            took, began = now - began, now  # the next one takes as long
+            partitions.made(feed, work, made, took)
+            switchboard.act()
+            if not isinstance(made, list) or not feed.serves:
+                return
+            nbytes += sum(batch.nbytes for batch in made)
+            if now + took >= until or nbytes >= _GATHER_BYTES:
+                return
+            found = partitions.next_work()
+            switchboard.act()
+            if found is None:
+                return
+            feed, work = found
+            if partitions.reads_next(feed, work):
+                self._outbox.flush()
+                self._send_out()
+                self._store()
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were.
 
         Store a part of them if they are not urgent: trainers would wait, and fall asleep.
         """
-        self._switchboard.unstored_rounds.deliver_stored()
         self._outbox.flush()
         stores = self._partitions.stores
         return stores.due and self._store(stores.urgent)
@@ -185,7 +232,6 @@ class Owner:
         stored = self._partitions.stores.write(whole)
         if stored:
             self._switchboard.act()
-            self._switchboard.unstored_rounds.deliver_stored()
             self._outbox.flush()
         return stored
 
@@ -216,7 +262,7 @@ class Owner:
         return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
 
     def _hear(self, ready: Collection[int]) -> None:
-        """Handle messages and orders, and carry out the effects of the desks."""
+        """Handle messages and orders, and carry out what the desks say."""
         switchboard, (channels, front, pipe) = self._switchboard, self._numbers
         heard = bool(ready or self._channels.unheard or self._front.heard)
         if heard:
@@ -236,27 +282,24 @@ class Owner:
             switchboard.reception.tick(self._clock())
             self._channels.tick()
             self._pipe.check_parent()
-        if self._front.all_back and not self._all_back:
-            self._all_back = True
-            switchboard.all_are_back()
-            heard = True
         if heard:
             switchboard.act()
 
-    def _step(self, step: Callable[..., None], *values: Any) -> None:
+    def _step(self, step: Callable[..., R], *values: Any) -> R:
         """Let the partitions work; the porter may use everything else meanwhile."""
         deferred: list[Deferred] = []
         self._switchboard.deferred = deferred
         self._working_since = time.monotonic()
         self._lock.release()
         try:
-            step(*values)
+            result = step(*values)
         finally:
             self._lock.acquire()
             self._working_since = 0.0
             self._switchboard.deferred = None
         for action, arguments in deferred:
             action(*arguments)
+        return result
 
     def _attend(self) -> None:
         """Serve trainers while a step takes long, as the porter."""
@@ -280,6 +323,8 @@ class Owner:
             ready = dict(self._poller.poll(0))
             if self._working_since:
                 self._hear(ready)
+                self._partitions.hand_out()
+                self._switchboard.act()
                 self._outbox.flush()
             if not ready:
                 return
@@ -290,9 +335,9 @@ class Owner:
             self._closed = True
             self._switchboard.reception.close()
 
-    def _hear_partition(self, event: Event) -> None:
-        with self._lock:
-            self._switchboard.hear(event)
+
+def _used(stores: Stores, feed: str, partition: int) -> list[float] | None:
+    return stores.used((feed, partition))
 
 
 def _bound(max_trainers: int) -> tuple[int, str]:

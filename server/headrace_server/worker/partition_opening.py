@@ -145,5 +145,5 @@ class Opener:
             self._bad[config.name],
             self._begun.config.max_state_bytes,
         )
-        run.commits.resume(self._stores.open((config.name, partition)))
+        run.resume(self._stores.open((config.name, partition)))
         return run

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from ..core.partition_turns import PartitionName
+from ..leasing.protocol import ANYONE
 from ..making.partition_run import Run
 from ..process.statuses import added
 from ..process.worker_diary import RESTS
+from .commits import PartitionName
 
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
@@ -44,7 +45,7 @@ class FeedReport:
         progress = run.progress()
         self.read += progress["read"]
         known = {name: progress[name] for name in _PROGRESS}
-        self.partitions[partition] = {"number": run.machine.first_number, **known}
+        self.partitions[partition] = {"number": run.next_turn(ANYONE)[1], **known}
         self._seconds.append(progress["seconds"])
         if "segments" in progress:
             self._segments.append(progress["segments"])

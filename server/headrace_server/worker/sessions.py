@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.messages import Answered
+from headrace_proto.messages import Answered, Hello
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from ..core.dispatch_effects import Batch
 from ..files.durable_file import writing
+from ..leasing.protocol import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from ..shaping.transitions import Transitions
 from .counters import Tally
@@ -98,10 +98,18 @@ class Session:
     snapshotted: Answered | None = None  # … and the answer
     host: str = ""  # where the trainer says that it runs
     tally: Tally = field(default_factory=Tally)
-    # By token: number of the delivery and the batch, for batches that the trainer may read.
-    mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
+    # By token: the batches that the trainer may read …
+    mapped: dict[int, Batch] = field(default_factory=dict)
+    # … and those of them that were sent again, so that an older list of mapped ones may lack them.
+    again: set[int] = field(default_factory=set)
     messages: int = 0  # in this second
-    run: int = 0  # number of the run, where the trainer has a rank
+    greeting: Hello | None = None  # the last one …
+    greeted_by: bytes = b""  # … and the connection by which it came
+    welcome: bool = False  # whether it was answered …
+    open: bool = False  # … and the trainer has sent a message since
+    heard: int = 0  # messages of this connection from the trainer …
+    said: int = 0  # … and to it
+    goes_on: bool = False  # whether it had greeted before
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
     buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
     state: str = SESSION.states[0]
@@ -126,7 +134,13 @@ class Session:
     @property
     def mapped_bytes(self) -> int:
         """Bytes of the batches that the trainer may read."""
-        return sum(batch.nbytes for _, batch in self.mapped.values())
+        return sum(batch.nbytes for batch in self.mapped.values())
+
+    def greeted(self, hello: Hello, identity: bytes) -> None:
+        """Begin another connection."""
+        self.greeting, self.greeted_by = hello, identity
+        self.welcome = self.open = False
+        self.heard = self.said = 0
 
     @property
     def described(self) -> str:
@@ -152,7 +166,7 @@ class SessionTable:
 
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
-        self._by_nonce: dict[bytes, Session] = {}
+        self._by_nonce: dict[tuple[str, bytes], Session] = {}  # with the feed
         self._by_identity: dict[bytes, Session] = {}
         self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
@@ -182,19 +196,20 @@ class SessionTable:
                 raise
         session = Session(number, nonce, feed, identity, proof, path, fd, key, name)
         self._by_number[number] = session
-        self._by_nonce[nonce] = session
+        self._by_nonce[feed, nonce] = session
         self._by_identity[identity] = session
         return session
 
-    def resume(self, nonce: bytes, feed: str, identity: bytes, key: str = "") -> Session | None:
-        """Return the present session of a nonce, from now on reached by this connection."""
-        session = self._by_nonce.get(nonce)
-        if session is None or session.feed != feed or session.key != key:
-            return None
-        self._move(session, identity)
-        return session
+    def named(self, feed: str, nonce: bytes) -> Session | None:
+        """Return the present session of a nonce."""
+        return self._by_nonce.get((feed, nonce))
 
-    def _move(self, session: Session, identity: bytes) -> None:
+    def name_of(self, feed: str, nonce: bytes) -> str:
+        """Return the name of a trainer, for people."""
+        session = self.named(feed, nonce)
+        return "a trainer" if session is None else session.who
+
+    def move(self, session: Session, identity: bytes) -> None:
         """Reach a session by another connection."""
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]
@@ -227,7 +242,7 @@ class SessionTable:
         if session is None or not session.present or not _proves(session, proof):
             return None
         session.on("attach" if is_held(session.file) else "fail to attach")
-        self._move(session, identity)
+        self.move(session, identity)
         return session
 
     def leave(self, session: Session) -> None:
@@ -235,8 +250,8 @@ class SessionTable:
         session.on("leave")
         if not session.local:
             _close(session)
-        if self._by_nonce.get(session.nonce) is session:
-            del self._by_nonce[session.nonce]
+        if self._by_nonce.get((session.feed, session.nonce)) is session:
+            del self._by_nonce[session.feed, session.nonce]
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]
 

@@ -1,0 +1,118 @@
+"""The blocks of batches in shared memory: each is free once nobody needs its bytes.
+
+    placed() ─► in the desk ── gone() ──┐
+                  pin() … unpin() ──────┴─► freed
+
+The desk says that it needs the bytes no more: the batch is committed, or made anew.  A trainer that
+maps it, or a message that is being sent, pins it until then and beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_proto.layout import Slot
+from headrace_proto.messages import FROM_SERVER, Give, Given
+
+from ..leasing.protocol import Batch
+from ..making.arena import Block
+from ..making.slab import Slab
+
+#: Number of columns above which a description is checked against the limit of a header.
+_MANY_COLUMNS = 64
+#: Maximum number of cached lists of columns: most batches of a feed share a few.
+_MOST_KNOWN = 64
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """Where the bytes of a batch lie, and how many still read them."""
+
+    segment: str
+    offset: int
+    columns: Any  # of a message
+    crowded: bool  # whether the slab was short of room
+    block: Block
+    untaken: Untaken
+    pins: int = 0
+    gone: bool = False
+    taken: bool = False  # whether a trainer got it
+
+
+@dataclass(slots=True, eq=False)
+class Untaken:
+    """The batches of a feed that are made and that no trainer has got."""
+
+    count: int = 0
+    nbytes: int = 0
+
+
+class Blocks:
+    """The blocks of all batches of one worker."""
+
+    def __init__(
+        self, slab: Slab, feeds: Iterable[str], freed: Callable[[], object] = lambda: None
+    ) -> None:
+        """``freed`` is called when memory was freed."""
+        self._slab = slab
+        self._freed = freed
+        self.untaken = {feed: Untaken() for feed in feeds}
+        self._known: dict[
+            int, tuple[Sequence[Slot], list[Any]]
+        ] = {}  # columns by identity of slots
+
+    def placed(self, feed: str, batch: Batch) -> None:
+        """Describe a new batch's body for messages.  ProtocolError if it has too many columns."""
+        made, slab, untaken = batch.body, self._slab, self.untaken[feed]
+        columns, crowded = self._columns_of(made.columns), slab.crowded
+        segment = slab.name_of(made.block)
+        batch.body = Body(segment, made.block.offset, columns, crowded, made.block, untaken)
+        untaken.count += 1
+        untaken.nbytes += batch.nbytes
+
+    def taken(self, batch: Batch) -> None:
+        """Note that a trainer gets a batch."""
+        body = batch.body
+        if not body.taken:
+            body.taken = True
+            body.untaken.count -= 1
+            body.untaken.nbytes -= batch.nbytes
+
+    def _columns_of(self, slots: Sequence[Slot]) -> list[Any]:
+        """Return the columns of a message: the same list for the same list of slots."""
+        known = self._known.get(id(slots))
+        if known is None or known[0] is not slots:
+            known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            if len(slots) > _MANY_COLUMNS:
+                given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, known[1])
+                FROM_SERVER.encode(Give(0, (given,)))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(slots)] = known
+        return known[1]
+
+    def pin(self, batch: Batch) -> None:
+        """Keep the bytes of a batch until ``unpin``."""
+        batch.body.pins += 1
+
+    def unpin(self, batch: Batch) -> None:
+        body = batch.body
+        body.pins -= 1
+        if body.gone and not body.pins:
+            self._free(body)
+
+    def gone(self, batch: Batch) -> None:
+        """Note that the desk needs the bytes of a batch no more."""
+        body = batch.body
+        if body is None or body.gone:  # an earlier life made it
+            return
+        body.gone = True
+        self.taken(batch)
+        if not body.pins:
+            self._free(body)
+
+    def _free(self, body: Body) -> None:
+        self._slab.free(body.block)
+        self._freed()
