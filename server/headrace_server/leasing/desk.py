@@ -428,8 +428,8 @@ class Desk:
                 request.gone = True
             for lease in list(session.leases.values()):
                 self._end(lease)
-            if self._lanes and not self.world:
-                for number in self.partitions:
+            for number, one in self.partitions.items():
+                if one.voids:
                     self._void(session, number)
             self._write("leave", name)
 
@@ -517,7 +517,7 @@ class Desk:
             return
         if session.leases.pop(lease.token, None) is None:
             return
-        if self._lanes and not self.world:
+        if self.partitions[partition].voids:
             self.gone.append(batch)
             self._void(session, partition, batch.turn)
         elif self.partitions[partition].returned(batch):

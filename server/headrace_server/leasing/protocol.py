@@ -72,6 +72,7 @@ class Partition(Protocol):
     number: int
     ahead: bool  # whether it makes batches without a request
     lanes: bool  # whether each session has a slot of its own
+    voids: bool  # whether a batch that comes back voids later ones of its slot: see ``leave``
     gone: list[Batch]  # that it has left out after they were made: the desk takes them from here
 
     @property
@@ -113,7 +114,7 @@ class Partition(Protocol):
         """Return whether a batch that came back goes out as it was; else it is made anew."""
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
-        """Void the lanes of a session, with its batches from a turn on.
+        """Void the lanes of a slot, with its batches from a turn on, if the partition ``voids``.
 
         Their examples go on from the states that are kept here.
         """

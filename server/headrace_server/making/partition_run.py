@@ -77,6 +77,9 @@ class Machine(Protocol):
     input: Input
 
     @property
+    def voids(self) -> bool: ...
+
+    @property
     def epoch(self) -> int: ...
 
     @property
@@ -222,13 +225,13 @@ class Run:
         self.number = machine.number
         self.ahead, self.lanes, self.capacity = machine.ahead, machine.lanes, maker.capacity
         self.gone = machine.gone
-        self.returned, self.leave, self.live = machine.returned, machine.leave, machine.live
+        self.returned, self.live = machine.returned, machine.live
         self.commit, self.keep = commits.commit, commits.keep
         self.take_records = commits.take_changes
         self.waits_for, self.seek = machine.waits_for, commits.seek
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
-        self._begun: tuple[Written, Block | None] | None = None  # the first of these
+        self._begun: Written | None = None  # the first of these
         self._unmarked = 0  # number of batches since the last mark
         self.written: Written | None = None  # the last batch
 
@@ -239,6 +242,10 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.machine.finished and not self._unplaced
+
+    @property
+    def voids(self) -> bool:
+        return self.machine.voids
 
     @property
     def run(self) -> int:
@@ -322,10 +329,10 @@ class Run:
         placed = list[Batch]()
         while self._unplaced:
             plan = self._unplaced[0]
-            written, block = self._begun or self.maker.begin(plan)
+            written, block = (self._begun, None) if self._begun else self.maker.begin(plan)
             block = block or self._slab.allocate(written.nbytes)
             if block is None:
-                self._begun = written, None
+                self._begun = written
                 return placed or Outlook.FULL
             self._begun = None
             del self._unplaced[0]
@@ -350,6 +357,16 @@ class Run:
         unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
         return min([self.machine.next_turn(slot), *unplaced])
 
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a slot, with its batches from a turn on."""
+        self.machine.leave(slot, since)
+        if self._unplaced:
+            unplaced = self._unplaced
+            self._unplaced = deque(
+                one for one in unplaced if one.batch.slot != slot or one.batch.turn < since
+            )
+            self._begun = None
+
     def reclaim(self, batch: Batch) -> bool:
         """Take out a batch of an earlier life, if that is still possible."""
         while (possible := self.machine.reclaim(batch)) is None:
@@ -365,8 +382,6 @@ class Run:
 
     def deal(self, run: int, world: int) -> list[Batch]:
         """Deal all that is not committed anew."""
-        if self._begun is not None and self._begun[1] is not None:
-            self._slab.free(self._begun[1])
         self._begun = None
         plans = self.machine.deal(run, world)
         self._unplaced = deque(plan for plan in plans if plan.batch.body is None)

@@ -17,11 +17,12 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.slots import Segments
+from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
-from ..shaping.plan import Plan, Read
+from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.slots import Rows
 from .arena import Block
 from .segment_block import BlockLayout, HandedStates, SegmentBlock, StateTable, places_of_starts
 from .segment_cutting import Cutting, Offer
@@ -72,7 +73,7 @@ class Preparing:
         self._ready = written, block
         return True
 
-    def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
+    def take(self, batch: Rows) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.
 
         States of the table are still to be written; initial states are already in the block.
@@ -90,25 +91,17 @@ class Preparing:
         return None
 
 
-#: Number of batches of lanes that are announced at once, where their trainer has asked for several:
-#: one message to it, and one back, serve both.  With more of them it would wait for the last one.
-_TOGETHER = 2
-
-
 class SegmentMaker:
-    """The maker of one partition.  ``offers`` are its chunks in memory."""
+    """See ``partition_run.Maker``.  ``offers`` are the chunks in memory."""
 
-    made_ahead = False
     capacity: int | None = None
 
     def __init__(
         self, intake: Intake, cutting: Cutting, stored: StoredExamples, slab: Slab
     ) -> None:
         self.cutting = cutting
-        self.together: float = _TOGETHER if cutting.lanes else 1
         self.most_rows: int | None = cutting.capacity
         self.schema: Mapping[str, Field] = cutting.fields(intake.stages.fact_fields)
-        self.properties: Mapping[str, Any] = cutting.properties()
         self.layout = BlockLayout(self.schema, cutting.geometry)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
@@ -116,7 +109,14 @@ class SegmentMaker:
         self._intake = intake
         self._stored = stored
         self._preparing = Preparing(slab, self)
-        self._epoch = 0
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+        machine, declared = self.cutting.machine, self.cutting.properties()
+        if all(order.kind != "batch_size" for order in machine.orders):
+            return declared
+        return {**declared, **RESIZED, "batch_size": machine.batch_size}
 
     # Chunks
 
@@ -166,7 +166,8 @@ class SegmentMaker:
 
     def begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
         """Return the batch of a plan, and its block where it was written ahead."""
-        batch: Segments = plan.draft
+        batch: Rows = plan.draft
+        self.states.forget(self.cutting.machine.take_freed())
         for chunk in batch.of_chunks():
             if chunk not in self.offers:
                 self.read_again(chunk)
@@ -177,7 +178,7 @@ class SegmentMaker:
             prepared[0].extra = self.states.columns(batch, self.offers)[0]
         return prepared
 
-    def written(self, batch: Segments) -> SegmentBlock:
+    def written(self, batch: Rows) -> SegmentBlock:
         """Return a batch to be written, with initial states for examples that begin.
 
         That is harmless for an expected batch: no other batch uses these slots yet.
@@ -185,34 +186,50 @@ class SegmentMaker:
         extra, states = self.states_of(batch)
         return SegmentBlock(self.layout, batch, self.offers, extra, states)
 
-    def states_of(self, batch: Segments) -> tuple[dict[str, Any], int]:
+    def states_of(self, batch: Rows) -> tuple[dict[str, Any], int]:
         """Return the states of a batch as columns, and their number in its block."""
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)
         extra, states = self.states.columns(batch, self.offers)
-        if batch.member is None:
+        if not batch.size:
             return extra, states
         if "@state_of" in extra:
-            state_of = np.full(batch.member.size, -1, np.int32)
+            state_of = np.full(batch.size, -1, np.int32)
             state_of[batch.lanes[batch.starts]] = extra["@state_of"]
-            extra["@state_of"] = state_of[places_of_starts(batch, batch.member)]
-        return extra, states if self.cutting.at_trainer else batch.member.size
+            extra["@state_of"] = state_of[places_of_starts(batch)]
+        return extra, states if self.cutting.at_trainer else batch.size
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any."""
         return self._preparing.prepare()
 
-    def epoch_of(self, plan: Plan) -> int:
-        """Return the epoch of a batch's first row, or of the last batch that had one."""
-        slots = plan.draft.slots
-        if len(slots):
-            key: Any = self.cutting.machine.key_of(int(slots[0]))
-            self._epoch = key[0]
-        return self._epoch
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        """Return the batch sizes that an order asks for; ValueError where they can not be."""
+        cutting, machine = self.cutting, self.cutting.machine
+        if cutting.lanes:
+            raise ValueError(
+                'with order="lanes" a lane is a row of each batch, so their number stays; declare '
+                "another batch_size and start the server again"
+            )
+        if machine.world:
+            raise ValueError(
+                "ranks get blocks of one shape in every round; declare another batch_size and "
+                "start the server again, or connect without rank="
+            )
+        if len(batch_sizes) != 1:
+            raise ValueError(
+                f"there are {len(batch_sizes)} sizes; the feed has one size for all batches"
+            )
+        batch_size = checked_int("batch_size", batch_sizes[0], 1, MAX_BATCH_SIZE)
+        if cutting.capacity is not None and batch_size > cutting.capacity:
+            raise ValueError(
+                f"a batch has rows of batch_size={batch_size} examples in flight, more than "
+                f"capacity={cutting.capacity}"
+            )
+        return [batch_size]
 
-    def made(self, plan: Plan) -> Mapping[str, Any]:
-        """Return the description of a batch that now lies in its block."""
-        return _description(plan.draft, self.cutting.lanes)
+    def sizes_changed(self) -> None:
+        """Nothing: a read has as many rows as ``capacity`` lets in."""
 
     # Queries
 
@@ -233,11 +250,3 @@ class SegmentMaker:
     def progress(self) -> dict[str, Any]:
         """Return the number of segments by the reason of their wait."""
         return {"segments": self.cutting.machine.standing()}
-
-
-def _description(batch: Segments, lanes: bool) -> Mapping[str, Any]:
-    """Return the description of a batch; ``lanes``: whether the feed has lanes."""
-    if batch.member is None:
-        return {"stripe": batch.stripe} if lanes or batch.stripe else {}
-    at, rank, size = batch.member
-    return {"stripe": batch.stripe, "round": at, "rank": rank, "empty": size - len(batch)}

@@ -24,9 +24,9 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.admitted_examples import BEGUN, REFUSED
-from ..core.slots import Segments
+from ..shaping.admission import BEGUN, REFUSED
 from ..shaping.plan import Read
+from ..shaping.slots import Rows
 from ..shaping.stored_state import (
     CHUNK,
     COUNT,
@@ -186,7 +186,7 @@ class StoredExamples:
         return change
 
     def flushed(
-        self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
+        self, batch: Rows, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """Record states after a batch, done or not, of its unfinished ``rows``."""
         change, slots = Change(), batch.slots[rows]

@@ -128,7 +128,7 @@ class Stored:
 class Plain:
     """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Machine``."""
 
-    ahead, lanes = True, False
+    ahead, lanes, voids = True, False, False
 
     def __init__(
         self, number: int, source: Input, shaper: QueuedRows, targets: Sequence[Any] = ()

@@ -13,7 +13,7 @@ import numpy as np
 
 Key = tuple[int, bytes]  # epoch and key
 #: Rows of the numbers of Examples.
-LINE, INDEX, CHUNK, ROW, SEGMENT, COUNT = range(6)
+LINE, INDEX, CHUNK, ROW, SEGMENT, COUNT, VERSION = range(7)
 #: One state of some examples: rows of bytes (uint8), or bytes of different lengths.
 Column = np.ndarray | list[bytes]
 #: Makes an array of bytes of a shape.
@@ -25,7 +25,7 @@ class Examples:
     """Begun examples, as columns."""
 
     #: int64, rows as named above.
-    numbers: np.ndarray = field(default_factory=lambda: np.zeros((6, 0), np.int64))
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros((7, 0), np.int64))
     keys: Sequence[Key] = ()
     states: Sequence[Column] = ()
 

@@ -28,7 +28,7 @@ from .journal import record_bytes
 
 #: Bytes of the head of a change, and of its columns of states.
 _SIZES = struct.Struct("<2Q")
-_NUMBERS = 6  # integers of an example
+_NUMBERS = 7  # integers of an example
 #: Bytes of examples in one record of a table, about.
 _PIECE_BYTES = 4 << 20
 #: Upper bounds: bytes of a head without its content, of an integer, of a name, a number and their

@@ -374,7 +374,7 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
     for rows in ([0, 1, 2, 3], [3, 1]):
         at = np.array(rows, np.int64)
         columns = state_columns([array[at] for array in arrays])
-        numbers = np.zeros((6, len(rows)), np.int64)
+        numbers = np.zeros((7, len(rows)), np.int64)
         keys = [(0, b"")] * len(rows)
         stored = Examples(numbers, keys, columns)
         as_one = Examples(numbers, keys, [stored.packed()])

@@ -5,55 +5,56 @@
                                                          └── reenter() ◄┘
 
 A key is in flight from before its example has a slot until its last segment is taken.  The slot is
-reused when that segment is done.  Tables only grow, and an example stays in its slot.
+reused when that segment is committed.  Tables only grow, and an example stays in its slot.
+
+(The slot of a batch is another thing: it says which trainer may have the batch.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from ..shaping.stored_state import CHUNK, COUNT, LINE, ROW, SEGMENT, Examples
+from .stored_state import CHUNK, COUNT, LINE, ROW, VERSION, Examples
 
 NO_NUMBERS = np.empty(0, np.int64)
-_NUMBERS = ("line", "index", "chunk", "row", "segment", "count")  # as in Examples
+_NUMBERS = ("line", "index", "chunk", "row", "segment", "count", "version")  # as in Examples
 _TABLES = (*_NUMBERS, "done", "kept")
-
-
-class RoundMember(NamedTuple):
-    """The place of a batch in a round of ranks, and the number of rows of its block."""
-
-    round: int
-    rank: int
-    size: int
+#: A row of ``Batch.place``: the lane (or row), the example, the segment, and the token of the
+#: commit that saved the state from which it starts; 0 where no state is kept.
+SEGMENT_PLACE = np.dtype(
+    [("lane", "<i4"), ("index", "<i8"), ("segment", "<i4"), ("version", "<u8")]
+)
 
 
 @dataclass(slots=True, eq=False)
-class Segments:
-    """A batch: one segment of each of some examples; never changed."""
+class Rows:
+    """The rows of a batch: one segment of each of some examples; never changed."""
 
     slots: np.ndarray
     numbers: np.ndarray  # one row for each of the names in Examples
-    stripe: int = 0  # stripe of its lanes
     lanes: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
     #: Rows of the batch whose lanes have new examples.
     starts: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
-    member: RoundMember | None = None  # with ranks; ``lanes`` are then the places in its block
+    #: Rows of its block, with ranks: then ``lanes`` are the places of its rows there.  0: its own.
+    size: int = 0
     lines: np.ndarray = field(init=False)  # number of the example as it was read
     indices: np.ndarray = field(init=False)  # insertion index
     chunks: np.ndarray = field(init=False)
     rows: np.ndarray = field(init=False)  # in their chunks
     segments: np.ndarray = field(init=False)  # number of the segment in its example
     counts: np.ndarray = field(init=False)  # number of segments of the example
+    versions: np.ndarray = field(init=False)  # tokens of the commits that saved their states
     last: np.ndarray = field(init=False)  # mask of the last segments of their examples …
     ended: np.ndarray = field(init=False)  # … and the slots of these
 
     def __post_init__(self) -> None:
         numbers = self.numbers
-        self.lines, self.indices, self.chunks, self.rows, self.segments, self.counts = numbers
+        self.lines, self.indices, self.chunks, self.rows, self.segments, self.counts = numbers[:6]
+        self.versions = numbers[VERSION]
         self.last = self.segments + 1 == self.counts
         self.ended = self.slots[self.last]
 
@@ -64,11 +65,21 @@ class Segments:
         """Return the numbers of the chunks from which the rows come."""
         return set(self.chunks.tolist())
 
-    def has(self, numbers: np.ndarray, stripe: int, lanes: np.ndarray, starts: np.ndarray) -> bool:
-        """Return whether this batch has the same segments in the same places."""
+    def place(self) -> bytes:
+        """Return what a later life needs to know the batch again."""
+        place = np.empty(len(self.slots), SEGMENT_PLACE)
+        place["lane"] = self.lanes if len(self.lanes) else np.arange(len(place))
+        place["index"], place["segment"] = self.indices, self.segments
+        place["version"] = self.versions
+        return place.tobytes()
+
+    def has(self, numbers: np.ndarray, lanes: np.ndarray, starts: np.ndarray) -> bool:
+        """Return whether this batch has the same segments in the same places.
+
+        Versions may differ: this batch was expected before its states were there.
+        """
         return (
-            self.stripe == stripe
-            and self.numbers.tobytes() == numbers.tobytes()
+            self.numbers[:VERSION].tobytes() == numbers[:VERSION].tobytes()
             and self.lanes.tobytes() == lanes.tobytes()
             and self.starts.tobytes() == starts.tobytes()
         )
@@ -82,8 +93,9 @@ class Slots:
     count: np.ndarray
     index: np.ndarray
     line: np.ndarray
-    segment: np.ndarray  # number of the next segment
-    done: np.ndarray  # of lanes: number of done segments …
+    segment: np.ndarray  # number of the next segment to hand out
+    version: np.ndarray  # token of the commit that saved the kept state; 0: none
+    done: np.ndarray  # number of committed segments …
     kept: np.ndarray  # … and of segments before the kept state
 
     def __init__(self, size: int) -> None:
@@ -93,7 +105,7 @@ class Slots:
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
         self._free: list[int] = []
-        self._expected: Segments | None = None
+        self._expected: Rows | None = None
         self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
         self._grow(size)
 
@@ -142,6 +154,7 @@ class Slots:
         self._resumed = True
         slots = self._take(begun.keys)
         self._numbers[:, slots] = begun.numbers
+        self.done[slots] = self.kept[slots] = self.segment[slots]
         return slots
 
     def _take(self, keys: Sequence[Hashable]) -> np.ndarray:
@@ -181,11 +194,15 @@ class Slots:
     # Queries
 
     def left(self) -> int:
-        """Return the number of remaining segments, including the next one of each example."""
+        """Return the number of segments that were not handed out."""
         slots = np.fromiter(self._key_of, np.int64, len(self._key_of))
         return int((self.count[slots] - self.segment[slots]).sum())
 
-    def key_of(self, slot: int) -> Hashable:
+    def all_keys(self) -> Iterable[Any]:
+        """Return the keys of all examples that have not ended."""
+        return self._key_of.values()
+
+    def key_of(self, slot: int) -> Any:
         """Return the key of an example that has not ended."""
         return self._key_of[slot]
 
@@ -203,31 +220,24 @@ class Slots:
         there = {int(self.index[slot]): slot for slot in self._key_of}
         return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
 
-    def segments(
+    def rows(
         self,
         slots: np.ndarray,
-        stripe: int = 0,
         lanes: np.ndarray = NO_NUMBERS,
         starts: np.ndarray = NO_NUMBERS,
-        member: RoundMember | None = None,
-    ) -> Segments:
-        """Return the next segments of examples as a batch."""
+        size: int = 0,
+    ) -> Rows:
+        """Return the next segments of examples as the rows of a batch."""
         numbers = self._numbers.take(slots, 1)
         expected, self._expected = self._expected, None
-        if expected is not None and member is None and expected.has(numbers, stripe, lanes, starts):
+        if expected is not None and not size and expected.has(numbers, lanes, starts):
+            expected.numbers, expected.versions = numbers, numbers[VERSION]
             return expected
-        return Segments(slots, numbers, stripe, lanes, starts, member)
+        return Rows(slots, numbers, lanes, starts, size)
 
     def expected(
-        self,
-        slots: np.ndarray,
-        further: np.ndarray | int = 0,
-        stripe: int = 0,
-        lanes: np.ndarray = NO_NUMBERS,
-        starts: np.ndarray = NO_NUMBERS,
-    ) -> Segments:
-        """Return the batch that is expected next: each next segment, or the one ``further`` on."""
-        numbers = self._numbers.take(slots, 1)
-        numbers[SEGMENT] += further
-        self._expected = Segments(slots, numbers, stripe, lanes, starts)
+        self, slots: np.ndarray, lanes: np.ndarray = NO_NUMBERS, starts: np.ndarray = NO_NUMBERS
+    ) -> Rows:
+        """Return the batch that is expected next, of the next segments of these examples."""
+        self._expected = Rows(slots, self._numbers.take(slots, 1), lanes, starts)
         return self._expected
