@@ -132,7 +132,7 @@ class Owner:
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one more
         self._checked_s = 0.0  # of the current wait for trainers, spent in checks
-        self._closed = False
+        self._closed = self._ended = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._switchboard.begin(begun)
@@ -174,6 +174,7 @@ class Owner:
                     self._make(*found)
                     busy = True
                 busy = self._send_out() or busy
+        self._ended = True
 
     def _open(self) -> None:
         """Open all partitions, and then the desk of each feed."""
@@ -304,7 +305,7 @@ class Owner:
     def _attend(self) -> None:
         """Serve trainers while a step takes long, as the porter."""
         try:
-            while True:
+            while not self._ended:
                 time.sleep(_LOOK_S)
                 since = self._working_since
                 if not since or time.monotonic() - since < _LATE_S:

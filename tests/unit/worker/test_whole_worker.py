@@ -1,0 +1,112 @@
+"""A whole worker: real partitions and stores, and trainers that speak to it message by message."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.messages import Answer, Answered, Give, Handed, LetGo, Over, Stats, Unknown
+
+from .whole import Trainer, Worker
+
+
+def numbers(count, **options):
+    return hs.from_examples([{"x": n} for n in range(count)]).batch(2, **options)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path
+
+
+def rows_of(worker, trainer):
+    give, block = worker.receive(trainer.connection)
+    assert isinstance(give, Give), give
+    (item,) = give.items
+    offset, nbytes, shape = item.columns[0]
+    return item, np.frombuffer(block[offset : offset + nbytes], np.int64).reshape(shape).tolist()
+
+
+def test_a_trainer_gets_each_batch_of_a_partition_that_it_asks_for_and_the_end(directory):
+    with Worker(directory, numbers(6)) as worker:
+        trainer = Trainer(worker, b"a")
+        welcome = trainer.greet()
+        assert welcome.next == (0, 0, 0) and welcome.partitions == 1 and not welcome.resumed
+        seen = []
+        for _ in range(3):
+            trainer.step([(0, 0)])
+            item, rows = rows_of(worker, trainer)
+            seen += rows
+            trainer.step(commits=(item.token,))
+        assert seen == list(range(6))
+        trainer.step([(0, 0)])
+        over = trainer.hear_all(Over, Answer)
+        assert over.partition == 0 and over.epoch == -1
+        trainer.say(Stats(trainer.session, 1))
+        value = trainer.hear_all(Answered, Answer).value
+        assert value["batches"] == 3 and value["rows"] == 6 and not value["open"]
+
+
+def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(directory):
+    with Worker(directory, numbers(8)) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0), (0, 0), (0, 0)])
+        items = []
+        while len(items) < 3:
+            items += trainer.hear().items
+        trainer.step(commits=(items[0].token,))
+        trainer.beat()
+        assert trainer.hear_all(Answer).committed == (items[0].token,)
+    with Worker(directory, numbers(8), life=1) as worker:
+        trainer.worker = worker
+
+        def handed(item, committed=False):
+            turn = item.turn_epoch, item.turn_index
+            return Handed(item.token, 0, item.number, *turn, item.rows, committed=committed)
+
+        again = [handed(items[0], True), handed(items[1], True), handed(items[2])]
+        welcome = trainer.greet(again)
+        assert welcome.stale == ()
+        trainer.step([(0, 0)], commits=(items[2].token,))
+        item, rows = rows_of(worker, trainer)
+        assert rows == [6, 7] and item.token > items[2].token
+        trainer.beat()
+        committed = set()
+        while len(committed) < 3:
+            committed |= {*trainer.hear_all(Answer).committed}
+        assert committed == {item.token for item in items}
+
+
+def test_a_lost_message_makes_the_trainer_greet_again_and_gets_what_was_under_way(directory):
+    with Worker(directory, numbers(8)) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        item, _ = rows_of(worker, trainer)
+        trainer.said += 1  # it was lost
+        trainer.beat()
+        assert isinstance(trainer.hear(), Unknown)
+        welcome = trainer.greet(gets=(1, 0, 0))
+        assert welcome.resumed and welcome.session == trainer.session
+        trainer.beat()
+        again, _ = rows_of(worker, trainer)
+        assert again.token == item.token  # it does not hold it: it was lost on the way
+
+
+def test_a_pause_has_trainers_let_go_and_ends_when_nothing_is_leased(directory):
+    with Worker(directory, numbers(8)) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        item, _ = rows_of(worker, trainer)
+        worker.pipe.order("pause", request=1)
+        trainer.hear_all(LetGo)
+        assert not [one for one in worker.pipe.reports if one[0] == "answer"]
+        trainer.step(returned=(item.token,))
+        worker.pipe.order("pause", request=2)
+        trainer.beat()
+        trainer.hear()
+        answered = [values["request"] for kind, values in worker.pipe.reports if kind == "answer"]
+        assert answered == [1, 2]
