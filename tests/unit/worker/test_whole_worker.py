@@ -23,6 +23,7 @@ def directory(tmp_path):
 def rows_of(worker, trainer):
     give, block = worker.receive(trainer.connection)
     assert isinstance(give, Give), give
+    trainer.committed |= {*give.committed}
     (item,) = give.items
     offset, nbytes, shape = item.columns[0]
     return item, np.frombuffer(block[offset : offset + nbytes], np.int64).reshape(shape).tolist()
@@ -73,10 +74,9 @@ def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(di
         item, rows = rows_of(worker, trainer)
         assert rows == [6, 7] and item.token > items[2].token
         trainer.beat()
-        committed = set()
-        while len(committed) < 3:
-            committed |= {*trainer.hear_all(Answer).committed}
-        assert committed == {item.token for item in items}
+        while len(trainer.committed) < 3:
+            trainer.committed |= {*trainer.hear_all(Answer).committed}
+        assert trainer.committed == {item.token for item in items}
 
 
 def test_a_lost_message_makes_the_trainer_greet_again_and_gets_what_was_under_way(directory):

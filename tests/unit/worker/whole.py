@@ -140,6 +140,7 @@ class Trainer:
         self.worker, self.nonce, self.rank, self.world, self.more = worker, nonce, rank, world, more
         self.connections = self.said = self.request = 0
         self.session = 0
+        self.committed: set[int] = set()  # tokens, as far as they are answered
 
     @property
     def connection(self) -> bytes:
