@@ -272,7 +272,7 @@ class Session:
         """The partitions of its owner."""
         assert self.welcome is not None
         share = self.share, self.shares
-        return partitions_of(self.owner, self.owners, self.welcome.partitions, share)
+        return partitions_of(max(self.owner, 0), self.owners, self.welcome.partitions, share)
 
     def beside(self, owner: int, owners: int) -> Session:
         """Return a session with another owner of the same server."""

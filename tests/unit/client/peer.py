@@ -7,10 +7,26 @@ from typing import Any
 
 import zmq
 
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Get, Give, Given, Hello, Pulse, Step, Welcome
+from headrace_proto.placement import partitions_of
 from tests.patience import PATIENCE_S
 
-__all__ = ["Peer"]
+__all__ = ["Peer", "given", "welcome_to"]
+
+
+def welcome_to(hello: Hello, session: int = 7, **told: Any) -> Welcome:
+    """The answer to a greeting, of an owner that has given nothing yet."""
+    known = {"schema": [], "heartbeat_s": 30.0, "lease_ttl_s": 300.0, "max_credits": 64, **told}
+    owner, owners = known.setdefault("owner", max(hello.owner, 0)), known.get("owners", 1)
+    share = hello.share, max(hello.shares, 1)
+    owned = partitions_of(owner, owners, known.get("partitions", 1), share)
+    known.setdefault("next", tuple(number for p in owned for number in (p, 0, 0)))
+    return Welcome(1, "t", session, "f", connection=hello.connection, **known)
+
+
+def given(request: int, token: int, partition: int = 0, number: int = 0) -> Given:
+    """A batch of one row without columns, which comes with the message."""
+    return Given(request, token, partition, number, 0, number, 0, 1, 0, [], frame=1)
 
 
 class Peer:
@@ -22,6 +38,8 @@ class Peer:
         self._socket.linger = 0
         self._socket.bind(address or "tcp://127.0.0.1:*")
         self.address = self._socket.last_endpoint.decode()
+        self._said: dict[bytes, int] = {}  # messages since the Welcome, by connection
+        self.greeted: Hello | None = None  # the last greeting
 
     def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s
@@ -29,20 +47,39 @@ class Peer:
             if self._socket.poll(50):
                 self.identity, header, *_ = self._socket.recv_multipart()
                 message = FROM_TRAINER.decode(header)
+                if isinstance(message, Hello):
+                    self.greeted = message
                 if isinstance(message, kind):
                     return message
         raise AssertionError(f"no {kind.__name__} came")
 
     def say(self, message: object, *frames: bytes) -> None:
+        said = self._said.get(self.identity, 0)
+        if isinstance(message, Pulse):
+            message = Pulse(message.session, said, message.waiting)
+        self._said[self.identity] = 0 if isinstance(message, Welcome) else said + 1
         self._socket.send_multipart([self.identity, FROM_SERVER.encode(message), *frames])
 
     def say_raw(self, header: bytes) -> None:
         self._socket.send_multipart([self.identity, header])
 
-    def welcome(self, schema: Any = (), heartbeat_s: float = 30.0) -> None:
+    def welcome(self, session: int = 7, **told: Any) -> Hello:
         """Let a trainer in; only with a short heartbeat can it take a pause for the peer's end."""
-        self.hear(Hello)
-        self.say(Welcome(1, "t", 7, "f", list(schema), heartbeat_s, 30.0, 64))
+        hello: Hello = self.hear(Hello)
+        self.say(welcome_to(hello, session, **told))
+        return hello
+
+    def hear_gets(self, count: int = 1) -> list[Get]:
+        """The next requests for batches."""
+        gets: list[Get] = []
+        while len(gets) < count:
+            gets += self.hear(Step).gets
+        return gets
+
+    def give(self, token: int, number: int = 0) -> None:
+        """Answer the next request for a batch."""
+        (get,) = self.hear_gets()
+        self.say(Give(7, (given(get.request, token, get.partition, number),)), b"")
 
     def close(self) -> None:
         self._socket.close()

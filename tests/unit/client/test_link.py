@@ -16,28 +16,26 @@ import zmq
 from headrace import driver
 from headrace.driver import Driver
 from headrace.link import Link, opened
+from headrace.prefetch import Prefetch
 from headrace.requests import FlushStates
-from headrace.session import Session
+from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed
 from headrace_proto.messages import (
-    Deliver,
-    Delivery,
     Ended,
     Hello,
     Pulse,
     Refused,
-    Welcome,
 )
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after, waits_end_with
 
-from .peer import Peer
+from .peer import Peer, welcome_to
 
 
 @contextlib.contextmanager
 def linked(address: str, timeout_s: float) -> Iterator[Link]:
-    link = Link(address, Session("f", b"nonce", prefetch=2), timeout_s)
+    link = Link(address, Member(), timeout_s, Prefetch(2))
     try:
         yield link
     finally:
@@ -45,14 +43,14 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
 
 
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", 2, resume="S", restart=True), PATIENCE_S)
+    link = Link(peer.address, Member(resume="S", restart=True), PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(opened, link)
-        peer.hear(Hello)
+        first = peer.hear(Hello)
         peer.say(Refused("rewound", "the feed was taken back"))
-        while (hello := peer.hear(Hello)).nonce == b"nonce":
+        while (hello := peer.hear(Hello)).nonce == first.nonce:
             pass
-        peer.say(Welcome(1, "t", 7, "f", [], 30.0, 30.0, 64))
+        peer.say(welcome_to(hello))
         joining.result().close()
     assert (hello.resume, hello.restart) == ("S", True)
 
@@ -71,7 +69,7 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
 def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
     with linked(peer.address, 0.3) as link:
         peer.hear(Hello)
-        peer.say(Pulse(0, "the workers are opening the feed's source"))
+        peer.say(Pulse(0, waiting="the workers are opening the feed's source"))
         heard(link, lambda session: session.waiting)
         with pytest.raises(DeadlineExceeded, match="workers are opening"):
             link.open()
@@ -81,7 +79,7 @@ def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
-        peer.say(Pulse(7, "batch 3 of partition 0 is being made"))
+        peer.say(Pulse(7, waiting="batch 3 of partition 0 is being made"))
         heard(link, lambda session: session.waiting)
         with (
             waits_end_after(0.3),
@@ -136,14 +134,13 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
         driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer.address, 1e5) as link:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 50.0, 1e3, 64))
+        peer.welcome(heartbeat_s=50.0, lease_ttl_s=1e3)
         link.open()
         taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)
         assert taking.thread.is_alive()
-        peer.say(Welcome(1, "t", 8, "f", [], 50.0, 1e3, 64))
+        peer.say(welcome_to(peer.greeted, 8, heartbeat_s=50.0))
         peer.say(Ended(8))
         assert taking.end() is None
 
@@ -165,8 +162,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
 
     monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, now))
     with linked(peer.address, 5.0) as link:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64))
+        peer.welcome(heartbeat_s=1.0)
         link.open()
         taking = Taking(link, monkeypatch)
         for _ in range(3):
@@ -255,7 +251,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
         peer.welcome()
         link.open()
         link.settle()  # owes nothing: it does not wait
-        peer.say(Deliver(7, (Delivery(1, 5, 0, 0, 1, 0, [], {}, "", 0, 1),)), b"")
+        peer.give(5)
         while link.take() is None:
             pass
         link.commit(5)
@@ -266,7 +262,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 
 
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", prefetch=2), 30)
+    link = Link(peer.address, Member(), 30, Prefetch(2))
     peer.welcome()
     link.open()
     failures: list[BaseException] = []
@@ -294,14 +290,14 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
 
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
     tokens = itertools.count(1)
-    with linked(peer.address, PATIENCE_S) as link:
+    with linked(peer.address, PATIENCE_S) as link, ThreadPoolExecutor(1) as pool:
         peer.welcome()
         link.open()
         for held, told in ((63, "holds 63 batches$"), (1, "as many as .* max_credits=64 allows")):
             for _ in range(held):
                 token = next(tokens)
-                batch = Delivery(token, token, 0, token, 1, 0, [], {}, "", 0, 1)
-                peer.say(Deliver(7, (batch,)), b"")
-                assert link.take() is not None
+                taking = pool.submit(link.take)
+                peer.give(token, token)
+                assert taking.result() is not None
             with pytest.raises(DeadlineExceeded, match=told):
                 link.wait(lambda: None, 0.1, "a batch")

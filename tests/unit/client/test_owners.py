@@ -137,7 +137,7 @@ def test_the_error_of_a_deadline_names_the_awaited_owner(link: Link, owners: Own
         while not told.is_set():
             for owner in (0, 1):
                 if owner in owners.identities:
-                    owners.say(owner, Pulse(7 + owner, f"owner {owner} is in augment"))
+                    owners.say(owner, Pulse(7 + owner, waiting=f"owner {owner} is in augment"))
             told.wait(0.05)
 
     with waits_end_with("is in augment"):

@@ -32,16 +32,16 @@ def part(*rows):
 def test_a_request_is_resent_in_any_session_until_it_is_answered(request_, message, anew):
     requests = Requests()
     requests.ask(request_)
-    assert requests.due and requests.to_say(7) == [message(7)]
+    assert requests.due and requests.to_say(7) == [(message(7), [])]
     assert not requests.due and requests.to_say(7) == []
     session = 8 if anew else 7
-    requests.reopened(session, anew)
+    requests.reopened()
     assert requests.due and requests.answer_to(request_) is None
-    assert requests.to_say(session) == [message(session)]
+    assert requests.to_say(session) == [(message(session), [])]
     answer = Answered(session, 1, [[0, 5]])
     requests.receive(answer)
     assert requests.answer_to(request_) == answer
-    requests.reopened(9, True)
+    requests.reopened()
     assert not requests.due and requests.to_say(9) == []
 
 
@@ -51,7 +51,7 @@ def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
     requests.ask(first)
     requests.to_say(7)
     requests.ask(second)
-    assert requests.to_say(7) == [Retarget(7, 2, (0.1, 0.9))]
+    assert requests.to_say(7) == [(Retarget(7, 2, (0.1, 0.9)), [])]
     requests.receive(Answered(7, 1, [[0, 3]]))  # to the first one
     assert requests.answer_to(second) is None
     requests.receive(Answered(7, 2, [[0, 9]]))
@@ -63,27 +63,12 @@ def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
 def test_a_flush_is_several_messages_with_a_block_each_and_one_answer():
     requests, flush = Requests(), FlushStates(77, [part(0, 2), part(3)])
     requests.ask(flush)
-    first, second = requests.to_say(7)
-    assert first == Flush(7, 1, 77, (0, 2), [[0, 4, [2]]], True)
-    assert second == Flush(7, 1, 77, (3,), [[0, 4, [1]]], False)
-    assert requests.frames_of(first) == [b"block of 0"]
-    assert requests.frames_of(second) == [b"block of 3"]
-    assert requests.frames_of(Drain(7, 1)) == []
+    assert requests.to_say(7) == [
+        (Flush(7, 1, 77, (0, 2), [[0, 4, [2]]], True), [b"block of 0"]),
+        (Flush(7, 1, 77, (3,), [[0, 4, [1]]], False), [b"block of 3"]),
+    ]
     requests.receive(Answered(7, 1))
     assert requests.answer_to(flush) == Answered(7, 1)
-    assert requests.frames_of(first) == [], "blocks are let go when they are answered"
-
-
-def test_a_flush_is_resent_in_its_session_and_lost_with_it():
-    requests, flush = Requests(), FlushStates(77, [part(0)])
-    requests.ask(flush)
-    requests.to_say(7)
-    requests.reopened(7, False)
-    assert requests.due and len(requests.to_say(7)) == 1
-    requests.reopened(8, True)
-    assert not requests.due and requests.to_say(8) == []
-    answer = requests.answer_to(flush)
-    assert (answer.request, answer.code) == (1, "stale") and "session was lost" in answer.text
 
 
 ENDED = Answered(7, 0, [], "server", "the feed has ended")
