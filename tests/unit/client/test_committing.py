@@ -14,11 +14,11 @@ from headrace.batch import Batch
 from headrace.batch_memory import BufferPool
 from headrace.committing import DatasetRun, TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 
 
 def batch(token: int) -> Batch:
-    item = Delivery(token, token, 0, token, 1, 8, [], {}, "", 0, 1)
+    item = Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
     return Batch(item, {}, np.zeros(0, np.uint8), NumpyFramework())
 
 
