@@ -7,7 +7,17 @@ from typing import Any
 
 import zmq
 
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Get, Give, Given, Hello, Pulse, Step, Welcome
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Get,
+    Give,
+    Given,
+    Hello,
+    Pulse,
+    Step,
+    Welcome,
+)
 from headrace_proto.placement import partitions_of
 from tests.patience import PATIENCE_S
 
@@ -39,6 +49,7 @@ class Peer:
         self._socket.bind(address or "tcp://127.0.0.1:*")
         self.address = self._socket.last_endpoint.decode()
         self._said: dict[bytes, int] = {}  # messages since the Welcome, by connection
+        self._gets: list[Get] = []  # requests without an answer
         self.greeted: Hello | None = None  # the last greeting
 
     def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
@@ -78,7 +89,9 @@ class Peer:
 
     def give(self, token: int, number: int = 0) -> None:
         """Answer the next request for a batch."""
-        (get,) = self.hear_gets()
+        while not self._gets:
+            self._gets += self.hear_gets()
+        get = self._gets.pop(0)
         self.say(Give(7, (given(get.request, token, get.partition, number),)), b"")
 
     def close(self) -> None:

@@ -79,9 +79,7 @@ def test_a_reference_is_a_view_and_is_released_with_its_last_reader(hands, memor
 
 
 def test_a_reference_into_a_slab_that_runs_low_is_copied_and_released_at_once(hands, memory):
-    block = hands.blocks.block(
-        held(memory, segment=SEGMENT, copy_out=True, mapped=hands.mapped)
-    )
+    block = hands.blocks.block(held(memory, segment=SEGMENT, copy_out=True, mapped=hands.mapped))
     assert hands.released() == (11,) and hands.woken == 1
     assert np.array_equal(block, CONTENT)
 

@@ -34,14 +34,18 @@ def trained(peer: Peer, train: Callable[[headrace.Feed], Any], **options: Any) -
     """A trainer in a thread, with two batches on their way to it."""
 
     def run() -> None:
-        with headrace.connect(peer.address, **{"timeout": PATIENCE_S, "prefetch": 2, **options}) as feed:
+        with headrace.connect(
+            peer.address, **{"timeout": PATIENCE_S, "prefetch": 2, **options}
+        ) as feed:
             train(feed)
 
     thread = threading.Thread(target=run)
     thread.start()
     peer.welcome(schema=SCHEMA)
     for get, token in zip(peer.hear_gets(2), (11, 12), strict=True):
-        item = Given(get.request, token, 0, token - 10, 0, token - 10, 0, 1, 8, [[0, 8, [1]]], frame=1)
+        item = Given(
+            get.request, token, 0, token - 10, 0, token - 10, 0, 1, 8, [[0, 8, [1]]], frame=1
+        )
         peer.say(Give(7, (item,)), np.int64(token - 10).tobytes())
     return thread
 

@@ -1,6 +1,5 @@
 """The facts of a batch's rows are made when they are asked for and not before."""
 
-import struct
 import weakref
 
 import numpy as np

@@ -91,7 +91,7 @@ class FeedInATest:
             raise StopIteration
         held = self.waiting.popleft()
         block = self._block(held)
-        batch = self._plain(received, block)
+        batch = self._plain(held, block)
         self._commits.take(batch)
         return batch
 
