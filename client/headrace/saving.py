@@ -186,7 +186,7 @@ class Saving:
                 if state.name in saved:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
-            states = self._copied(saves, batch, ready, last) if lanes is None else None
+            states = self._copied(saves, batch, ready, last) if lanes is None else States([])
             try:
                 for state, value in ready:
                     saved[state.name] = None if lanes is None else value

@@ -84,10 +84,13 @@ Said = tuple[Any, list[Any]]
 
 
 class States(NamedTuple):
-    """What a trainer saves with a commit: where each state lies in a block, and the block."""
+    """What a trainer saves with a commit: where each state lies in a block, and the block.
+
+    Without a block the states stay with the trainer.
+    """
 
     columns: list[Any]
-    block: Any
+    block: Any = None
 
 
 class Body:
@@ -509,14 +512,13 @@ class Session:
                     given.rows,
                     len(given.place),
                 )
-                if states is None:
+                if states is None or (states and states.block is None):
                     handed = replace(handed, committed=True)
                 elif states and (block := bytes_of(states.block)) and len(block) <= room:
                     room -= len(block)
                     blocks.append(block)
-                    handed = replace(
-                        handed, committed=True, state_bytes=len(block), columns=states.columns
-                    )
+                    more = {"state_bytes": len(block), "columns": states.columns}
+                    handed = replace(handed, committed=True, **more)
                 batches.append(handed)
                 places.append(given.place)
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
@@ -578,22 +580,23 @@ class Session:
         commits, returned, withdrawn, gets = trainer.outgoing(self.number)
         if not (commits or released or returned or withdrawn or gets):
             return steps
-        tokens: list[int] = []
-        saves: list[tuple[tuple[Save, ...], list[Any]]] = []  # at most one with a block in each
+        tokens, light, heavy = [], [], []  # at most one save with a frame goes in a message
         for token, states in commits:
             if states is None:
                 tokens.append(token)
+            elif states.block is None:
+                light.append(Save(token))
+            elif type(states.block) is StateBuffer and states.block.owner is self.buffers:
+                light.append(Save(token, FIRST_BUFFER + states.block.number, states.columns))
             else:
-                block = states.block
-                shared = type(block) is StateBuffer and block.owner is self.buffers
-                frame = FIRST_BUFFER + block.number if shared else 1
-                frames = [] if shared else [bytes_of(block, copied=type(block) is StateBuffer)]
-                saves.append(((Save(token, frame, states.columns),), frames))
-        first, frames = saves[0] if saves else ((), [])
+                heavy.append((Save(token, 1, states.columns), [frame_of(states.block)]))
+        saves, frames = light, []
+        if heavy:
+            saves, frames = [*light, heavy[0][0]], heavy[0][1]
         asked = tuple([Get(*get) for get in gets])
-        what = tuple(tokens), released, tuple(returned), tuple(withdrawn), asked, first
+        what = tuple(tokens), released, tuple(returned), tuple(withdrawn), asked, tuple(saves)
         steps.append((Step(session, *what), frames))
-        steps += [(Step(session, saves=save), frames) for save, frames in saves[1:]]
+        steps += [(Step(session, saves=(save,)), block) for save, block in heavy[1:]]
         return steps
 
     # The connection
@@ -629,11 +632,15 @@ class Session:
         return Bye(self.welcome.session) if self.connected and self.welcome is not None else None
 
 
-def bytes_of(block: Any, copied: bool = True) -> Any:
+def bytes_of(block: Any) -> bytes:
     """Return the bytes of a block of states, which may lie in a state buffer."""
     array = block.array if type(block) is StateBuffer else block
-    # A copy, since a buffer is used again though a socket may still send it.
-    return array.tobytes() if copied else array
+    return bytes(array)
+
+
+def frame_of(block: Any) -> Any:
+    """Return what is sent of a block of states: a copy of a state buffer, which is used again."""
+    return bytes_of(block) if type(block) is StateBuffer else block
 
 
 def name_of(held: Held) -> str:

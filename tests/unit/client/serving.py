@@ -159,7 +159,7 @@ class FakeLink:
         held = self.trainer.hands.pop(token, None)
         counts = held is not None and not held.stale
         if counts:
-            self.saved[token] = states or ([], None)
+            self.saved[token] = states
         return counts
 
     def give_back(self, token):
@@ -267,9 +267,10 @@ class Serving(threading.Thread):
         self.returned += step.returned
         self._asked += [get.request for get in step.gets]
         for save in step.saves:
-            self.saved[save.token] = states_in(self.told, save.columns, frames[save.frame - 1])
-        for token in step.commits:
-            self.saved[token] = None
+            saved = (
+                states_in(self.told, save.columns, frames[save.frame - 1]) if save.frame else None
+            )
+            self.saved[save.token] = saved
         for token in (*[save.token for save in step.saves], *step.commits):
             self._done += 1
             self._say(Answer(7, **self.answer(token)))
