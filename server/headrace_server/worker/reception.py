@@ -305,7 +305,7 @@ class Reception:
             feed.touched()
             self.outbox.awaited.discard(session.number)
         for token in step.commits:
-            if feed.stateful:
+            if feed.stateful and not feed.states_stay:
                 text = "a batch of segments is committed by its states: save them"
                 desk.refuse(name, token, "state", text)
             else:
