@@ -275,13 +275,14 @@ class Plain:
 
     def next_turn(self, slot: Slot) -> Turn:
         source = self.input
+        number = max(source.next_number, self._numbers.first_open)  # those before are done
         if self.world:  # a new life has not yet made all rounds that the rank has done
             turn = self.epoch, self._rounds.get(self.epoch, 0)
             turn = max(turn, self._after.get(slot, turn)) if isinstance(slot, int) else turn
         elif source.across_batches:
-            turn = 0, source.next_number
+            turn = 0, number
         else:
-            turn = source.epoch, source.next_number - source.first_of_epoch
+            turn = source.epoch, number - source.first_of_epoch
         return min([turn, *(one.batch.turn for one in self._again if one.batch.slot == slot)])
 
     def live(self, slot: Slot) -> bool:

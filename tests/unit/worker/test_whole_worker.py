@@ -69,7 +69,7 @@ def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(di
 
         again = [handed(items[0], True), handed(items[1], True), handed(items[2])]
         welcome = trainer.greet(again)
-        assert welcome.stale == ()
+        assert welcome.next == (0, 0, 1) and welcome.stale == ()
         trainer.step([(0, 0)], commits=(items[2].token,))
         item, rows = rows_of(worker, trainer)
         assert rows == [6, 7] and item.token > items[2].token
