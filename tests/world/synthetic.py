@@ -54,6 +54,7 @@ class _Placing:
 
     def __init__(self) -> None:
         self.records: list[tuple] = []
+        self.gone: list[Batch] = []
         self.unplaced: list[Batch] = []
 
     def take_records(self) -> list[tuple]:
@@ -62,8 +63,8 @@ class _Placing:
 
     def _place(self, batches: list[Batch]) -> list[Batch] | Outlook:
         """Place batches that were decided; return those that can go out."""
-        self.unplaced += batches
-        placed = []
+        placed = [batch for batch in batches if batch.body is not None]
+        self.unplaced += [batch for batch in batches if batch.body is None]
         while self.unplaced and len(self.slab.bodies) < self.slab.room:
             batch = self.unplaced.pop(0)
             batch.body = self.body(batch)
@@ -229,6 +230,8 @@ class Plain(_Placing):
         for kind in [kind for kind in self.groups if which(kind)]:
             for batch in self.groups.pop(kind):
                 if self.open.pop(batch.number, None) is not None:
+                    self._withdraw(batch)
+                    self.gone.append(batch)
                     self.records.append(("drop", batch.number))
                     self.done[batch.number] = None
                     self._forget(batch.number)
@@ -250,9 +253,8 @@ class Plain(_Placing):
         self.at.filled, self.at.rounds = {}, {}
         dealt = []
         for old, turn, bucket in left:
-            self.slab.free(old)
-            batch = Batch(self.number, old.number, ANYONE, turn, old.rows)
-            dealt += self._deal(batch, bucket)
+            old.slot, old.turn = ANYONE, turn
+            dealt += self._deal(old, bucket)
         self.marks[0][1].run = (-1, -1)  # it is of another run, and later ones lack this deal
         self.marks[1:] = [(self.at.number, deepcopy(self.at))]
         self._note_cursor()
@@ -623,8 +625,6 @@ class Segments(_Placing):
     def deal(self, run: int, world: int) -> list[Batch]:
         self.records.append(("deal", run, world))
         self.run, self.world = run, world
-        for batch in self.open.values():
-            self.slab.free(batch)
         self.open.clear()
         self.unplaced.clear()
         self.seats.clear()

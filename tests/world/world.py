@@ -110,7 +110,7 @@ class Guarded:
         self.partition, self.makes = partition, False
 
     def __getattr__(self, name):
-        law(not self.makes or name in ("ahead", "lanes", "number"), f"{name} while it makes")
+        law(not self.makes or name in ("ahead", "lanes"), f"{name} while it makes")
         return getattr(self.partition, name)
 
 
@@ -143,8 +143,7 @@ class Owner:
     def tick(self):
         if self.alive:
             for name in self.desk.tick(self.world.now):
-                law(not self.wires[name].process.alive or self.world.slept or self.world.config.delay
-                    or True, name)
+                self.wires.pop(name, None)
             self.after()
             self.world.later(0.5, self.tick)
 
@@ -277,7 +276,7 @@ class Owner:
             self.after()
 
     def wake(self, partition):
-        if self.alive and partition != self.desk.next_work:
+        if self.alive:
             self.desk.wake(partition)
             self.after()
 
@@ -348,7 +347,7 @@ class Process:
         self.wires = {}
         self.connection = 0
         self.training = {}  # held by token
-        self.seen, self.stales, self.slept, self.last = [], 0, False, None
+        self.contents, self.stales, self.last = [], 0, None
         self.connecting = set()
         world.later(world.random.random(), self.beat)
         self.look_at_links()
@@ -483,7 +482,8 @@ class Process:
 
     def took(self, held):
         given = held.given
-        self.seen.append((given.partition, given.number, held.turn, given.place, held.source))
+        rows = [row[:3] for row in rows_of(given.place)] or held.source
+        self.contents.append((given.partition, given.number, held.turn, rows))
         key = (*held.turn, given.partition)
         if self.job:
             if not self.stales:
@@ -794,7 +794,7 @@ class World:
         if process.alive and not process.asleep():
             seconds = self.random.choice([0.5, 2.0, 6.0, 15.0, 30.0])
             process.asleep_until = self.now + seconds
-            process.slept = self.slept = True
+            self.slept = True
             self.later(seconds + 0.001, process.wake)
 
     def kill(self, process):

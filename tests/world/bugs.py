@@ -1,0 +1,3 @@
+BUGS={}
+MOST=0
+def find(*a): pass
