@@ -404,7 +404,7 @@ class Trainer:
         if not self.waits and wanted - under_way < max(1, self.prefetch // _PART):
             return
         # batches of a later epoch, which the loop can not take yet, do not count
-        while under_way < wanted or self.stuck:
+        while under_way < wanted or (self.waits and self._flying == len(self._ready)):
             if (cell := self._to_ask()) is None:
                 return
             self._get(cell)

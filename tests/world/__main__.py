@@ -1,9 +1,9 @@
 """Random worlds, and bugs that they are to find.
 
-    python -m tests.world COUNT [FIRST]      that many worlds, from a seed on
-    python -m tests.world 60s [FIRST]        for that many seconds
-    python -m tests.world --seed SEED        one world, with its traceback
-    python -m tests.world --bugs [NAME …]    plant each bug, and tell which world finds it
+python -m tests.world COUNT [FIRST]      that many worlds, from a seed on
+python -m tests.world 60s [FIRST]        for that many seconds
+python -m tests.world --seed SEED        one world, with its traceback
+python -m tests.world --bugs [NAME …]    plant each bug, and tell which world finds it
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def run(count: float, seconds: float, first: int) -> int:
     while seed - first < count and time.time() - began < seconds:
         if seed > first and (seed - first) % 1000 == 0:
             spent = time.time() - began
-            print(f"{seed - first} worlds, {units} units, {len(failed)} failed, {spent:.0f} s", flush=True)
+            print(
+                f"{seed - first} worlds, {units} units, {len(failed)} failed, {spent:.0f} s",
+                flush=True,
+            )
         try:
             units += check(seed)
         except Exception as error:

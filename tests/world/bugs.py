@@ -1,3 +1,6 @@
-BUGS={}
-MOST=0
-def find(*a): pass
+BUGS = {}
+MOST = 0
+
+
+def find(*a):
+    pass

@@ -142,8 +142,7 @@ class Owner:
 
     def tick(self):
         if self.alive:
-            for name in self.desk.tick(self.world.now):
-                self.wires.pop(name, None)
+            self.desk.tick(self.world.now)
             self.after()
             self.world.later(0.5, self.tick)
 
@@ -487,7 +486,9 @@ class Process:
         key = (*held.turn, given.partition)
         if self.job:
             if not self.stales:
-                law(self.last is None or key > self.last, f"{self.name} got {key} after {self.last}")
+                law(
+                    self.last is None or key > self.last, f"{self.name} got {key} after {self.last}"
+                )
             self.last = key
             self.job.reach(self.rank, key)
         if self.world.config.borders:

@@ -309,6 +309,7 @@ class Desk:
             everyone = self.sessions.values()
             leases = {one.batch.name: one for of in everyone for one in of.leases.values()}
         for token, batch, session, committed, payload in claims:
+            batch.slot = session.slot
             there = token in session.leases
             if not there and not self._is_committed(token):
                 there = self._reclaim(session, token, batch, leases)
@@ -323,7 +324,7 @@ class Desk:
     ) -> bool:
         """Lease a batch under a token that it had, if nobody has a later one."""
         partition = batch.partition
-        if partition not in self.partitions or batch.slot != session.slot:
+        if partition not in self.partitions:
             return False
         rival = leases.get(batch.name)
         if rival is not None and rival.session.leases.get(rival.token) is rival:
