@@ -88,8 +88,8 @@ class Machine(Protocol):
     def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
         """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
 
-        ``limit`` bounds the rows of a read and does not affect batches.  A batch without a body is
-        written next, before another step.
+        ``limit`` bounds the rows of a read and does not affect batches.  A batch that has a body
+        was written before.
         """
 
     def arrived(
@@ -329,6 +329,10 @@ class Run:
         placed = list[Batch]()
         while self._unplaced:
             plan = self._unplaced[0]
+            if plan.batch.body is not None:  # it was written for an earlier run
+                placed.append(plan.batch)
+                del self._unplaced[0]
+                continue
             written, block = (self._begun, None) if self._begun else self.maker.begin(plan)
             block = block or self._slab.allocate(written.nbytes)
             if block is None:

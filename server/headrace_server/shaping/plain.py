@@ -15,7 +15,9 @@ are 0, 1, 2 …  An incomplete round is left out at the end of its epoch, and of
 batches count as done.
 
 An order takes effect where it was given: after so many rows of the source, and so many batches.
-So a later life, which makes batches again, makes the same ones.
+So a later life, which makes batches again, makes the same ones.  The place of a batch says how many
+orders were given before it: a batch that was handed out before another order came may differ from
+the one of its number that is made now.
 """
 
 from __future__ import annotations
@@ -155,7 +157,6 @@ class Plain:
         self._read = 0  # rows of the source
         self._orders: list[Order] = []
         self._pending: deque[Order] = deque()  # orders whose place is not reached
-        self._changed = False  # whether this life was given an order
         self._records: list[tuple[Any, ...]] = []
 
     # Making
@@ -215,8 +216,14 @@ class Plain:
             taken = part.rows
             rows += taken.stop - taken.start if isinstance(taken, slice) else len(taken)
         epoch = source.epoch_of(draft.parts[0].chunk)
-        batch = Batch(self.number, number, ANYONE, turn, rows, epoch=epoch, bucket=draft.bucket)
+        place = self._place_of(number)
+        batch = Batch(self.number, number, ANYONE, turn, rows, place, epoch, draft.bucket)
         return self._deal(Plan(batch, draft), turn)
+
+    def _place_of(self, number: int) -> bytes:
+        before = (order.count for order in reversed(self._orders) if order.number <= number)
+        count = next(before, self._orders[0].count - 1 if self._orders else 0)
+        return count.to_bytes(4, "little") if count else b""
 
     def _deal(self, plan: Plan, turn: Turn) -> list[Plan]:
         """Return what goes out now: a batch, or a round that it completes."""
@@ -321,7 +328,7 @@ class Plain:
 
     def reclaim(self, batch: Batch) -> bool:
         number, ahead = batch.number, batch.number - self.input.next_number
-        if self._changed or self._ended or not 0 <= ahead < _MOST_AHEAD:
+        if self._ended or batch.place != self._place_of(number) or not 0 <= ahead < _MOST_AHEAD:
             return False
         if self._numbers.is_done(number) or number in self._claimed:
             return False
@@ -361,7 +368,6 @@ class Plain:
         order = Order(count, self._read, number, kind, what, since)
         self._orders = [*self._orders, order][-_REMEMBERED:]
         self._pending.append(order)
-        self._changed = True
         self._records.append(("orders", [one.to_plain() for one in self._orders]))
         return order
 
