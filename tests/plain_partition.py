@@ -31,7 +31,7 @@ def orders_before(batch):
 class PlainPartition:
     """``rows`` rows in each epoch, read ``limit`` at a time; row i has bucket i² % ``buckets``."""
 
-    ahead, lanes = True, False
+    ahead, lanes, voids = True, False, False
 
     def __init__(
         self, number, stored=None, *, rows, size, buckets=1, epochs=1, across=True, limit=3
@@ -39,9 +39,7 @@ class PlainPartition:
         self.number, self.rows, self.buckets, self.limit = number, rows, buckets, limit
         shaper = Buckets([size] * buckets, True) if buckets > 1 else PlainBatches(size, True)
         self.machine = Plain(number, Input(shaper, 0, epochs, across), shaper)
-        for name in ("next_turn", "live", "commit", "returned", "leave", "apply"):
-            setattr(self, name, getattr(self.machine, name))
-        self.gone, self.take_records = self.machine.gone, self.machine.take_records
+        self.gone = self.machine.gone
         self._chunks = {}  # (epoch, row) of each row, by number
         self._unplaced = []
         self._marked = 0
@@ -52,6 +50,9 @@ class PlainPartition:
     finished = property(lambda self: self.machine.finished and not self._unplaced)
     run = property(lambda self: self.machine.run)
     world = property(lambda self: self.machine.world)
+
+    def __getattr__(self, name):
+        return getattr(self.machine, name)
 
     def make(self, slot=ANYONE, epoch=FOREVER):
         if not self._unplaced and isinstance(step := self._step(slot, epoch), Outlook):

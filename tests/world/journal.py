@@ -11,6 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace_server.shaping.plain import Stored as Plain
+
+
+class Folded(list):
+    """Records of a real machine."""
+
 
 @dataclass
 class Stored:
@@ -28,6 +34,7 @@ class Stored:
     members: set[int] = field(default_factory=set)  # ranks that have committed this round
     orders: list[tuple] = field(default_factory=list)
     tokens: set[int] = field(default_factory=set)  # of commits
+    machine: Any = None  # what a real machine has stored
 
     def deal(self, run: int, world: int) -> None:
         self.run, self.world, self.turn = run, world, (0, -1)
@@ -75,6 +82,13 @@ class Journal:
             self.known.setdefault(owner, {})[rest[0]] = tuple(rest[1:])
         elif kind == "leave":
             self.known.get(owner, {}).pop(rest[0], None)
+        elif isinstance(rest[-1], Folded):
+            stored = self.of(partition)
+            stored.machine = stored.machine or Plain()
+            for of in rest[-1]:
+                stored.machine.fold(*of)
+            stored.run = stored.machine.run
+            stored.tokens.update(rest[3:4] if kind == "commit" else ())
         else:
             getattr(self.of(partition), kind)(*rest)
 

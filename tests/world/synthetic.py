@@ -102,7 +102,7 @@ class _Place:
 class Plain(_Placing):
     """A partition of ``rows`` rows in each of ``epochs``."""
 
-    ahead, lanes = True, False
+    ahead, lanes, voids = True, False, False
 
     def __init__(
         self, number, stored: Stored, slab, *, rows, size, epochs=1, borders=False, buckets=1
@@ -420,6 +420,10 @@ class Segments(_Placing):
     def _complete(self) -> bool:
         self._fill(1)
         return not self.going and self._exhausted
+
+    @property
+    def voids(self) -> bool:
+        return self.lanes and not self.world
 
     @property
     def finished(self) -> bool:

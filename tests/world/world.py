@@ -20,6 +20,7 @@ from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Batch, Outlook
 
 from .journal import Journal
+from .real import RealPlain, Rows
 from .synthetic import Plain, Segments, Slab, rows_of
 
 TTL, GRACE = 10.0, 3.0
@@ -53,6 +54,7 @@ class Config:
     makes: float = 0.0  # time that making takes, at most
     guard: bool = False  # whether calls of a partition that makes are noticed
     named: bool = True  # whether runs of ranks have names
+    real: bool = False  # whether plain partitions are headrace's own
 
 
 class Broken(AssertionError):
@@ -110,7 +112,7 @@ class Guarded:
         self.partition, self.makes = partition, False
 
     def __getattr__(self, name):
-        law(not self.makes or name in ("ahead", "lanes"), f"{name} while it makes")
+        law(not self.makes or name in ("ahead", "lanes", "voids"), f"{name} while it makes")
         return getattr(self.partition, name)
 
 
@@ -481,7 +483,8 @@ class Process:
 
     def took(self, held):
         given = held.given
-        rows = [row[:3] for row in rows_of(given.place)] or held.source
+        segmented = self.world.segmented
+        rows = [row[:3] for row in rows_of(given.place)] if segmented else held.source
         self.contents.append((given.partition, given.number, held.turn, rows))
         key = (*held.turn, given.partition)
         if self.job:
@@ -640,7 +643,7 @@ class World:
         c = self.config
         if not self.segmented:
             buckets = 3 if c.kind == "buckets" else 1
-            return Plain(
+            return (RealPlain if c.real else Plain)(
                 p, stored, slab, rows=self.rows_of[p], size=c.size, epochs=c.epochs,
                 borders=c.borders, buckets=buckets,
             )  # fmt: skip
@@ -833,7 +836,7 @@ class World:
         p, number, body = batch.partition, batch.number, batch.body
         law(body is not None, f"batch {batch} has no bytes")
         if not self.segmented:
-            known = self.contents.setdefault((p, number), body[0])
+            known = self.contents.setdefault((p, number, *body[1:]), body[0])
             law(known == body[0], f"batch {batch} has other rows than before")
         self.check_give(batch)
         self.bodies[give.token] = body
@@ -844,15 +847,16 @@ class World:
 
     def units(self, p, number, data):
         """Yield what a commit has done: rows, or segments with states."""
-        if data is None:
-            for row in self.contents[p, number]:
+        if data is None or isinstance(data, Rows):
+            for row in self.contents[p, number] if data is None else data:
                 yield (p, *row), None
+            return
         for e, segment, state in data or ():
             yield (p, e, segment), state
 
     def check_accepted(self, p, record):
         if record[0] == "commit":
-            _, number, slot, turn, token, data = record
+            _, number, slot, turn, token, data = record[:6]
             for key, state in self.units(p, number, data):
                 law(key not in self.accepted, f"{key} was committed twice")
                 self.accepted[key] = state
@@ -864,7 +868,7 @@ class World:
             self.dropped.add((p, record[1]))
         if record[0] != "commit":
             return
-        _, number, slot, turn, token, data = record
+        _, number, slot, turn, token, data = record[:6]
         self.stored_tokens.add(token)
         run = self.journal.of(p).run
         self.rounds[run, p, turn].add(slot)

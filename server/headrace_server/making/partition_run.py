@@ -376,6 +376,10 @@ class Run:
         while (possible := self.machine.reclaim(batch)) is None:
             if not self._read_on():
                 return False
+        if possible and any(plan.batch.name == batch.name for plan in self._unplaced):
+            self._begun = None  # it need not be written
+            left = (plan for plan in self._unplaced if plan.batch.name != batch.name)
+            self._unplaced = deque(left)
         return possible
 
     def _read_on(self) -> bool:

@@ -327,10 +327,19 @@ class Plain:
         """Nothing: no slot has lanes."""
 
     def reclaim(self, batch: Batch) -> bool:
-        number, ahead = batch.number, batch.number - self.input.next_number
-        if self._ended or batch.place != self._place_of(number) or not 0 <= ahead < _MOST_AHEAD:
-            return False
+        number = batch.number
         if self._numbers.is_done(number) or number in self._claimed:
+            return False
+        if batch.place != self._place_of(number):
+            return False
+        if number in self._open:
+            plan, _ = self._open[number]
+            if plan.batch.body is not None:
+                return False
+            if not any(plan in group for group in self._groups.values()):
+                self._passed.add(number)
+                self._again = [one for one in self._again if one is not plan]
+        elif self._ended or not 0 <= number - self.input.next_number < _MOST_AHEAD:
             return False
         self._claimed[number] = batch
         return True
