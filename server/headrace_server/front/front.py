@@ -361,7 +361,7 @@ class Front:
         owner.hold(connection, self._gate.last_came_by, key, frames)
         opening = "the workers are opening the feed's source"
         text = "the worker is being started" if owner.name is None else opening
-        self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, text)))
+        self._say(connection, messages.FROM_SERVER.encode(messages.Pulse(0, 0, text)))
 
     # The owners
 

@@ -192,7 +192,7 @@ class FrontOwner:
         entry = diary.read()
         if text := long_inside(self.number, entry.inside, entry.since):
             for connection in list(self._greeting)[-_MOST_EXPLAINED:]:
-                self._say(connection, FROM_SERVER.encode(Pulse(0, text)))
+                self._say(connection, FROM_SERVER.encode(Pulse(0, 0, text)))
 
     def forget(self, connection: bytes) -> int:
         """End a greeting; return the descriptor of its connection, -1 if unknown."""

@@ -122,7 +122,7 @@ class Admission:
         session.greeted(hello, identity)
         session.seen = now
         if feed.failure is not None:
-            self.welcome(session, protocol.Welcome({}, []))
+            self.welcome_to_failed(session, feed)
             self.outbox.tell(session, Ended(session.number, *feed.failure))
             return
         if faults:
@@ -199,6 +199,10 @@ class Admission:
             state_buffer=feed.states.buffer_bytes,
         )
         self.outbox.send(session.identity, message)
+
+    def welcome_to_failed(self, session: Session, feed: ServedFeed) -> None:
+        """Answer the greeting of a session, whose feed has failed."""
+        self.welcome(session, protocol.Welcome(dict.fromkeys(feed.partitions, (0, 0)), []))
 
     def refuse(self, session: Session, refused: protocol.Refused) -> None:
         """Send a trainer away that does not fit the others, or whose place another one has."""

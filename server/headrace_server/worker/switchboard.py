@@ -299,6 +299,9 @@ class Switchboard:
         if feed.name in self._reported_over:
             return
         if feed.failure is not None:
+            for session in self.outbox.sessions.of_feed(feed.name):
+                if session.present and not session.welcome:
+                    self.reception.admission.welcome_to_failed(session, feed)
             self.outbox.end(feed.name, *feed.failure)
             self.do(self.partitions.abandon, feed.name)
         elif not self.reception.all_heard(feed, self.clock()):
