@@ -6,12 +6,17 @@
 where that was at fault: a key that is in flight is refused whole, a token comes back when the last
 segment is taken, and the end comes as soon as no full batch can be formed any more.
 
-`Feed` plays the partition: it offers examples in chunks whenever a machine is hungry.
+`Feed` plays the source of a partition: it answers the reads of a machine.
 """
 
 from itertools import cycle
 
+import numpy as np
 from hypothesis import strategies as st
+
+from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.shaping.input import Input
+from headrace_server.shaping.plan import Read
 
 FIRST = -(2**63)
 
@@ -106,50 +111,64 @@ def original_stream(batch_size, capacity, allow_small, counts, keys=None, takes=
 
 
 class Feed:
-    """Examples of ``counts`` segments, offered to a machine in chunks of the sizes of ``cuts``."""
+    """Examples of ``counts`` segments, read in chunks of the sizes of ``cuts``: epoch for epoch.
 
-    def __init__(self, machine, counts, cuts=(7,), keys=None):
+    ``known`` marks examples that an earlier life has begun.
+    """
+
+    def __init__(self, machine, counts, cuts=(7,), keys=None, epochs=1, across=True, known=None):
         self.machine, self.counts, self.cuts = machine, counts, cycle(cuts)
+        machine.input = Input(machine, 0, epochs, across)
         self.keys = keys or [f"key {i}" for i in range(len(counts))]
-        self.first = []  # example in row 0, by chunk
-        self.chunk_of = []  # by example
-        self.at = 0
-        self.closed = False
+        self.known = known or {}
+        self.examples = {}  # the first one and the epoch, by chunk
+        self.chunk_of = []  # by example, in the order of reads
+
+    @property
+    def at(self):
+        """Number of examples that were read."""
+        return len(self.chunk_of)
+
+    @property
+    def closed(self):
+        return self.machine._finished
 
     def example(self, chunk, row):
-        return self.first[chunk] + int(row)
+        epoch, first = self.examples[chunk]
+        return epoch * len(self.counts) + first + int(row)
 
     def rows(self, batch):
         """(insertion index, example, segment) of each row of a batch."""
         examples = [self.example(*at) for at in zip(batch.chunks, batch.rows, strict=True)]
         return list(zip(batch.indices.tolist(), examples, batch.segments.tolist(), strict=True))
 
-    def offer(self):
-        """Another chunk, or the end; False when nothing is wanted now."""
-        if self.closed:
-            return False
-        if self.at == len(self.counts):
-            self.closed = True
-            self.machine.finish()
-            return True
-        if not self.machine.hungry:
-            return False
-        stop = min(self.at + next(self.cuts), len(self.counts))
-        rows = slice(self.at, stop)
-        facts = {"key": self.keys[rows], "count": self.counts[rows]}
-        self.first.append(self.at)
-        self.machine.offer(len(self.first) - 1, stop - self.at, facts)
-        self.chunk_of += [len(self.first) - 1] * (stop - self.at)
-        self.at = stop
-        return True
+    def answer(self, read):
+        """Read what a machine asks for."""
+        n = len(self.counts)
+        stop = min(read.position + min(next(self.cuts), read.limit), n)
+        rows = slice(read.position, stop)
+        line = read.epoch * n + read.position
+        facts = {"key": [(read.epoch, key) for key in self.keys[rows]], "count": self.counts[rows]}
+        if self.known:
+            marks = [self.known.get(line + row, 0) for row in range(stop - read.position)]
+            facts |= {"line": line, "known": np.array(marks)}
+        self.examples[read.chunk] = read.epoch, read.position
+        self.chunk_of += [read.chunk] * (stop - read.position)
+        self.machine.arrived(read, stop - read.position, stop if stop < n else None, facts)
 
-    def next_draft(self):
-        """The next batch, reading as much as it takes; None when it must wait or has ended."""
-        while True:
-            batch = self.machine.next_draft()
-            if batch is not None or not self.offer():
-                return batch
+    def step(self, slot=ANYONE, epoch=0):
+        """Batches, or why there are none, reading as much as it takes."""
+        while isinstance(step := self.machine.step(slot, epoch, 10**6), Read):
+            self.answer(step)
+        return step
 
-    def cancel(self):
-        self.closed = True
-        self.machine.finish(drop=True)
+    def draft(self, slot=ANYONE):
+        """The next batch for one slot; None when it must wait or has ended."""
+        step = self.step(slot)
+        if isinstance(step, Outlook):
+            return None
+        (plan,) = step
+        return plan
+
+    def order(self, kind, what):
+        self.machine.apply(self.machine.propose(kind, what))

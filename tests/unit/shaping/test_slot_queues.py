@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.core.admitted_examples import Fifo, OldestFirst
+from headrace_server.shaping.admission import Fifo, OldestFirst
 
 _STEPS = st.lists(st.tuples(st.sampled_from(["put", "get", "first"]), st.integers(0, 5)))
 
