@@ -378,23 +378,23 @@ class Segments(Admission):
     def _put_back(self, slots: np.ndarray) -> None:
         """Let examples that have left their lanes go on in others."""
         tables = self._slots
-        ended = tables.segment[slots] == tables.count[slots]
-        if self.cancelled:
-            self._end(slots[ended])
-            self._drop(slots[~ended], "cancelled")
-            return
         # An example also follows its segments in batches that may still be committed.
         after = np.zeros(tables.size, np.int64)
         for out in self._out.values():
             after[out.rows.slots] = out.rows.segments + 1
-        first = np.maximum(tables.kept[slots], after[slots])
-        self._crowd(slots[ended & (first < tables.count[slots])])
+        first, count = np.maximum(tables.kept[slots], after[slots]), tables.count[slots]
+        waits, ended = first > tables.done[slots], tables.segment[slots] == count
+        if self.cancelled:
+            self._end(slots[ended & ~waits])
+            self._drop(slots[~ended & ~waits], "cancelled")
+            slots, first, count, ended = (of[waits] for of in (slots, first, count, ended))
+            waits = waits[waits]
+        self._crowd(slots[ended & (first < count)])
         self.rewound += int(np.maximum(tables.done[slots] - first, 0).sum())
         tables.segment[slots] = first
         tables.done[slots] = np.minimum(tables.done[slots], first)
-        waits = first > tables.done[slots]
         self._loose.difference_update(slots.tolist())
-        self._loose.update(slots[waits & (first < tables.count[slots])].tolist())
+        self._loose.update(slots[waits & (first < count)].tolist())
         self._come_back(slots[~waits])
         self._drop_leftovers()
 
@@ -413,8 +413,10 @@ class Segments(Admission):
             self._slots.segment[rows.slots] = rows.segments
             seat.started[rows.lanes] = False
             seat.started[rows.lanes[rows.starts]] = True
+        if not (seat.out or ((seat.lanes >= 0) & ~seat.started).any()):
+            return False
         self._come_back(np.array(displaced, np.int64))
-        return bool(seat.out) or bool(((seat.lanes >= 0) & ~seat.started).any())
+        return True
 
     def _crowd(self, slots: np.ndarray) -> None:
         """Count examples as in flight again whose last segments were handed out."""
@@ -488,7 +490,7 @@ class Segments(Admission):
             for rank in ranks if drafts else ():
                 self._lacks[rank].remove(index)
             return drafts
-        if self._out and self.chained:
+        if any(self._lacks.values()) or (self._out and self.chained):
             return []
         drafts = self._members(list(range(self.world)), self._index)
         if drafts:
@@ -512,7 +514,8 @@ class Segments(Admission):
         return drafts
 
     def _members_of_lanes(self, ranks: list[int], index: int, some: bool) -> list[Out]:
-        seats = [self._seat(rank) for rank in ranks]
+        every = [self._seat(rank) for rank in range(self.world)]  # each has its own examples again
+        seats = [every[rank] for rank in ranks]
         if not (self._over or self._fill(seats, some)):
             return []
         if not some:

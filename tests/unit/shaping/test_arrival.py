@@ -16,7 +16,7 @@ from tests.unit.changes import begun
 from .original_queue import COUNTS, CUTS, FIRST, Feed, original_stream, sizes
 
 SIZES = sizes(5)
-steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
+steadily = settings(max_examples=some(150), deadline=None, derandomize=True)
 
 
 class Trainers:

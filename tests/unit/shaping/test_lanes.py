@@ -1,10 +1,11 @@
 """A row stays in its lane until its example ends; examples of a trainer that left continue
 elsewhere.
 
-``World`` is any number of trainers that take, save, flush and leave at random, beside plain
+``World`` is any number of trainers that take, save, flush, return and leave at random, beside plain
 books of where every example is.
 """
 
+from itertools import count
 from random import Random
 
 import numpy as np
@@ -12,165 +13,192 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.admitted_examples import RoundMembers
-from headrace_server.core.lane_order import LaneOrder
+from headrace_server.leasing.protocol import Outlook
+from headrace_server.shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
 from tests.examples import some
 
 from .original_queue import COUNTS, CUTS, FIRST, Feed, sizes
 
 SIZES = sizes(4)
-steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
+steadily = settings(max_examples=some(150), deadline=None, derandomize=True)
+STATES = pytest.mark.parametrize("states", [AT_SERVER, AT_TRAINER, NOWHERE])
 
 
-class Stripe:
+class Seat:
     def __init__(self):
         self.lanes = {}  # example by lane
-        self.out = []
+        self.started = {}  # the same, of lanes whose first batch was returned
+        self.out = []  # the oldest first
+        self.last = None  # the last batch that was saved
 
 
 class World:
-    def __init__(self, sizes, counts, cuts, seed, ahead, out_of_turn=False):
-        self.machine = LaneOrder(*sizes, states="trainer" if ahead else "server")
-        self.ahead, self.out_of_turn = ahead, out_of_turn
+    def __init__(self, sizes, counts, cuts, seed, states):
+        self.machine = Segments(0, *sizes, lanes=True, states=states)
+        self.states, self.ahead = states, states != AT_SERVER
         self.feed = Feed(self.machine, counts, cuts)
         self.counts = counts
         self.random = Random(seed)
-        self.stripes = {}
+        self.seats = {}
         self.opened = 0
+        self.tokens = count(1)
         self.taken = [0] * len(counts)
         self.done = [0] * len(counts)
         self.kept = [0] * len(counts)
-        self.begun = 0
-        self.orphans = set()
+        self.version = [0] * len(counts)
         self.through = set()
-        self.states = {}  # (example, segment) by slot, as it is kept
-        self.slot = {}  # by example that is not through
-        self.saved_batches = []
-        self.rewound = 0
-        self.repeated = 0
+        self.rewound = self.turn = 0
         self.crowded = False
-        self.last_chance = None  # stripes that may get a batch after a cancel
 
     def open(self):
-        self.stripes[self.opened] = Stripe()
-        self.want(self.opened, self.random.randrange(3))
+        name = b"trainer %d" % self.opened
+        self.seats[name] = Seat()
         self.opened += 1
+        return name
 
-    def want(self, number, n):
-        self.machine.want(n, number)
+    def ready(self):
+        """Examples that wait for a lane, the oldest first."""
+        held = {
+            e
+            for seat in self.seats.values()
+            for e in (*seat.lanes.values(), *seat.started.values())
+        }
+        held |= {e for seat in self.seats.values() for plan in seat.out for e in self.of(plan)}
+        read = range(self.machine.next_index - FIRST)
+        return [e for e in read if e not in held | self.through]
 
-    def next_examples(self, n):
-        """Return the examples for ``n`` empty lanes: orphans, the oldest first, then fresh ones."""
-        first = sorted(self.orphans)[:n]
-        self.orphans -= set(first)
-        fresh = range(self.begun, min(self.begun + n - len(first), self.feed.at))
-        self.begun = max(self.begun, fresh.stop)
-        return first + list(fresh)
+    def of(self, plan):
+        return [example for _, example, _ in self.feed.rows(plan.draft)]
 
-    def draft(self):
-        batch = self.feed.next_draft()
-        for number in self.machine.take_dry():
-            assert not self.stripes.pop(number).out
-        if batch is None:
+    def draft(self, name):
+        seat = self.seats[name]
+        step = self.feed.step(name)
+        if isinstance(step, Outlook):
+            assert (step is Outlook.ENDED) == self.machine.done
+            if not self.machine.live(name) and (seat.lanes or seat.started):
+                assert not (seat.out or self.machine.allow_small) or self.machine.cancelled
+                seat.lanes.clear()
+                seat.started.clear()
+            if not self.machine.live(name):
+                seat.last = None
             self.check()
             return False
-        stripe = self.stripes[batch.stripe]
-        assert self.ahead or not stripe.out
-        if self.last_chance is not None:
-            self.last_chance.remove(batch.stripe)
-        rows = self.feed.rows(batch)
-        lanes = batch.lanes.tolist()
+        (plan,) = step
+        batch, rows, lanes = plan.batch, self.feed.rows(plan.draft), plan.draft.lanes.tolist()
+        assert (batch.slot, batch.turn) == (name, (0, self.turn))
+        self.turn += 1
+        assert self.ahead or not seat.out
         assert lanes == sorted(set(lanes)) and set(lanes) <= set(range(self.machine.batch_size))
-        starts = [place for place, lane in enumerate(lanes) if lane not in stripe.lanes]
-        assert batch.starts.tolist() == starts
-        assert [rows[place][1] for place in starts] == self.next_examples(len(starts))
+        starts = [place for place, lane in enumerate(lanes) if lane not in seat.lanes]
+        assert plan.draft.starts.tolist() == starts
         stays = {lane: rows[place][1] for place, lane in enumerate(lanes) if place not in starts}
-        assert stays == stripe.lanes, "every lane that is not empty is there, as it was"
+        assert stays == seat.lanes, "every lane that is not empty is there, as it was"
+        begun = {lanes[place]: rows[place][1] for place in starts}
+        assert seat.started.items() <= begun.items()
+        begun = [example for lane, example in begun.items() if lane not in seat.started]
+        seat.started.clear()
+        assert begun == sorted(begun)
         if len(rows) < self.machine.batch_size:
-            assert self.machine.allow_small and self.feed.closed and not self.orphans
-            assert self.begun == self.feed.at or self.machine.cancelled
+            assert self.machine.allow_small and self.feed.closed
         for place, (index, example, segment) in enumerate(rows):
-            slot, lane = int(batch.slots[place]), lanes[place]
             assert index == FIRST + example and segment == self.taken[example]
-            assert self.slot.setdefault(example, slot) == slot
-            if segment and (not self.ahead or place in starts):
-                assert self.states[slot] == (example, segment)
+            if place in starts:
+                assert segment == self.kept[example] == self.done[example]
+            assert plan.draft.versions[place] == self.version[example]
             self.taken[example] += 1
-            stripe.lanes[lane] = example
+            seat.lanes[lanes[place]] = example
             if segment + 1 == self.counts[example]:
-                del stripe.lanes[lane]
-        assert len(set(self.slot.values())) == len(self.slot)
-        stripe.out.append(batch)
+                del seat.lanes[lanes[place]]
+        for example in self.ready():
+            assert not begun or example > begun[-1] or self.taken[example]
+        seat.out.append(plan)
         self.check()
         return True
 
-    def save(self, number):
-        stripe = self.stripes[number]
-        batch = stripe.out.pop(self.random.randrange(len(stripe.out)) if self.out_of_turn else 0)
-        places = self.machine.saved(batch)
-        rows = self.feed.rows(batch)
-        goes_on = [place for place, (_, e, s) in enumerate(rows) if s + 1 < self.counts[e]]
+    def save(self, name):
+        seat = self.seats[name]
+        plan, token = seat.out.pop(0), next(self.tokens)
+        counted = self.machine.commit(plan.batch, token)
+        rows = self.feed.rows(plan.draft)
+        goes_on = [e for _, e, s in rows if s + 1 < self.counts[e]]
         refused = self.machine.cancelled and goes_on
-        assert places is None if refused else places.tolist() == goes_on
-        for place, (_, example, segment) in enumerate(rows):
-            if not refused or place not in goes_on:
-                self.done[example] = max(self.done[example], segment + 1)
-                if not self.ahead:
-                    self.kept[example] = segment + 1
-                    self.states[int(batch.slots[place])] = example, segment + 1
-        held = {e for other in stripe.out for _, e, _ in self.feed.rows(other)}
-        ended = {e for _, e, _ in rows if self.done[e] == self.counts[e]} - held
-        self.let_through(ended)
-        self.saved_batches.append(batch)
-        self.check()
-
-    def let_through(self, examples):
-        slots = sorted(self.slot.pop(example) for example in examples)
-        self.through |= examples
-        if not self.machine.dropped():
-            assert sorted(self.machine.take_through()) == slots
-
-    def keep(self):
-        batch = self.random.choice(self.saved_batches)
-        places = [place for place in range(len(batch)) if self.random.randrange(3)]
-        kept = self.machine.keep(batch, np.array(places, np.int64)).tolist()
-        expected = []
-        for place, (_, example, segment) in enumerate(self.feed.rows(batch)):
-            here = batch.stripe in self.stripes and place in places
-            if here and self.done[example] == segment + 1 < self.counts[example]:
-                expected.append(place)
+        assert counted[0] == "cancelled" if refused else len(counted) == 1
+        for _, example, segment in rows:
+            if segment + 1 == self.counts[example]:
+                self.through.add(example)
+            self.done[example] = segment + 1
+            if self.states != AT_TRAINER:
                 self.kept[example] = segment + 1
-                self.states[int(batch.slots[place])] = example, segment + 1
-        assert kept == expected
-
-    def leave(self, number):
-        stripe = self.stripes.pop(number)
-        self.machine.leave(number)
-        held = {e for batch in stripe.out for _, e, _ in self.feed.rows(batch)}
-        held |= set(stripe.lanes.values())
-        if self.machine.cancelled:
-            self.let_through({e for e in held if self.taken[e] == self.counts[e]})
-            return
-        self.let_through({e for e in held if self.done[e] == self.counts[e]})
-        held -= self.through
-        for example in held:
-            self.crowded |= self.taken[example] == self.counts[example]
-            self.rewound += self.done[example] - self.kept[example]
-            self.taken[example] = self.done[example] = self.kept[example]
-        self.orphans |= held
-        assert all(self.machine.saved(batch) is None for batch in stripe.out)
+            if not self.ahead:
+                self.version[example] = token
+        seat.last = plan
         self.check()
 
-    def cancel(self):
-        self.feed.cancel()
-        self.orphans.clear()
-        if self.last_chance is None:
-            self.last_chance = {n for n, stripe in self.stripes.items() if not stripe.out}
+    def keep(self, name):
+        plan = self.seats[name].last
+        places = [place for place in range(len(plan.draft)) if self.random.randrange(3)]
+        kept = self.machine.keep(plan.batch, np.array(places, np.int64))
+        expected = []
+        if kept is None:
+            assert not (places and self.machine.live(name))
+            return
+        for at, place in enumerate(places):
+            _, example, segment = self.feed.rows(plan.draft)[place]
+            if self.done[example] == segment + 1 < self.counts[example]:
+                expected.append(at)
+                self.kept[example] = segment + 1
+        assert kept[2].tolist() == expected
+
+    def leave(self, name, since=-1):
+        """The trainer goes, or returns its batches from a turn on."""
+        seat = self.seats[name]
+        void = [plan for plan in seat.out if plan.batch.turn >= (0, since)]
+        before = {plan: self.of(plan) for plan in void}
+        self.machine.leave(name, (0, since))
+        seat.out = [plan for plan in seat.out if plan not in void]
+        if since >= 0 and self.states == AT_TRAINER:
+            self.undo(seat, void)
+            if self.machine.live(name):
+                return self.check()
+        examples = {*seat.lanes.values(), *seat.started.values()}
+        examples.update(e for of in before.values() for e in of)
+        seat.lanes.clear()
+        seat.started.clear()
+        if not self.machine.live(name):
+            seat.last = None
+        after = {e: s + 1 for plan in seat.out for _, e, s in self.feed.rows(plan.draft)}
+        for example in examples:
+            if self.machine.cancelled and after.get(example, 0) <= self.done[example]:
+                if self.taken[example] == self.counts[example]:
+                    self.through.add(example)
+                continue
+            self.crowded |= self.taken[example] == self.counts[example]
+            first = max(self.kept[example], after.get(example, 0))
+            self.rewound += max(0, self.done[example] - first)
+            self.done[example] = min(self.done[example], first)
+            self.taken[example] = first
+        if since < 0:
+            del self.seats[name]
+        return self.check()
+
+    def undo(self, seat, void):
+        """A trainer that has the states of its lanes goes on with them, as before these batches."""
+        for plan in reversed(void):
+            starts = plan.draft.starts.tolist()
+            for place, (_, example, segment) in enumerate(self.feed.rows(plan.draft)):
+                lane = int(plan.draft.lanes[place])
+                self.crowded |= segment + 1 == self.counts[example]
+                self.taken[example] = segment
+                for of in (seat.lanes, seat.started):
+                    of.pop(lane, None)
+                (seat.started if place in starts else seat.lanes)[lane] = example
 
     def check(self):
         machine = self.machine
         assert machine.rewound == self.rewound
         assert self.crowded or machine.capacity is None or machine.in_flight <= machine.capacity
+        for name, seat in self.seats.items():
+            assert machine.live(name) == bool(seat.lanes or seat.started)
         if not machine.dropped():
             offered = enumerate(self.feed.chunk_of)
             assert machine.chunks() == {c for e, c in offered if e not in self.through}
@@ -178,99 +206,87 @@ class World:
     def some_steps(self, steps):
         for _ in range(steps):
             act = self.random.randrange(16)
-            number = self.random.choice(list(self.stripes)) if self.stripes else None
-            if number is None or act == 0:
+            name = self.random.choice(list(self.seats)) if self.seats else None
+            seat = self.seats.get(name)
+            if name is None or act == 0:
                 self.open()
             elif act == 1:
-                self.leave(number)
-            elif act < 5:
-                self.want(number, self.random.randrange(3))
-            elif act < 7 and self.ahead and self.saved_batches:
-                self.keep()
-            elif act < 11 and self.stripes[number].out:
-                self.save(number)
+                self.leave(name)
+            elif act == 2 and seat.out:
+                self.leave(name, self.random.choice(seat.out).batch.turn[1])
+            elif act < 6 and self.states == AT_TRAINER and seat.last is not None:
+                self.keep(name)
+            elif act < 10 and seat.out:
+                self.save(name)
             else:
-                self.draft()
+                self.draft(name)
 
     def to_the_end(self):
-        for number in self.stripes:
-            self.want(number, 10**6)
         while not self.machine.done:
-            if not self.draft():
-                out = [number for number, stripe in self.stripes.items() if stripe.out]
+            if not any(self.draft(name) for name in list(self.seats)):
+                out = [name for name, seat in self.seats.items() if seat.out]
                 if out:
                     self.save(self.random.choice(out))
                 elif not self.machine.done:
-                    assert not self.stripes, "stripes that hold nothing back are served or dry"
+                    assert not any(seat.lanes or seat.started for seat in self.seats.values())
                     self.open()
-                    self.want(self.opened - 1, 10**6)
-                    assert self.opened < 500, "a new stripe finds what is left behind"
+                    assert self.opened < 500, "a new trainer finds what is left behind"
         machine = self.machine
         assert machine.chunks() == set() and machine.in_flight == 0 and not machine.hungry
         assert sum(self.taken) + sum(machine.dropped().values()) == sum(self.counts[: self.feed.at])
-        assert machine.next_draft() is None and machine.oldest_out() is None
+        assert self.feed.step(b"nobody") is Outlook.ENDED
 
 
-@pytest.mark.parametrize(("ahead", "out_of_turn"), [(False, False), (True, False), (True, True)])
-def test_nothing_is_lost_and_only_what_was_not_kept_is_repeated(ahead, out_of_turn):
+@STATES
+def test_nothing_is_lost_and_only_what_was_not_kept_is_repeated(states):
     @steadily
     @given(SIZES, COUNTS, CUTS, st.integers(0, 2**32), st.integers(0, 120))
     def check(sizes, counts, cuts, seed, steps):
-        world = World(sizes, counts, cuts, seed, ahead, out_of_turn)
+        world = World(sizes, counts, cuts, seed, states)
         world.some_steps(steps)
         world.to_the_end()
         dropped = world.machine.dropped()
         assert dropped.keys() <= (set() if world.machine.allow_small else {"remainder"})
         if not dropped:
             assert world.taken == world.done == counts
-        if not ahead:
+        if states != AT_TRAINER:
             assert world.machine.rewound == 0
 
     check()
 
 
-@steadily
-@given(SIZES, COUNTS, CUTS, st.integers(0, 2**32), st.integers(0, 60), st.booleans(), st.booleans())
-def test_a_cancel_ends_soon_and_counts_what_was_not_handed_out(
-    sizes, counts, cuts, seed, steps, ahead, closed_before
-):
-    world = World(sizes, counts, cuts, seed, ahead)
-    world.some_steps(steps)
-    if closed_before and not world.feed.closed:
-        world.feed.closed = True
-        world.machine.finish()
-    world.cancel()
-    assert not world.machine.hungry
-    world.some_steps(10)
-    before = dict(world.machine.dropped())
-    world.cancel()
-    assert world.machine.dropped() == before
-    world.to_the_end()
+@STATES
+def test_a_cancel_ends_soon_and_counts_what_was_not_handed_out(states):
+    @steadily
+    @given(SIZES, COUNTS, CUTS, st.integers(0, 2**32), st.integers(0, 60), st.booleans())
+    def check(sizes, counts, cuts, seed, steps, closed_before):
+        world = World(sizes, counts, cuts, seed, states)
+        world.some_steps(steps)
+        if closed_before:
+            world.feed.order("close", False)
+        world.feed.order("close", True)
+        assert not world.machine.hungry
+        world.some_steps(10)
+        before = dict(world.machine.dropped())
+        world.feed.order("close", True)
+        assert world.machine.dropped() == before
+        world.to_the_end()
+
+    check()
 
 
-def test_any_trainer_goes_on_after_ranks_of_an_earlier_process_whose_stripes_had_its_number():
-    machine = LaneOrder(1, allow_small_batch=True)
-    feed = Feed(machine, [3, 3])
-    machine.resume_rounds(RoundMembers(2, 1, 0, 1), {})
-    machine.deal(0, 2, 0)
-    machine.want(1, 0)
-    assert feed.rows(feed.next_draft()) == [(FIRST, 0, 0)]
+def test_a_commit_of_a_batch_without_states_counts_once_those_before_it_in_its_lanes_do():
+    machine = Segments(0, 1, lanes=True, states=NOWHERE)
+    feed = Feed(machine, [3])
+    first, second = feed.draft(b"a"), feed.draft(b"a")
+    assert machine.commit(second.batch, 2) == []
+    assert [out.batch for out in machine.commit(first.batch, 1)] == [first.batch, second.batch]
+    assert machine.commit(first.batch, 1)[0] == "stale"
 
 
-def test_the_oldest_batch_that_is_out_is_reported_for_any_holder():
-    machine = LaneOrder(1)
-    feed = Feed(machine, [9] * 3)
-    machine.want(9, 0)
-    machine.want(9, 1)
-    first, second = feed.next_draft(), feed.next_draft()
-    machine.saved(first)
-    third = feed.next_draft()
-    assert (third.stripe, second.stripe) == (0, 1) and machine.oldest_out() is second
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_hundred_trainers_share_what_two_can_do(ahead):
-    world = World((2, 50, True), [3] * 30, [7], 1, ahead)
+@STATES
+def test_a_hundred_trainers_share_what_two_can_do(states):
+    world = World((2, 50, True), [3] * 30, [7], 1, states)
     for _ in range(100):
         world.open()
     world.to_the_end()

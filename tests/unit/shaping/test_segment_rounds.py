@@ -4,6 +4,7 @@
 process that may be started again, beside plain books of how far every example is.
 """
 
+from itertools import count
 from random import Random
 
 import numpy as np
@@ -11,177 +12,178 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.core.admitted_examples import BEGUN, MemberRows, RoundMembers
-from headrace_server.core.arrival_order import ArrivalOrder
-from headrace_server.core.lane_order import LaneOrder
+from headrace_server.leasing.protocol import Batch, Outlook
+from headrace_server.shaping.admission import BEGUN
+from headrace_server.shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
 from headrace_server.shaping.stored_state import Examples
 from tests.examples import some
 
-FIRST = -(2**63)
+from .original_queue import FIRST, Feed
+
 COUNTS = st.integers(0, 30).flatmap(lambda n: st.lists(st.integers(1, 5), min_size=n, max_size=n))
-steadily = settings(max_examples=some(300), deadline=None, derandomize=True)
+steadily = settings(max_examples=some(100), deadline=None, derandomize=True)
+KINDS = {
+    "arrival": (False, AT_SERVER),
+    "lanes": (True, AT_SERVER),
+    "trainer": (True, AT_TRAINER),
+    "none": (True, NOWHERE),
+}
 
 
 class World:
     def __init__(self, kind, sizes, small, counts, seed):
-        self.kind, self.counts, self.random = kind, counts, Random(seed)
+        self.lanes, self.states = KINDS[kind]
+        self.counts, self.random = counts, Random(seed)
         self.batch_size, self.small = sizes[0], small
         self.capacity = None if sizes[2] is None else 3 * sizes[0] + sizes[2]  # for three ranks
-        self.done = [0] * len(counts)
-        self.kept = [0] * len(counts)  # of states at trainers: those that were flushed
-        self.taken = [0] * len(counts)
-        self.rows = []  # of the last round, as it is stored
-        self.stripe = self.run = 0
+        n = len(counts)
+        self.done, self.kept, self.version = [0] * n, [0] * n, [0] * n
+        self.lane_of = {}  # by example: rank and lane
+        self.run = 0
+        self.tokens = count(1)
         self.start()
         self.deal(sizes[1])
 
-    @property
-    def ahead(self):
-        return self.kind == "trainer"
-
-    def start(self, begun=()):
+    def start(self):
         size = self.batch_size, self.capacity, self.small
-        arrival = self.kind == "arrival"
-        states = "trainer" if self.ahead else "server"
-        self.machine = ArrivalOrder(*size) if arrival else LaneOrder(*size, states=states)
-        self.at, self.chunk, self.closed = 0, 100, False
-        self.begun = set(begun)  # by an earlier process
+        self.machine = Segments(0, *size, lanes=self.lanes, states=self.states)
+        began = [e for e, n in enumerate(self.kept) if 0 < n < self.counts[e]]
+        through = [e for e, n in enumerate(self.done) if n == self.counts[e]]
+        cuts = [self.random.randrange(1, 6) for _ in range(3)]
+        marks = {e: BEGUN for e in (*began, *through)} or {-1: 0}
+        self.feed = Feed(self.machine, self.counts, cuts, known=marks)
+        self.feed.examples[99] = 0, 0  # the chunk of all that began before
+        self.done = [n if n == c else k for n, c, k in zip(self.done, self.counts, self.kept)]
+        rows = [[e, FIRST + e, 99, e, self.kept[e], self.counts[e], self.version[e]] for e in began]
+        columns = np.array(rows, np.int64).reshape(-1, 7).T
+        keys = [(0, f"key {e}") for e in began]
+        self.machine.resume(Examples(columns, keys, ()), FIRST, 0)
+        self.out, self.heap = {}, {}  # by rank: its batches, and those that it has not asked for
 
     def deal(self, world):
+        if world != getattr(self, "world", 0):
+            self.lane_of = {}
         self.run += 1
         self.world = world
-        self.machine.deal(world, self.run, self.stripe)
-        self.stripe += world
-        self.lane_of = {}  # by example: rank and lane
-        self.out = {}  # by round and rank
-        self.drafted = {}  # by round: ranks
-        self.saved = [0] * world  # rounds by rank
-        self.rows = []
-        self.examples = {}  # by round and rank, where a member may come again
+        first = self.machine.next_turn(0)
+        self.machine.deal(self.run, world)
+        assert first >= self.machine.next_turn(0)
+        self.out = {rank: [] for rank in range(world)}
+        self.heap = {rank: [] for rank in range(world)}
+        self.saved = dict.fromkeys(range(world), self.machine.next_turn(0))  # turn after the last
+        self.examples = {}  # by turn and rank, where a member may come again
 
-    def offer(self):
-        """Another chunk, or the end; False where nothing is wanted now."""
-        if self.closed or not (self.machine.hungry or self.at == len(self.counts)):
-            return False
-        if self.at == len(self.counts):
-            self.closed = True
-            self.machine.finish()
-            return True
-        stop = min(len(self.counts), self.at + self.random.randrange(1, 6))
-        rows = range(self.at, stop)
-        facts = {"key": [f"key {e}" for e in rows], "count": self.counts[self.at : stop]}
-        facts["line"] = self.at
-        facts["known"] = np.array([BEGUN * (e in self.begun) for e in rows])
-        self.machine.offer(self.chunk, len(rows), facts)
-        self.chunk, self.at = self.chunk + 1, stop
-        return True
+    def step(self, rank):
+        """Take a rank's next member; else return why there is none."""
+        if not self.heap[rank]:
+            step = self.feed.step(rank)
+            if isinstance(step, Outlook):
+                return step
+            for plan in step:
+                self.check(plan)
+                self.heap[plan.batch.slot].append(plan)
+            if not self.heap[rank]:
+                return self.step(rank)
+        plan = min(self.heap[rank], key=lambda plan: plan.batch.turn)
+        self.heap[rank].remove(plan)
+        after = [one.batch.turn for one in self.out[rank]] or [(0, self.saved[rank][1] - 1)]
+        assert plan.batch.turn == (0, after[-1][1] + 1), "each rank gets all rounds in order"
+        self.out[rank].append(plan)
+        return None
 
-    def draft(self):
-        self.machine.want(10**6)
-        while True:
-            batch = self.machine.next_draft()
-            if batch is not None:
-                return self.check(batch)
-            if not self.offer():
-                return False
+    def check(self, plan):
+        batch, rows = plan.batch, self.feed.rows(plan.draft)
+        lanes = plan.draft.lanes.tolist()
+        assert batch.rows == self.batch_size == len(rows) + batch.empty
+        assert len(set(lanes)) == len(rows)
+        if self.states == AT_SERVER:
+            assert all(one.batch.turn == batch.turn for of in self.out.values() for one in of)
+            assert [segment for _, _, segment in rows] == [self.done[e] for _, e, _ in rows]
+            assert plan.draft.versions.tolist() == [self.version[e] for _, e, _ in rows]
+        for (_, example, _), lane in zip(rows, lanes, strict=True):
+            if self.lanes and self.states != AT_TRAINER:
+                assert self.lane_of.get(example, (batch.slot, lane)) == (batch.slot, lane)
 
-    def check(self, batch):
-        member = batch.member
-        place = member.round, member.rank
-        examples = (batch.indices - FIRST).tolist()
-        assert member.size == self.batch_size >= len(examples) and place not in self.out
-        assert (
-            len(set(batch.lanes.tolist())) == len(batch) and place not in self.machine.members.again
-        )
-        ranks = self.drafted.setdefault(member.round, set())
-        again = member.rank in ranks
-        ranks.add(member.rank)
-        rows = list(zip(examples, batch.segments.tolist(), strict=True))
-        if not self.ahead:
-            assert all(at[0] == member.round for at in self.out), "the round before is done"
-            assert [segment for _, segment in rows] == [self.done[e] for e in examples]
-            assert self.examples.setdefault(place, rows) == rows, "a round never changes"
-        for example, segment in rows:
-            assert segment <= self.taken[example]
-            self.taken[example] = max(self.taken[example], segment + 1)
-        if not again and self.kind != "arrival":
-            for example, lane in zip(examples, batch.lanes.tolist(), strict=True):
-                home = member.rank, lane
-                assert self.ahead or self.lane_of.setdefault(example, home) == home
-        self.out[place] = batch, rows
-        return True
-
-    def save(self, place):
-        batch, rows = self.out.pop(place)
-        assert self.machine.saved(batch) is not None
-        for example, segment in rows:
+    def save(self, rank):
+        plan = self.out[rank].pop(0)
+        token = next(self.tokens)
+        counted = self.machine.commit(plan.batch, token)
+        assert [out.batch for out in counted] == [plan.batch]
+        lanes = plan.draft.lanes.tolist()
+        for (_, example, segment), lane in zip(self.feed.rows(plan.draft), lanes, strict=True):
+            self.lane_of[example] = rank, lane
             self.done[example] = max(self.done[example], segment + 1)
-            if not self.ahead:
+            if self.states != AT_TRAINER:
                 self.kept[example] = segment + 1
-        self.saved[place[1]] += 1
-        if self.ahead and self.random.randrange(2):
-            self.keep(batch, rows)
-
-    def keep(self, batch, rows):
-        for row in self.machine.keep(batch, np.arange(len(batch))).tolist():
-            example, segment = rows[row]
-            self.kept[example] = segment + 1
+            if self.states == AT_SERVER:
+                self.version[example] = token
+        self.saved[rank] = 0, plan.batch.turn[1] + 1
+        if self.states == AT_TRAINER and self.random.randrange(2):
+            places = plan.draft.lanes[self.random.randrange(2) :]
+            _, rows, _ = self.machine.keep(plan.batch, places) or (0, np.empty(0, int), 0)
+            for row in rows.tolist():
+                _, example, segment = self.feed.rows(plan.draft)[row]
+                self.kept[example] = segment + 1
 
     def leave(self, rank):
-        """A rank that has states dies and comes back: it gets the rounds that it has not done."""
-        stripe = self.machine.members.stripes[rank]
-        held = [at for at in self.out if at[1] == rank]
-        for place in held:
-            del self.out[place]
-        self.machine.leave(stripe, self.stripe)
-        self.stripe += 1
+        """A rank that has its states dies and comes back: it gets all that it has not done."""
+        self.machine.leave(rank)
+        self.out[rank].clear()
+        self.heap[rank].clear()
 
     def restart(self):
-        """The process dies; the next one goes on with the rounds that it has stored."""
-        members = self.machine.members
-        left = self.machine.left
-        self.rows = members.newest_rows() or self.rows
-        stored = [e for e, n in enumerate(self.kept) if 0 < n < self.counts[e]]
-        through = [e for e, n in enumerate(self.done) if n == self.counts[e]]
-        self.start([*stored, *through])
-        numbers = [[e, FIRST + e, 0, e, self.kept[e], self.counts[e]] for e in stored]
-        keys = [(0, b"key %d" % e) for e in stored]
-        columns = np.array(numbers, np.int64).reshape(-1, 6).T
-        self.machine.resume(Examples(columns, keys, ()))
-        fresh = RoundMembers(self.world, self.run, self.stripe, self.batch_size)
-        fresh.next_round = members.next_round
-        fresh.again = dict.fromkeys((at, rank) for at, rank in left)
-        rows = {(at, rank): MemberRows.from_plain(row) for at, rank, *row in self.rows}
-        self.stripe += self.world
-        self.machine.resume_rounds(fresh, rows)
-        self.out.clear()
+        """The process dies; ranks claim some of the batches that they have."""
+        held = [plan.batch for of in self.out.values() for plan in of]
+        held.sort(key=lambda batch: batch.number)
+        turns, places = self.machine.turns(), self.machine.places()
+        lanes = {} if self.states == AT_TRAINER else places
+        kept = self.random.random() < 0.5
+        self.start()
+        self.machine.resume_turns(turns, lanes)
+        self.out = {rank: [] for rank in range(self.world)}
+        self.heap = {rank: [] for rank in range(self.world)}
+        for batch in held if kept else ():
+            mine = Batch(0, batch.number, batch.slot, batch.turn, batch.rows, batch.place)
+            mine.empty = batch.empty
+            while (possible := self.machine.reclaim(mine)) is None:
+                read = self.machine.input.next_read(10**6)
+                assert read is not None
+                self.feed.answer(read)
+            lost = self.states == AT_TRAINER and not possible
+            assert possible or lost, "nobody else got anything"
+            if possible:
+                rows = self.machine._out[mine.name].rows
+                self.out[batch.slot].append(type("Plan", (), {"batch": mine, "draft": rows}))
 
     def some_steps(self, steps):
         for _ in range(steps):
             act = self.random.randrange(24)
+            rank = self.random.randrange(self.world)
             if act == 0:
                 self.deal(self.random.randrange(1, 4))
             elif act == 1:
                 self.restart()
-            elif act == 2 and self.ahead:
-                self.leave(self.random.randrange(self.world))
-            elif act < 12 and self.out:
-                self.save(self.random.choice(sorted(self.out)))
+            elif act == 2 and self.states == AT_TRAINER:
+                self.leave(rank)
+            elif act < 12 and self.out[rank]:
+                self.save(rank)
             else:
-                self.draft()
+                self.step(rank)
 
     def to_the_end(self):
-        while not self.machine.done or self.out:
-            if not self.draft() and not (self.machine.done and not self.out):
-                assert self.out, "it waits for nothing but saves"
-                self.save(self.random.choice(sorted(self.out)))
+        ranks = range(self.world)
+        while not all([self.step(rank) is Outlook.ENDED for rank in ranks]):
+            assert any(self.out.values()), "it waits for nothing but saves"
+            for rank in ranks:
+                if self.out[rank]:
+                    self.save(rank)
         machine = self.machine
-        assert not machine.chunks() and machine.in_flight == 0 and machine.next_draft() is None
-        assert not machine.left and len({*self.saved}) == 1
-        assert all(ranks == set(range(self.world)) for ranks in self.drafted.values())
+        assert not any(self.out.values())
+        assert not machine.chunks() and machine.in_flight == 0
+        assert len({*self.saved.values()}) == 1, "all have had equally many"
 
 
-@pytest.mark.parametrize("kind", ["arrival", "lanes", "trainer"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_segment_comes_once_and_ranks_end_together(kind):
     sizes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.none() | st.integers(0, 4))
 
