@@ -378,10 +378,14 @@ class Link:
         """Whether the loop of this trainer ends here.
 
         A trainer that commits explicitly and holds all that it can get would wait for itself, or
-        for another such trainer.
+        for another such trainer.  It may hold no more than ``max_credits`` of an owner, though.
         """
         trainer = self.trainer
-        return self.ended or (self.member.explicit and trainer.stuck and bool(trainer.hands))
+        if self.ended:
+            return True
+        welcome = self.session.welcome
+        most = 1 if welcome is None else welcome.max_credits
+        return self.member.explicit and trainer.stuck and 0 < len(trainer.hands) < most
 
     def commit(self, token: int) -> None:
         """Send the commit of a batch soon."""

@@ -25,6 +25,7 @@ from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Sn
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.statuses import added
+from ..shaping.plain import TOO_LATE
 from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
@@ -172,6 +173,9 @@ class FeedRequests:
             return
         ordered: list[int] = []
         for partition in orders.left.copy():
+            if self.partitions.runs[feed.name, partition].finished:
+                orders.left.remove(partition)
+                continue
             try:
                 order = self.partitions.steer(feed, partition, orders.what)
             except ValueError as error:  # the numbers come from a trainer
@@ -191,7 +195,8 @@ class FeedRequests:
         if orders.left:
             self._call(feed, partial(self._steer, feed, orders))
         elif not ordered and not orders.unstored:
-            orders.answer(sorted(orders.since), orders.fault)
+            late = "" if orders.since else TOO_LATE
+            orders.answer(sorted(orders.since), orders.fault or late)
 
     def _on_stored(self, orders: _Orders) -> None:
         """Note that an order is stored."""
