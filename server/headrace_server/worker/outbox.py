@@ -285,6 +285,13 @@ class Outbox:
 
     # News of a feed
 
+    def finish(self, feed: str) -> None:
+        """Tell the trainers of a feed, once each, that it is done."""
+        for session in self.sessions.present():
+            if session.feed == feed and session.welcome and not session.knows_end:
+                session.knows_end = True
+                self.tell(session, Ended(session.number))
+
     def let_go(self, session: Session) -> None:
         """Have a trainer return what waits to be used: nothing more is handed out."""
         self.tell(session, LetGo(session.number))

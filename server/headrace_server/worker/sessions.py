@@ -110,6 +110,7 @@ class Session:
     heard: int = 0  # messages of this connection from the trainer …
     said: int = 0  # … and to it
     goes_on: bool = False  # whether it had greeted before
+    knows_end: bool = False  # whether the end of its feed was announced to it
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
     buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
     state: str = SESSION.states[0]
@@ -139,7 +140,7 @@ class Session:
     def greeted(self, hello: Hello, identity: bytes) -> None:
         """Begin another connection."""
         self.greeting, self.greeted_by = hello, identity
-        self.welcome = self.open = False
+        self.welcome = self.open = self.knows_end = False
         self.heard = self.said = 0
 
     @property

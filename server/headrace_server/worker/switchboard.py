@@ -296,6 +296,8 @@ class Switchboard:
 
     def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
+        if feed.failure is None:
+            self.outbox.finish(feed.name)
         if feed.name in self._reported_over:
             return
         if feed.failure is not None:
