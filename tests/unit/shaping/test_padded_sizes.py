@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from headrace_server.shaping.bucket import Buckets, Padding, bucket_of
 
+from .drafts import described
+
 
 def one(padding: Padding, length: int, bucket: int = 0) -> int:
     return int(padding.padded(np.array([length]), bucket)[0])
@@ -59,14 +61,14 @@ def test_no_batch_of_several_rows_exceeds_a_budget_of_what_is_padded(
         shape.offer(chunk, len(facts["length"]), facts)
     shape.finish()
     rows, full = 0, []
-    while (draft := shape.next_draft()) is not None:
+    for draft, meta in described(shape):
         own = [
             7 * part.chunk + row for part in draft.parts for row in np.arange(7)[part.rows].tolist()
         ]
-        bucket = draft.meta["bucket"]
+        bucket = meta["bucket"]
         longest = one(padding, int(given_lengths[own].max()), bucket)
-        assert draft.meta["padded"] == longest * len(own)
-        assert draft.meta["real"] == int(given_lengths[own].sum())
+        assert meta["padded"] == longest * len(own)
+        assert meta["real"] == int(given_lengths[own].sum())
         assert len(own) == 1 or max(longest, 1) * len(own) <= budget
         rows += len(own)
         full.append(len(own))

@@ -15,7 +15,7 @@ FORBIDDEN = frozenset(
     | {"random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"}
     | {"subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "weakref", "zmq"}
 )
-FORBIDDEN_NAMES = frozenset({"open", "print", "input", "eval", "exec", "__import__", "hash"})
+FORBIDDEN_NAMES = frozenset({"open", "print", "eval", "exec", "__import__", "hash"})
 ABOVE = tuple(
     f"headrace_server.{path.name}"
     for path in SERVER.iterdir()
