@@ -340,7 +340,7 @@ class Trainer:
             return
         self._owners[self.owner_of[given.partition]].returned.append(given.token)
         cell = self._cells[given.partition]
-        if self.rank < 0 and not self.lanes and not cell.over:
+        if not (self.lanes or cell.over):
             heapq.heappush(cell.back, held.turn)
             self._count(cell)
             self._changed(cell)

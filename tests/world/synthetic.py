@@ -83,6 +83,14 @@ class _Placing:
     def body(self, batch: Batch) -> Any:
         raise NotImplementedError
 
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that waits for room, or is not decided."""
+        turns = [batch.turn for batch in self.unplaced if batch.slot == slot]
+        return min([*turns, self._next_turn(slot)])
+
+    def _next_turn(self, slot: Slot) -> Turn:
+        raise NotImplementedError
+
 
 @dataclass(slots=True)
 class _Place:
@@ -261,7 +269,7 @@ class Plain(_Placing):
         placed = self._place(dealt)
         return placed if isinstance(placed, list) else []
 
-    def next_turn(self, slot: Slot) -> Turn:
+    def _next_turn(self, slot: Slot) -> Turn:
         if self.world:  # a new life has not yet made all rounds that the rank has done
             dealt = self.epoch, self.at.rounds.get(self.epoch, 0)
             return max(dealt, self.after.get(slot, dealt))
@@ -525,7 +533,7 @@ class Segments(_Placing):
             return []
         return [self.going[e].state for _, e, _, _ in rows_of(batch.place)]
 
-    def next_turn(self, slot: Slot) -> Turn:
+    def _next_turn(self, slot: Slot) -> Turn:
         if isinstance(slot, int) and slot in self.lacking:
             return self.turn
         return self.turn[0], self.turn[1] + 1

@@ -102,6 +102,7 @@ class _Session:
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
     greeting: Hello | None = None  # its last one
+    joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +182,7 @@ class Desk:
         self._came_back: set[int] = set()  # partitions with batches that were put back
         self._ties = count()
         self._todo: dict[tuple[int, Slot, int], None] = {}
+        self._parked: dict[_Session, None] = {}  # sessions with requests beyond their limit
         self._held_up: set[int] = set()  # partitions with requests that wait for memory or rows
         self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
         self._ended: set[int] = set()  # partitions with nothing more, and all is committed
@@ -216,12 +218,16 @@ class Desk:
         if self._busy is not None:  # a greeting concerns all partitions
             self._greeting[name] += 1
             self._deferred.append((self._hear_deferred, (hello,)))
+            if (session := self.sessions.get(name)) is not None:
+                self._forget_requests(session)  # the greeting names them again
         else:
             self._hear(hello)
 
     def _hear_deferred(self, hello: Hello) -> None:
         self._greeting[hello.session] -= 1
-        self._hear(hello)
+        if not self._greeting[hello.session]:  # else it has greeted again
+            del self._greeting[hello.session]
+            self._hear(hello)
 
     def _hear(self, hello: Hello) -> None:
         if self._greeted is None:
@@ -252,13 +258,15 @@ class Desk:
                 slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
                 session = self.sessions[name] = _Session(name, hello.rank, slot, self._now)
                 self._write("join", name, hello.run, hello.rank, hello.birth)
+                session.joined = self._logged[SESSIONS]
             session.greeting, session.seen = hello, self._now
             admitted.append((hello, session, len(self.sessions) - 1))
         admitted = [of for of in admitted if of[1].name in self.sessions]
         stale = self._judge(admitted)
         for hello, session, others in admitted:
-            # It must be known to the next life before it gets anything.
-            self._when_stored(SESSIONS, session, (hello, stale, others))
+            # The next life must know of it before it gets anything.
+            self._unstored[SESSIONS].append((session.joined, session, (hello, stale, others)))
+        self.stored(SESSIONS, 0)
 
     def _refusal(self, hello: Hello) -> Refused | None:
         """Return why a trainer does not fit the others; begin its run, if that is new."""
@@ -360,11 +368,7 @@ class Desk:
                 again.append(lease)  # it was lost on the way
             elif token not in kept:
                 self._end(lease)
-        for request in session.asked.values():
-            request.gone = True
-        session.asked.clear()
-        session.parked.clear()
-        session.idle = 0
+        self._forget_requests(session)
         places = {number: self._next_turn(number, session.slot) for number in self.partitions}
         void = [token for token, *_ in hello.held if token in stale]
         self.sent.append((session.name, Welcome(places, void, others)))
@@ -373,6 +377,14 @@ class Desk:
             self._send(lease)
         for number in sorted(gets):
             self._ask(session, number, *gets[number])
+
+    @staticmethod
+    def _forget_requests(session: _Session) -> None:
+        for request in session.asked.values():
+            request.gone = True
+        session.asked.clear()
+        session.parked.clear()
+        session.idle = 0
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
         heap = self._heaps.get((partition, slot))
@@ -416,8 +428,12 @@ class Desk:
     def leave(self, name: bytes) -> None:
         """End a session: its batches go to others."""
         if self._greeting[name]:  # its greeting waits for a partition
-            self._deferred.append((self.leave, (name,)))
-        elif self._greeted is not None:
+            self._deferred.append((self._leave, (name,)))
+        else:
+            self._leave(name)
+
+    def _leave(self, name: bytes) -> None:
+        if self._greeted is not None:
             self._greeted.pop(name, None)
             if self._known.pop(name, None) is not None:
                 self._write("leave", name)
@@ -425,8 +441,7 @@ class Desk:
                 self._recover()
         elif (session := self.sessions.pop(name, None)) is not None:
             session.greeting = None
-            for request in session.asked.values():
-                request.gone = True
+            self._forget_requests(session)
             for lease in list(session.leases.values()):
                 self._end(lease)
             for number, one in self.partitions.items():
@@ -470,8 +485,6 @@ class Desk:
         self.gone.append(batch)
         if self._asking[partition]:
             self._look(partition)
-        if session.parked:
-            self._unpark(session)
 
     def _commit_again(self, session: _Session, token: Token) -> None:
         """Answer a commit without a lease."""
@@ -527,8 +540,6 @@ class Desk:
         else:
             self.gone.append(batch)
         self._look(partition)
-        if session.parked:
-            self._unpark(session)
 
     def _void(self, session: _Session, partition: int, since: Turn = (0, -1)) -> None:
         """Void the lanes of a session, and the batches of them from a turn on."""
@@ -587,7 +598,8 @@ class Desk:
                 answers.setdefault(session, []).append(what)
             elif partition == SESSIONS:
                 hello, stale, others = what
-                if session.greeting is hello:  # else it has left, or greeted again
+                # else it has left, or greeted again
+                if session.greeting is hello and not self._greeting[session.name]:
                     self._welcome(hello, session, stale, others)
             elif isinstance(what, Over):
                 self._over[partition, session.slot] = FOREVER if what.epoch is None else what.epoch
@@ -597,8 +609,6 @@ class Desk:
                 self._apply(partition, what)
         for session, tokens in answers.items():
             self.sent.append((session.name, Answer(tuple(tokens))))
-            if session.parked:
-                self._unpark(session)
 
     # Orders
 
@@ -680,6 +690,7 @@ class Desk:
     def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
         if session.parked or not self._may_open(session):
             session.parked.append((number, partition, epoch))
+            self._parked[session] = None
             if not self.world:
                 self.sent.append((session.name, Idle(number)))
             return
@@ -700,11 +711,15 @@ class Desk:
         open_ = len(session.leases) + len(session.asked) - session.idle
         return open_ < self.max_open and session.unstored < self.max_open
 
-    def _unpark(self, session: _Session) -> None:
-        parked, session.parked = session.parked, deque()
-        while parked and self._may_open(session):
-            self._ask(session, *parked.popleft())
-        session.parked = parked
+    def _unpark(self) -> None:
+        """Take parked requests of sessions that have fewer open ones now."""
+        for session in list(self._parked):
+            parked, session.parked = session.parked, deque()
+            while parked and self._may_open(session):
+                self._ask(session, *parked.popleft())
+            session.parked = parked
+            if not parked:
+                del self._parked[session]
 
     def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
         """Forget requests of a session."""
@@ -717,7 +732,6 @@ class Desk:
                 session.idle -= request.idle
         if session.parked:
             session.parked = deque(get for get in session.parked if get[0] not in numbers)
-            self._unpark(session)
 
     def _is_open(self, partition: int) -> bool:
         """Return whether batches of a partition may be handed out now."""
@@ -832,6 +846,8 @@ class Desk:
         The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
         this after other events, too, also while a partition makes something.
         """
+        if self._parked:
+            self._unpark()
         if self._busy is not None:
             for partition in self._came_back:
                 self._serve(partition)
@@ -968,7 +984,7 @@ class Desk:
     @property
     def wanted(self) -> bool:
         """Whether requests are to be looked at."""
-        return bool(self._todo)
+        return bool(self._todo) or any(map(self._may_open, self._parked))
 
     @property
     def starved(self) -> bool:
