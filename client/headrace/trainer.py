@@ -24,6 +24,7 @@ one open request.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class Held:
     given: Given
     source: Any  # holds its bytes
     request: int
+    order: int  # its place among batches of its epoch: the first request for it
     stale: bool = False  # its owner has given it to another trainer
     taken: bool = False
 
@@ -67,6 +69,8 @@ class _Cell:
     asked: dict[int, int] = field(default_factory=dict)  # epochs by request
     standing: dict[int, int] = field(default_factory=dict)  # the same, of those that are idle
     back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
+    #: Since one was given back: orders for the batches that answer the requests, ascending.
+    orders: list[int] | None = None
     epoch: int = 0  # the least that may still come
     live: bool = False  # whether lanes of this trainer have examples there
     over: bool = False
@@ -133,7 +137,7 @@ class Trainer:
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
         self._pending: dict[Token, Any] = {}  # commits of lanes that wait for earlier ones
-        self._line: list[tuple[int, int]] = []  # a heap of epochs and requests
+        self._line: list[tuple[int, int, int]] = []  # a heap of epochs, orders and requests
         self._ready: dict[int, Held] = {}  # by request, as they came
         self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
         self._cells = [_Cell(p, 0) for p in range(partitions)]
@@ -169,7 +173,7 @@ class Trainer:
         epoch, at = cell.turn
         if cell.back:
             under_way, back = len(cell.asked), len(cell.back)
-            epoch, at = sorted(cell.back)[under_way] if under_way < back else (epoch, at)
+            epoch, at = sorted(cell.back)[under_way] if under_way < back else cell.turn
             at += max(0, under_way - back)
         elif cell.asked:
             at += sum(of >= epoch for of in cell.asked.values())
@@ -238,9 +242,7 @@ class Trainer:
             return next(iter(self._ready))
         line, ready, of = self._line, self._ready, self._of
         while line:
-            request = line[0][1]
-            if request < 0:
-                request += _NEVER
+            request = line[0][2]
             if request in ready or (
                 (p := of.get(request)) is not None and request in self._cells[p].asked
             ):
@@ -274,7 +276,7 @@ class Trainer:
         if held.given.token in self.hands:
             held.taken = False
             self._ready = {held.request: held, **self._ready}
-            heapq.heappush(self._line, (held.given.turn_epoch, held.request))
+            heapq.heappush(self._line, (held.given.turn_epoch, held.order, held.request))
             self._flying += 1
 
     @property
@@ -341,9 +343,15 @@ class Trainer:
         self._owners[self.owner_of[given.partition]].returned.append(given.token)
         cell = self._cells[given.partition]
         if not (self.lanes or cell.over):
+            if cell.standing:  # a request that is made anew is waited for
+                self._withdraw([*cell.standing])
             heapq.heappush(cell.back, held.turn)
+            if cell.orders is None:
+                cell.orders = [*cell.asked]
+            insort(cell.orders, held.order)
             self._count(cell)
             self._changed(cell)
+            self._line_up(cell)
 
     def let_go(self) -> None:
         """Return all that the loop has not taken: the server stops."""
@@ -428,11 +436,31 @@ class Trainer:
         owner = self._owners[self.owner_of[p]]
         owner.gets.append((request, p, epoch))
         owner.asked[request] = None
-        if len(cell.asked) <= len(cell.back):  # a returned batch comes before all others
-            heapq.heappush(self._line, (epoch, request - _NEVER))
-        heapq.heappush(self._line, (epoch, request))
+        heapq.heappush(self._line, (epoch, request, request))
+        if cell.orders is not None:
+            if len(cell.orders) < len(cell.asked):
+                cell.orders.append(request)
+            self._line_up(cell)
         self._flying += 1
         self._changed(cell)
+
+    def _line_up(self, cell: _Cell) -> None:
+        """Give requests the orders of the batches that answer them, returned ones first."""
+        for order, (request, epoch) in zip(cell.orders or (), cell.asked.items(), strict=False):
+            if order != request:
+                heapq.heappush(self._line, (epoch, order, request))
+
+    def _order(self, cell: _Cell, request: int) -> int:
+        """Return the order of the batch for a request under way, which gets its answer."""
+        if cell.orders is None:
+            return request
+        asked = [*cell.asked]
+        at = asked.index(request)
+        order = cell.orders.pop(at)
+        del asked[at]
+        if cell.orders == asked:  # all is in order again
+            cell.orders = None
+        return order
 
     # Owners: what comes
 
@@ -481,22 +509,24 @@ class Trainer:
         """Note that the connection with an owner ended: nothing is sent before it is greeted."""
         self._owners[owner].welcome = False
 
-    def _answered(self, request: int) -> _Cell | None:
-        """Forget a request that has its answer; return its cell."""
+    def _answered(self, request: int) -> tuple[_Cell | None, int]:
+        """Forget a request that has its answer; return its cell, and the order of its batch."""
         if (p := self._of.pop(request, None)) is None:
-            return None
-        cell = self._cells[p]
-        if cell.asked.pop(request, None) is not None:
+            return None, request
+        cell, order = self._cells[p], request
+        if request in cell.asked:
+            order = self._order(cell, request)
+            del cell.asked[request]
             self._flying -= 1
             self._owners[self.owner_of[p]].asked.pop(request, None)
             self._idle.discard(request)
         else:
             del cell.standing[request]
-        return cell
+        return cell, order
 
     def give(self, owner: int, given: Given, source: Any) -> bool:
         """Take a batch; return False where it is returned at once."""
-        cell = self._answered(given.request)
+        cell, order = self._answered(given.request)
         if cell is None:
             self._owners[owner].returned.append(given.token)
             return False
@@ -509,11 +539,10 @@ class Trainer:
                 return False
             self._home, cell.live = given.partition, given.live
         request = given.request
-        held = self.hands[given.token] = Held(given, source, request)
-        self._ready[request] = held
         epoch, index = given.turn_epoch, given.turn_index
-        first = bool(cell.back) and (epoch, index) in cell.back
-        heapq.heappush(self._line, (epoch, request - _NEVER if first else request))
+        held = self.hands[given.token] = Held(given, source, request, order)
+        self._ready[request] = held
+        heapq.heappush(self._line, (epoch, order, request))
         self._flying += 1
         self._move(cell, (epoch, index + 1))
         self._changed(cell)
@@ -525,7 +554,7 @@ class Trainer:
         """Take requests back that did not get a batch."""
         for request in requests:
             p = self._of[request]
-            cell = self._answered(request)
+            cell, _ = self._answered(request)
             owner = self._owners[self.owner_of[p]]
             owner.withdrawn.append(request)
             owner.gets = [get for get in owner.gets if get[0] != request]
@@ -542,6 +571,7 @@ class Trainer:
             if self.rank >= 0:
                 self._idle.add(request)
             elif request in cell.asked:
+                self._order(cell, request)
                 cell.standing[request] = cell.asked.pop(request)
                 self._owners[owner].asked.pop(request, None)
                 self._flying -= 1

@@ -652,6 +652,7 @@ class Desk:
         self._heaps.clear()
         self._waiting.clear()
         self._over.clear()
+        self._ended.clear()
         self._make_all_ahead()
         for number in self.partitions:
             self._deal_one(number)
@@ -915,12 +916,15 @@ class Desk:
         one = self.partitions[partition]
         self._busy = None
         changed = self._made_before != (one.epoch, one.finished)
-        if changed:
+        ends = made is Outlook.ENDED and partition not in self._ended
+        if changed or ends:  # it may have left batches out
             self._write("made", partition)
         if isinstance(made, list):
             for batch in made:
                 self._push(batch)
         self._take_gone(one)
+        if ends:
+            self._ended.add(partition)
         if changed:
             self._look(partition)
         if work.wanted is None:
@@ -947,8 +951,6 @@ class Desk:
         self, work: Work, partition: int, slot: Slot, epoch: int, made: list[Batch] | Outlook
     ) -> None:
         """Answer requests where nothing comes now."""
-        if made is Outlook.ENDED:
-            self._ended.add(work.partition)
         if isinstance(made, list) or (
             work.partition != partition and made not in (Outlook.FULL, Outlook.WAITS)
         ):
