@@ -343,15 +343,14 @@ class Trainer:
         self._owners[self.owner_of[given.partition]].returned.append(given.token)
         cell = self._cells[given.partition]
         if not (self.lanes or cell.over):
-            if cell.standing:  # a request that is made anew is waited for
-                self._withdraw([*cell.standing])
+            orders, cell.orders = cell.orders or [*cell.asked], None
+            if cell.asked or cell.standing:  # it comes first, so they are made anew
+                self._withdraw([*cell.asked, *cell.standing])
+            insort(orders, held.order)
+            cell.orders = orders
             heapq.heappush(cell.back, held.turn)
-            if cell.orders is None:
-                cell.orders = [*cell.asked]
-            insort(cell.orders, held.order)
             self._count(cell)
             self._changed(cell)
-            self._line_up(cell)
 
     def let_go(self) -> None:
         """Return all that the loop has not taken: the server stops."""

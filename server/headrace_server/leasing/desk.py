@@ -685,8 +685,8 @@ class Desk:
 
     @property
     def _most_requests(self) -> int:
-        """Each partition may have requests that stand, and a session its limit of others."""
-        return 2 * self.max_open + 4 * len(self.partitions)
+        """Requests of a whole prefetch may stand at each partition."""
+        return (self.max_open + 2) * (len(self.partitions) + 1)
 
     def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
         if session.parked or not self._may_open(session):
