@@ -361,14 +361,20 @@ class Segments(Admission):
         seat = self._seats.get(slot)
         for out in void:
             self._take_back(out)
+        slots = []
         if self.states == AT_TRAINER:
-            if since > (0, -1) and seat is not None and self._undo(seat, void):
-                return
+            if since > (0, -1) and seat is not None:
+                displaced = self._undo(seat, void)
+                if seat.out or ((seat.lanes >= 0) & ~seat.started).any():
+                    self._come_back(displaced)
+                    return
+                # All its examples would only begin there: another trainer may have them.
+                slots.append(displaced)
             for out in of_slot:
                 if out not in void:
                     self._take_back(out)
             void = of_slot
-        slots = [out.rows.slots for out in void]
+        slots += [out.rows.slots for out in void]
         if seat is not None:
             del self._seats[slot]
             slots.append(seat.lanes[seat.lanes >= 0])
@@ -398,11 +404,8 @@ class Segments(Admission):
         self._come_back(slots[~waits])
         self._drop_leftovers()
 
-    def _undo(self, seat: Seat, void: list[Out]) -> bool:
-        """Put the rows of returned batches in their lanes again; return whether any go on there.
-
-        Where all examples would only begin in these lanes, another trainer may have them.
-        """
+    def _undo(self, seat: Seat, void: list[Out]) -> np.ndarray:
+        """Put the rows of returned batches in their lanes again; return those that were there."""
         displaced: list[int] = []
         for out in reversed(void):
             rows = out.rows
@@ -413,10 +416,7 @@ class Segments(Admission):
             self._slots.segment[rows.slots] = rows.segments
             seat.started[rows.lanes] = False
             seat.started[rows.lanes[rows.starts]] = True
-        if not (seat.out or ((seat.lanes >= 0) & ~seat.started).any()):
-            return False
-        self._come_back(np.array(displaced, np.int64))
-        return True
+        return np.array(displaced, np.int64)
 
     def _crowd(self, slots: np.ndarray) -> None:
         """Count examples as in flight again whose last segments were handed out."""
@@ -439,7 +439,7 @@ class Segments(Admission):
             return out is not None
         self._take_back(out)  # an earlier life had its bytes
         if out.seat is not None:
-            self._undo(out.seat, [out])
+            self._come_back(self._undo(out.seat, [out]))
         else:
             self._make_ready(out)
         return False
