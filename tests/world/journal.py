@@ -15,7 +15,9 @@ from headrace_server.shaping.plain import Stored as Plain
 
 
 class Folded(list):
-    """Records of a real machine."""
+    """Records of a real machine, and what they are folded to."""
+
+    stored = Plain
 
 
 @dataclass
@@ -84,7 +86,7 @@ class Journal:
             self.known.get(owner, {}).pop(rest[0], None)
         elif isinstance(rest[-1], Folded):
             stored = self.of(partition)
-            stored.machine = stored.machine or Plain()
+            stored.machine = stored.machine or rest[-1].stored()
             for of in rest[-1]:
                 stored.machine.fold(*of)
             stored.run = stored.machine.run

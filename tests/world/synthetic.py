@@ -21,7 +21,9 @@ from .journal import Stored
 
 #: A partition notes its cursor once in so many batches.
 MARK = 4
-_PLACE = struct.Struct("<qqqQ")
+_PLACE = struct.Struct("<iqiQ")
+#: An insertion index has the number of the example below the partition.
+_EXAMPLE = (1 << 51) - 1
 
 
 def place_of(rows: list[tuple[int, int, int, int]]) -> bytes:
@@ -30,7 +32,7 @@ def place_of(rows: list[tuple[int, int, int, int]]) -> bytes:
 
 def rows_of(place: bytes) -> list[tuple[int, int, int, int]]:
     """Return lane, example, segment and version of each row."""
-    return list(_PLACE.iter_unpack(place))
+    return [(lane, e & _EXAMPLE, *rest) for lane, e, *rest in _PLACE.iter_unpack(place)]
 
 
 class Slab:

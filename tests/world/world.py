@@ -20,7 +20,7 @@ from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Batch, Outlook
 
 from .journal import Journal
-from .real import RealPlain, Rows
+from .real import RealPlain, RealSegments, Rows
 from .synthetic import Plain, Segments, Slab, rows_of
 
 TTL, GRACE = 10.0, 3.0
@@ -648,7 +648,7 @@ class World:
                 borders=c.borders, buckets=buckets,
             )  # fmt: skip
         order = "arrival" if c.kind == "arrival" else "lanes"
-        return Segments(
+        return (RealSegments if c.real else Segments)(
             p, stored, slab, counts=self.counts[p], size=c.size, capacity=c.capacity, order=order,
             states=c.kind != "bare", epochs=c.epochs, borders=c.borders,
         )  # fmt: skip
