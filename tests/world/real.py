@@ -216,7 +216,9 @@ class RealSegments:
             stored[e] = segment + 1, token, state
             self.states[e] = state
         self.begun.update(stored)
-        self._record("commit", batch.number, batch.slot, batch.turn, token, tuple(rows), rows=stored)
+        self._record(
+            "commit", batch.number, batch.slot, batch.turn, token, tuple(rows), rows=stored
+        )
         return None
 
     def leave(self, slot, since=(0, -1)):

@@ -637,9 +637,10 @@ class Segments(Admission):
         if batch.name in self._out or len(batch.place) % SEGMENT_PLACE.itemsize:
             return False
         place = np.frombuffer(batch.place, SEGMENT_PLACE)
-        size = self.batch_size if self.world else batch.rows
-        if batch.rows != size or len(place) != batch.rows - batch.empty:
+        size = self.batch_size if self.world else len(place)
+        if batch.rows != size or len(place) > size:
             return False
+        batch.empty = size - len(place)
         if batch.turn[0] != self.epoch:
             if batch.turn[0] != self.epoch + 1 or self._slots.live or self._out:
                 return False
