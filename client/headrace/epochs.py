@@ -77,8 +77,8 @@ class Epochs:
         raise EpochEnds
 
     def none_yet(self) -> None:
-        """Raise EpochEnds where no batch of this epoch will come."""
-        if self._trainer.least > self.number and not self._trainer.ended:
+        """Raise EpochEnds where no batch of this epoch will come, but some of a later one."""
+        if self.number < self._trainer.least <= self._trainer.latest:
             self.end()
             raise EpochEnds
 
