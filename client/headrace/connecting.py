@@ -19,7 +19,7 @@ from headrace_proto.token import Token
 
 from .feed import Feed
 from .framework import load
-from .launcher import born, launched_run
+from .launcher import began, launched_run
 from .link import Link, opened
 from .prefetch import AUTO, Prefetch
 from .session import Member
@@ -134,7 +134,7 @@ def connect(
         rank=-1 if rank is None else rank,
         world_size=world_size or 0,
         run=_run_of(run, rank),
-        birth=born(),
+        birth=began(),
         process=process_name(),
         host=f"{socket.gethostname()}:{os.getpid()}",
         resume="" if token is None else token.snapshot,

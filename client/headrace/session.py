@@ -67,7 +67,7 @@ _PER_MESSAGE = 1000
 #: Maximum mapped batches that a heartbeat lists; with more of them it lists none.
 _MAX_MAPPED = 4000
 #: Maximum number of batches, of open requests and of acknowledged commits in a Hello, since its
-#: header is bounded: further requests are made anew, other batches go to others.
+#: header is bounded.  Further commits and requests follow the Welcome; other batches go to others.
 _MOST_HANDED, _MOST_GETS, _MOST_ACKNOWLEDGED = 500, 1000, 100
 #: Number of segment keys, and characters of each, by which an error names a batch.
 NAMED_KEYS = 3
@@ -250,6 +250,8 @@ class Session:
 
     _connection: int = 0  # the number of the last greeting …
     _greeting: Said | None = None  # … and that greeting, until it is answered
+    _left_commits: list[int] = field(default_factory=list)  # for which it had no room …
+    _left_gets: list[tuple[int, int, int]] = field(default_factory=list)  # … and requests
     _said_at: float = -1e9  # when the last greeting or heartbeat was sent
     _said: int = 0  # messages since the Welcome, to the owner …
     _heard: int = 0  # … and from it
@@ -499,10 +501,11 @@ class Session:
         gets: list[tuple[int, int, int]] = []
         if member.trainer is not None:
             held, commits, gets = member.trainer.greeting(self.number)
+            self._left_commits = [given.token for given, _ in commits]
+            self._left_gets, gets = gets[_MOST_GETS:], gets[:_MOST_GETS]
             room = limits.MAX_UPLOAD_BYTES
-            for given, states in sorted(
-                [*((one, False) for one in held), *commits], key=lambda one: one[0].token
-            )[:_MOST_HANDED]:
+            every = [*((one, False) for one in held), *commits]
+            for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
                 handed = Handed(
                     given.token,
                     given.partition,
@@ -519,6 +522,8 @@ class Session:
                     blocks.append(block)
                     more = {"state_bytes": len(block), "columns": states.columns}
                     handed = replace(handed, committed=True, **more)
+                if handed.committed:
+                    self._left_commits.remove(given.token)
                 batches.append(handed)
                 places.append(given.place)
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
@@ -578,6 +583,11 @@ class Session:
             return [*steps, (Step(session, released=released), [])] if released else steps
         trainer.due(self.number)  # asks for what is wanted
         commits, returned, withdrawn, gets = trainer.outgoing(self.number)
+        if self._left_commits or self._left_gets:
+            left = [t for t in self._left_commits if t in trainer.commits]
+            commits = [*((token, trainer.commits[token][1]) for token in left), *commits]
+            gets = [*self._left_gets, *gets]
+            self._left_commits, self._left_gets = [], []
         if not (commits or released or returned or withdrawn or gets):
             return steps
         tokens, light, heavy = [], [], []  # at most one save with a frame goes in a message

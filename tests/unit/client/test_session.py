@@ -1,0 +1,270 @@
+"""A session says all that its owner needs to know, and nothing twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.session import MappedBatches, Member, Meter, Session, States
+from headrace.trainer import Trainer
+from headrace_proto import limits
+from headrace_proto.errors import ProtocolError, StaleLease, StateError
+from headrace_proto.messages import (
+    FROM_TRAINER,
+    Answer,
+    Ended,
+    Give,
+    Hello,
+    LetGo,
+    Over,
+    Pulse,
+    Renew,
+    Retired,
+    Step,
+    Unknown,
+    Welcome,
+)
+
+from .peer import given, welcome_to
+
+
+class One:
+    """A session with the one owner of a feed, and what it has said."""
+
+    def __init__(self, prefetch: int = 2, partitions: int = 2, **told: Any) -> None:
+        self.member = Member()
+        self.session = Session(self.member)
+        self.told = {"partitions": partitions, **told}
+        self.now = 0.0
+        self.greet()
+        self.trainer = self.member.trainer = Trainer(
+            partitions, [0] * partitions, 1, prefetch=prefetch
+        )
+        self.session.welcomed(self.trainer)
+
+    def say(self) -> list[Any]:
+        """What it says now, but heartbeats."""
+        self.frames: list[Any] = []
+        messages = []
+        for message, frames in self.session.outgoing(self.now):
+            FROM_TRAINER.decode(FROM_TRAINER.encode(message))
+            self.frames += frames
+            if not isinstance(message, Renew):
+                messages.append(message)
+        return messages
+
+    def hear(self, message: Any, *frames: bytes) -> None:
+        self.session.receive(message, list(frames), self.now)
+
+    def greet(self, **told: Any) -> Hello:
+        """Let it greet, and be let in."""
+        (hello,) = self.say()
+        self.hear(welcome_to(hello, **self.told, **told))
+        return hello
+
+    def give(self, step: Step, *tokens: int) -> None:
+        """Answer the first requests of a message."""
+        items = tuple(
+            given(get.request, token, get.partition)
+            for get, token in zip(step.gets, tokens, strict=False)
+        )
+        self.hear(Give(7, items), b"")
+
+
+def test_a_greeting_without_an_answer_is_sent_again_as_it_was():
+    member = Member()
+    session = Session(member)
+    first = session.outgoing(0.0)
+    assert session.outgoing(0.5) == []
+    assert session.outgoing(1.0) == first
+
+
+def test_only_the_answer_to_the_last_greeting_counts_and_only_once():
+    one = One()
+    (step,) = one.say()
+    one.session.greet()
+    one.give(step, 11)  # of the older connection
+    assert not one.trainer.hands
+    (hello,) = one.say()
+    older = dataclasses.replace(hello, connection=hello.connection - 1)
+    one.hear(welcome_to(older, **one.told))
+    assert not one.session.connected
+    one.hear(welcome_to(hello, **one.told))
+    one.give(step, 11)
+    assert [*one.trainer.hands] == [11]
+    one.hear(welcome_to(hello, **one.told))
+    assert [*one.trainer.hands] == [11] and one.session.connected
+
+
+def test_a_greeting_lists_what_is_in_hand_and_committed_and_asked():
+    one = One()
+    (step,) = one.say()
+    one.give(step, 11, 12)
+    assert one.trainer.take() is not None
+    one.trainer.commit(11, States([[0, 4, [1]]], np.arange(4, dtype=np.uint8)))
+    one.say()
+    one.session.greet()
+    hello = one.greet()
+    committed, held = hello.batches
+    assert (committed.token, committed.committed, committed.state_bytes) == (11, True, 4)
+    assert (held.token, held.committed, held.partition) == (12, False, 1)
+    assert one.frames == [b"", bytes(range(4))]
+    assert len(hello.gets) % 3 == 0 and hello.connection > 1
+    assert all(not step.commits and not step.saves for step in one.say())
+
+
+def test_what_the_trainer_does_while_the_owner_is_greeted_is_said_after_its_answer():
+    one = One()
+    (step,) = one.say()
+    one.give(step, 11, 12)
+    one.session.greet()
+    (hello,) = one.say()
+    assert [batch.committed for batch in hello.batches] == [False, False]
+    one.trainer.take()
+    one.trainer.commit(11)
+    one.now += 1.0
+    assert one.say() == [hello]
+    one.hear(welcome_to(hello, **one.told))
+    (step,) = one.say()
+    assert step.commits == (11,)
+
+
+def test_states_beyond_the_size_of_a_message_are_saved_again_after_the_greeting(monkeypatch):
+    one = One()
+    (step,) = one.say()
+    one.give(step, 11, 12)
+    for token in (11, 12):
+        one.trainer.take()
+        one.trainer.commit(token, States([[0, 4, [1]]], np.full(4, token, np.uint8)))
+    one.say()
+    one.session.greet()
+    monkeypatch.setattr(limits, "MAX_UPLOAD_BYTES", 6)
+    hello = one.greet()
+    assert [batch.committed for batch in hello.batches] == [True, False]
+    saved = [save.token for step in one.say() for save in step.saves]
+    assert saved == [12] and bytes(one.frames[-1]) == bytes([12] * 4)
+
+
+def test_a_message_that_was_dropped_shows_in_the_next_heartbeat():
+    one = One()
+    one.hear(Pulse(7, 0, "nothing"))
+    assert one.session.connected and one.session.waiting == "nothing"
+    one.hear(Pulse(7, 1, ""))
+    assert one.session.connected
+    one.hear(Pulse(7, 4, ""))
+    assert not one.session.connected
+    assert isinstance(one.say()[0], Hello)
+
+
+def test_a_heartbeat_counts_the_messages_before_it():
+    one = One()
+    (first, *_), *rest = [one.session.outgoing(0.0), one.session.outgoing(31.0)]
+    renews = [message for message, _ in [first, *rest[0]] if isinstance(message, Renew)]
+    assert renews[-1].said >= 1
+
+
+def test_an_owner_that_does_not_know_the_session_is_greeted_and_a_stopped_one_is_waited_for():
+    for message in (Unknown(7), Ended(7, "lost", "it stops", returns=True)):
+        one = One()
+        one.hear(message)
+        assert not one.session.connected and one.session.stopped is isinstance(message, Ended)
+        one.greet()
+        assert one.session.connected and not one.session.stopped
+
+
+def test_refused_commits_are_named_and_raised_once():
+    one = One(prefetch=3)
+    (step,) = one.say()
+    one.give(step, 11, 12, 13)
+    for token in (11, 12, 13):
+        one.trainer.hands[token].source.keys = lambda: [b"key"]
+        one.trainer.take()
+        one.trainer.commit(token)
+    one.hear(Answer(7, (11,), (12,), [[13, "state", "why"]]))
+    stale, fault = one.member.refused
+    assert isinstance(stale, StaleLease) and "was committed after its lease had ended" in str(stale)
+    assert str(stale).startswith("batch 1/0 (token 12, 1 row: key)")
+    assert isinstance(fault, StateError) and str(fault).endswith("1 row: key): why")
+    assert one.member.acknowledged == {0: 11}
+    assert not one.trainer.unanswered(0)
+
+
+def test_an_owner_that_stops_gets_back_what_waits():
+    one = One()
+    (step,) = one.say()
+    one.give(step, 11, 12)
+    one.trainer.take()
+    one.hear(LetGo(7))
+    assert one.say()[0].returned == (12,) and [*one.trainer.hands] == [11]
+
+
+def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed():
+    one = One(schema=[["x", "int64", []]])
+    one.session.greet()
+    (hello,) = one.say()
+    one.hear(welcome_to(hello, **{**one.told, "schema": [["y", "int64", []]]}))
+    assert "has another schema since the reconnection" in str(one.session.failure)
+    one = One()
+    one.session.greet()
+    (hello,) = one.say()
+    one.hear(welcome_to(hello, **one.told, owners=2))
+    assert one.session.regrouped == 2 and not one.session.connected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Give(7, (given(1, 11, 5),)),
+        Give(7, (given(1, 11),), faults=7),
+        Give(7, (), faults=[[1, 2, 3]]),
+        Over(7, 1, 5, -1),
+        Over(7, 1, 0, -1, (9,)),
+    ],
+)
+def test_an_owner_that_speaks_of_what_is_not_there_breaks_the_protocol(message):
+    one = One()
+    one.say()
+    with pytest.raises(ProtocolError):
+        one.hear(message, b"")
+
+
+def test_a_batch_without_its_frame_breaks_the_protocol():
+    one = One()
+    one.say()
+    with pytest.raises(ProtocolError, match="names frame 1, but the message has 0 frames"):
+        one.hear(Give(7, (given(1, 11),)))
+
+
+def test_segments_that_are_empty_for_good_are_listed():
+    one = One()
+    one.hear(Retired(7, ("slab-0-1-0",)))
+    assert one.session.retired == ["slab-0-1-0"]
+
+
+def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
+    mapped = MappedBatches()
+    assert mapped.listed() is None
+    for token in (3, 1, 2):
+        mapped.add(token)
+    mapped.release(1)
+    assert mapped.listed() == (2, 3) and mapped.last == 3
+    assert mapped.to_say() == (1,) and mapped.to_say() == ()
+
+
+def test_the_time_of_waits_and_of_work_is_told_apart():
+    meter = Meter()
+    meter.asks(1.0)
+    meter.gets(3.0)
+    meter.asks(8.0)
+    assert meter.totals(9.0) == (3.0, 5.0)
+
+
+def test_a_welcome_that_does_not_say_where_partitions_are_breaks_the_protocol():
+    session = Session(Member(trainer=Trainer(2, [0, 0], 1)))
+    ((hello, _),) = session.outgoing(0.0)
+    welcome = Welcome(1, "t", 7, "f", [], 1.0, 9.0, 64, connection=hello.connection, partitions=2)
+    with pytest.raises(ProtocolError, match="2 partitions says of 0 where they are"):
+        session.receive(welcome, [], 0.0)
