@@ -271,7 +271,7 @@ def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
         with connect(server) as second:
 
             def leave_when_it_waits() -> None:
-                eventually(lambda: any(t["window"] for t in trainers_of(server)))
+                eventually(lambda: any(t["requests"] for t in trainers_of(server)))
                 first.close()
 
             steps, _ = at_once([lambda: train(second, ledger), leave_when_it_waits])

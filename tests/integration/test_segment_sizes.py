@@ -87,7 +87,7 @@ def test_a_trainer_that_waits_for_states_gets_a_smaller_batch_at_once():
             assert first.rows == 3
 
             def change() -> None:
-                eventually(lambda: server.stats()["default"]["trainers"][1]["window"])
+                eventually(lambda: server.stats()["default"]["trainers"][1]["requests"])
                 one.set_batch_size(1)
 
             batch, _ = at_once([lambda: next(other), change])

@@ -178,7 +178,7 @@ def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds
             waiting = [one, other]
 
             def save_when_both_wait() -> int:
-                eventually(lambda: sum(t["window"] for t in trainers_of(server)) == 2)
+                eventually(lambda: sum(t["requests"] for t in trainers_of(server)) == 2)
                 save_all(batch, states)
                 return 0
 
