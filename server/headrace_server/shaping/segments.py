@@ -265,15 +265,18 @@ class Segments(Admission):
         begun = sum(bool((seat.lanes >= 0).any()) for seat in self._seats.values())
         return max(self.capacity, begun * self.batch_size)
 
-    def _seat(self, slot: Slot) -> Seat:
-        """Return the lanes of a slot; new ones go on with those of an earlier life."""
+    def _seat(self, slot: Slot, others: bool = False) -> Seat:
+        """Return the lanes of a slot; new ones go on with those that it had in an earlier life.
+
+        ``others``: or with those of another trainer, which has not come back.
+        """
         seat = self._seats.get(slot)
         if seat is not None:
             return seat
         size = self.batch_size
         seat = self._seats[slot] = Seat(np.full(size, -1, np.int64), np.zeros(size, bool))
         before = self._places_before.pop(slot, None)
-        if before is None and self._places_before and not self.world:
+        if before is None and others and self._places_before:
             before = self._places_before.pop(next(iter(self._places_before)))
         if before is not None:
             indices, lanes = before
@@ -289,7 +292,7 @@ class Segments(Admission):
         seat.lanes[lanes] = slots
 
     def _seated(self, slot: Slot) -> list[Out]:
-        seat = self._seat(slot)
+        seat = self._seat(slot, others=True)
         if seat.out and (self.chained or seat.over):
             return []
         if not seat.over:
