@@ -233,7 +233,7 @@ class Run:
         self._unplaced: deque[Plan] = deque()
         self._begun: Written | None = None  # the first of these
         self._unmarked = 0  # number of batches since the last mark
-        self.written: Written | None = None  # the last batch
+        self.written: Written | None = None  # the last batch of the last step
 
     @property
     def epoch(self) -> int:
@@ -264,6 +264,7 @@ class Run:
 
     def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
+        self.written = None
         if self._unplaced:
             return self._place()
         if self._next_read is not None:
