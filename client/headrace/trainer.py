@@ -119,7 +119,8 @@ class Trainer:
         explicit: bool = False,
         lazy: bool = False,
     ) -> None:
-        self.rank, self.prefetch = rank, prefetch
+        self.rank = rank
+        self.set_prefetch(prefetch)
         self.lanes, self.chained, self.strict = lanes and rank < 0, chained, strict
         self.any_order, self.explicit, self.lazy = any_order and rank < 0, explicit, lazy
         self.hands: dict[Token, Held] = {}
@@ -162,6 +163,7 @@ class Trainer:
     def set_prefetch(self, prefetch: int) -> None:
         """Change the number of batches that are asked for ahead of the loop."""
         self.prefetch = prefetch
+        self._part = max(1, prefetch // _PART)
 
     # The order of cells
 
@@ -407,8 +409,10 @@ class Trainer:
         if self._unknown:
             return
         wanted = self.prefetch + self.waits
-        under_way = self._flying - self._lagging()
-        if not self.waits and wanted - under_way < max(1, self.prefetch // _PART):
+        under_way = self._flying
+        if self.any_order:
+            under_way -= self._lagging()
+        if not self.waits and wanted - under_way < self._part:
             return
         # batches of a later epoch, which the loop can not take yet, do not count
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
@@ -419,8 +423,6 @@ class Trainer:
 
     def _lagging(self) -> int:
         """Return the number of requests at owners that are overtaken."""
-        if not self.any_order or len(self._owners) == 1:
-            return 0
         return sum(
             len(owner.asked)
             for owner in self._owners
@@ -434,7 +436,8 @@ class Trainer:
         self._of[request] = p
         owner = self._owners[self.owner_of[p]]
         owner.gets.append((request, p, epoch))
-        owner.asked[request] = None
+        if self.any_order:
+            owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request, request))
         if cell.orders is not None:
             if len(cell.orders) < len(cell.asked):
@@ -517,7 +520,8 @@ class Trainer:
             order = self._order(cell, request)
             del cell.asked[request]
             self._flying -= 1
-            self._owners[self.owner_of[p]].asked.pop(request, None)
+            if self.any_order:
+                self._owners[self.owner_of[p]].asked.pop(request, None)
             self._idle.discard(request)
         else:
             del cell.standing[request]
@@ -525,7 +529,8 @@ class Trainer:
 
     def give(self, owner: int, given: Given, source: Any) -> bool:
         """Take a batch; return False where it is returned at once."""
-        cell, order = self._answered(given.request)
+        epoch, index, request = given.turn_epoch, given.turn_index, given.request
+        cell, order = self._answered(request)
         if cell is None:
             self._owners[owner].returned.append(given.token)
             return False
@@ -537,8 +542,6 @@ class Trainer:
                 self._changed(cell)
                 return False
             self._home, cell.live = given.partition, given.live
-        request = given.request
-        epoch, index = given.turn_epoch, given.turn_index
         held = self.hands[given.token] = Held(given, source, request, order)
         self._ready[request] = held
         heapq.heappush(self._line, (epoch, order, request))
@@ -621,7 +624,7 @@ class Trainer:
             return True
         if not here.commits:
             return False
-        return not self.lazy or self.waits or len(here.commits) > max(1, self.prefetch // _PART)
+        return not self.lazy or self.waits or len(here.commits) > self._part
 
     def outgoing(
         self, owner: int

@@ -1,6 +1,403 @@
-BUGS = {}
-MOST = 0
+"""Bugs to plant, one at a time: random worlds must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from headrace.trainer import Trainer
+from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.protocol import Answer, Idle, Outlook, Over
+
+from . import journal
+from .synthetic import Plain, Segments
+from .worlds import check
+
+#: Number of worlds in which a bug is looked for.
+MOST = 3000
+#: The first one of these.
+FIRST = 500_000
 
 
-def find(*a):
-    pass
+@contextmanager
+def patched(owner: type, **changes: Any):
+    before = {name: owner.__dict__[name] for name in changes}
+    for name, value in changes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+# The desk
+
+
+def no_fencing():
+    """A commit counts though another trainer may have the batch."""
+    end, commit = Desk._end, Desk._commit
+    ghosts = {}
+
+    def remember(self, lease):
+        ghosts[self, lease.token] = lease
+        end(self, lease)
+
+    def late(self, session, token, payload):
+        ghost = ghosts.get((self, token))
+        if ghost is not None and token not in session.leases and not self._is_committed(token):
+            session.leases[token] = ghost
+        commit(self, session, token, payload)
+
+    return patched(Desk, _end=remember, _commit=late)
+
+
+def answered_before_stored():
+    commit = Desk._commit
+
+    def at_once(self, session, token, payload):
+        if token in session.leases:
+            self.sent.append((session.name, Answer((token,))))
+        commit(self, session, token, payload)
+
+    return patched(Desk, _commit=at_once)
+
+
+def returned_batch_lost():
+    def end(self, lease):
+        lease.session.leases.pop(lease.token, None)
+        self.gone.append(lease.batch)
+        self._look(lease.batch.partition)
+
+    return patched(Desk, _end=end)
+
+
+def returned_batch_kept_in_memory():
+    void = Desk._void
+
+    def keep(self, session, partition, since=(0, -1)):
+        n = len(self.gone)
+        void(self, session, partition, since)
+        del self.gone[n:]
+
+    return patched(Desk, _void=keep)
+
+
+def no_grace():
+    init = Desk.__init__
+
+    def impatient(self, *args, **options):
+        init(self, *args, **options)
+        if self.recovering:
+            self._recover()
+
+    return patched(Desk, __init__=impatient)
+
+
+def idle_not_told():
+    return _filtered(lambda message: not isinstance(message, Idle))
+
+
+def _filtered(keeps):
+    answer = Desk._answer_made
+
+    def silent(self, *args):
+        n = len(self.sent)
+        answer(self, *args)
+        self.sent[n:] = [one for one in self.sent[n:] if keeps(one[1])]
+
+    return patched(Desk, _answer_made=silent)
+
+
+def no_second_look():
+    return patched(Desk, _look=lambda self, partition: None)
+
+
+def memory_not_looked_at():
+    return patched(Desk, freed=lambda self: None)
+
+
+def source_not_looked_at():
+    return patched(Desk, wake=lambda self, partition: None)
+
+
+def requests_beyond_the_limit_forgotten():
+    return patched(Desk, _unpark=lambda self: None)
+
+
+def old_greetings_count():
+    def hear(self, hello):
+        self._greeting[hello.session] -= 1
+        self._hear(hello)
+
+    return patched(Desk, _hear_deferred=hear)
+
+
+def requests_outlive_a_greeting():
+    hello = Desk.hello
+
+    def keep(self, message, now):
+        forget, self._forget_requests = self._forget_requests, lambda session: None
+        if self._busy is None:
+            self._forget_requests = forget
+        hello(self, message, now)
+        self._forget_requests = forget
+
+    return patched(Desk, hello=keep)
+
+
+def welcome_before_join_is_stored():
+    stored = Desk.stored
+    return patched(
+        Desk,
+        stored=lambda self, p, number: stored(self, p, 1 << 60 if p == SESSIONS else number),
+    )
+
+
+def over_before_stored():
+    def at_once(self, request, partition, epoch):
+        session = request.session
+        del session.asked[request.number]
+        session.idle -= request.idle
+        self.sent.append((session.name, Over(request.number, partition, epoch)))
+
+    return patched(Desk, _answer_over=at_once)
+
+
+def siblings_over_before_stored():
+    answer = Desk._answer_over
+
+    def early(self, request, partition, epoch):
+        self._over[partition, request.session.slot] = 1 << 62 if epoch is None else epoch
+        answer(self, request, partition, epoch)
+
+    return patched(Desk, _answer_over=early)
+
+
+def order_before_stored():
+    def steer(self, partition, what):
+        if partition != self._busy:
+            order = self.partitions[partition].propose(what)
+            self._write("order", partition)
+            self.partitions[partition].apply(order)
+
+    return patched(Desk, steer=steer)
+
+
+def commits_while_it_makes():
+    commit = Desk.commit
+
+    def at_once(self, name, token, payload=None):
+        busy, self._busy = self._busy, None
+        commit(self, name, token, payload)
+        self._busy = busy
+
+    return patched(Desk, commit=at_once)
+
+
+def deferred_calls_lost():
+    made = Desk.made
+
+    def forget(self, work, made_):
+        kept = [of for of in self._deferred if of[0] != self._commit]
+        self._deferred.clear()
+        self._deferred.extend(kept)
+        made(self, work, made_)
+
+    return patched(Desk, made=forget)
+
+
+def lost_reply_not_repeated():
+    welcome = Desk._welcome
+
+    def keep(self, hello, session, stale, others):
+        held, hello.held = hello.held, [(token, None) for token in session.leases]
+        welcome(self, hello, session, stale, others)
+        hello.held = held
+
+    return patched(Desk, _welcome=keep)
+
+
+def terms_repeat():
+    init = Desk.__init__
+
+    def first(self, partitions, term, **options):
+        init(self, partitions, 1 + min(partitions, default=0), **options)
+
+    return patched(Desk, __init__=first)
+
+
+def claims_out_of_order():
+    judge = Desk._judge
+
+    def backwards(self, admitted):
+        stale = set()
+        for hello, session, others in admitted:  # what is held before what is committed
+            commits, hello.commits = hello.commits, []
+            stale |= judge(self, [(hello, session, others)])
+            hello.commits = commits
+        return stale | judge(self, admitted)
+
+    return patched(Desk, _judge=backwards)
+
+
+def epochs_of_owner_apart():
+    return patched(Desk, _first=lambda self, partition: partition)
+
+
+# Partitions and journals
+
+
+def claim_ignores_version():
+    def possible(self, mine, lane, e, segment, version):
+        x = self.going.get(e)
+        if x is None:
+            return e not in self.through and e < self.limit and segment == 0
+        return segment == x.handed and e in self.ready
+
+    return patched(Segments, _possible=possible)
+
+
+def over_too_early():
+    def complete(self):
+        self._fill(1)
+        return self._exhausted and not self.ready
+
+    return patched(Segments, _complete=complete)
+
+
+def lanes_kept():
+    return patched(Segments, leave=lambda self, slot, since=(0, -1): None)
+
+
+def base_not_stored():
+    deal = journal.Stored.deal
+
+    def forget(self, run, world):
+        deal(self, run, world)
+        self.base = set()
+
+    return patched(journal.Stored, deal=forget)
+
+
+def members_not_stored():
+    commit = journal.Stored.commit
+
+    def forget(self, *args):
+        commit(self, *args)
+        self.members = set()
+
+    return patched(journal.Stored, commit=forget)
+
+
+def old_cursor_for_a_new_run():
+    deal = Plain.deal
+
+    def keep(self, run, world):
+        marks = list(self.marks)
+        dealt = deal(self, run, world)
+        self.marks = marks
+        return dealt
+
+    return patched(Plain, deal=keep)
+
+
+def cursor_too_far():
+    note = Plain._note_cursor
+
+    def hasty(self):
+        kept, self.open = self.open, {}
+        note(self)
+        self.open = kept
+
+    return patched(Plain, _note_cursor=hasty)
+
+
+# Trainers
+
+
+@contextmanager
+def ranks_pass_partitions_by():
+    answer, idle = Desk._answer_made, Trainer.idle
+
+    def told(self, work, partition, slot, epoch, made):
+        answer(self, work, partition, slot, epoch, made)
+        queue = self._asking[partition].get((slot, epoch), ())
+        for request in queue if made is Outlook.IDLE and self.world else ():
+            if not request.gone:
+                self.sent.append((request.session.name, Idle(request.number)))
+
+    def passes(self, owner, requests, live=()):
+        rank, self.rank = self.rank, -1
+        idle(self, owner, requests, live)
+        self.rank = rank
+
+    with ExitStack() as stack:
+        stack.enter_context(patched(Desk, _answer_made=told))
+        stack.enter_context(patched(Trainer, idle=passes))
+        yield
+
+
+def commits_not_repeated():
+    greeting = Trainer.greeting
+
+    def silent(self, owner):
+        held, _, gets = greeting(self, owner)
+        return held, [], gets
+
+    return patched(Trainer, greeting=silent)
+
+
+def epochs_ask_early():
+    init = Trainer.__init__
+
+    def loose(self, *args, **options):
+        init(self, *args, **{**options, "strict": False})
+
+    return patched(Trainer, __init__=loose)
+
+
+def lane_commits_out_of_order():
+    return patched(Trainer, _earlier=lambda self, held: False)
+
+
+def asks_before_all_welcomes():
+    welcome = Trainer.welcome
+
+    def hasty(self, owner, *args):
+        welcome(self, owner, *args)
+        self._unknown.clear()
+
+    return patched(Trainer, welcome=hasty)
+
+
+def returned_batch_out_of_place():
+    return patched(Trainer, _line_up=lambda self, cell: None)
+
+
+BUGS: dict[str, Callable[[], Any]] = {
+    bug.__name__: bug
+    for bug in (
+        no_fencing, answered_before_stored, returned_batch_lost, returned_batch_kept_in_memory,
+        no_grace, idle_not_told, no_second_look, memory_not_looked_at, source_not_looked_at,
+        requests_beyond_the_limit_forgotten, old_greetings_count, requests_outlive_a_greeting,
+        welcome_before_join_is_stored, over_before_stored, siblings_over_before_stored,
+        order_before_stored, commits_while_it_makes, deferred_calls_lost, lost_reply_not_repeated,
+        terms_repeat, claims_out_of_order, epochs_of_owner_apart, claim_ignores_version,
+        over_too_early, lanes_kept, base_not_stored, members_not_stored, old_cursor_for_a_new_run,
+        cursor_too_far, ranks_pass_partitions_by, commits_not_repeated, epochs_ask_early,
+        lane_commits_out_of_order, asks_before_all_welcomes, returned_batch_out_of_place,
+    )
+}  # fmt: skip
+
+
+def find(bug: Callable[[], Any], most: int, first: int = FIRST) -> tuple[int, str]:
+    """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
+    with bug():
+        for seed in range(first, first + most):
+            try:
+                check(seed)
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {error}"[:80]
+    return -1, ""

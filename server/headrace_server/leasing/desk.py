@@ -166,8 +166,8 @@ class Desk:
         self._recent: dict[Token, int] = {}
         self._before: dict[Token, int] = {}
         # What is stored, by partition
-        self._logged = Counter[int]()
-        self._stored = Counter[int]()
+        self._logged = dict.fromkeys((SESSIONS, *partitions), 0)
+        self._stored = dict.fromkeys((SESSIONS, *partitions), 0)
         self._unstored: dict[int, deque[tuple[int, Any, Any]]] = {
             p: deque() for p in (SESSIONS, *partitions)
         }
@@ -198,6 +198,7 @@ class Desk:
         self._greeted: dict[bytes, Hello] | None = {}
         deals = [(one.run, one.world) for one in partitions.values()]
         self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
+        self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
         self._births: dict[int, int] = {}  # by rank
         for run, rank, birth in self._known.values():
             if run == self.run and rank >= 0:
@@ -476,12 +477,14 @@ class Desk:
             self._before, self._recent = recent, {}
         if self._lanes:
             session.last[partition] = token, batch
-        self._write("commit", partition, token, batch.rows - batch.empty)
-        self._unstored[partition].append((self._logged[partition], session, token))
+        rows = batch.rows - batch.empty
+        self.log.append(("commit", partition, token, rows))
+        self._logged[partition] = logged = self._logged[partition] + 1
+        self._unstored[partition].append((logged, session, token))
         session.unstored += 1
         counts = self.counts
         counts["batches"] += 1
-        counts["rows"] += batch.rows - batch.empty
+        counts["rows"] += rows
         self.gone.append(batch)
         if self._asking[partition]:
             self._look(partition)
@@ -585,8 +588,11 @@ class Desk:
         """
         if number > self._stored[partition]:
             self._stored[partition] = number
-        number = self._stored[partition]
+        else:
+            number = self._stored[partition]
         queue = self._unstored[partition]
+        if not queue or queue[0][0] > number:
+            return
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
             if partition == SESSIONS and self._busy is not None:
@@ -644,7 +650,7 @@ class Desk:
         for session in list(self.sessions.values()):
             self.sent.append((session.name, Refused("in_use", "its run is over")))
             self.leave(session.name)
-        self.run, self.world = run, world
+        self.run, self.world, self._low = run, world, self.ahead * (world or 1)
         self._births.clear()
         for (number, _), heap in self._heaps.items():
             if not self.partitions[number].ahead:  # else it keeps them
@@ -679,9 +685,9 @@ class Desk:
         for request, partition, epoch in gets:
             if partition not in self.partitions:
                 raise ValueError(f"partition {partition} is not of this owner")
-            if len(session.asked) + len(session.parked) > self._most_requests:
-                raise ValueError(f"more than {self._most_requests} requests are open")
             self._ask(session, request, partition, epoch)
+        if len(session.asked) + len(session.parked) > self._most_requests:
+            raise ValueError(f"more than {self._most_requests} requests are open")
 
     @property
     def _most_requests(self) -> int:
@@ -689,7 +695,9 @@ class Desk:
         return (self.max_open + 2) * (len(self.partitions) + 1)
 
     def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
-        if session.parked or not self._may_open(session):
+        open_ = len(session.leases) + len(session.asked) - session.idle
+        most = self.max_open
+        if session.parked or open_ >= most or session.unstored >= most:
             session.parked.append((number, partition, epoch))
             self._parked[session] = None
             if not self.world:
@@ -796,10 +804,6 @@ class Desk:
         if one.ahead and self._waiting[partition] == self._low - 1 and partition != self._busy:
             heappush(self._behind, (one.next_turn(0), partition))
         return heappop(heap)[2]
-
-    @property
-    def _low(self) -> int:
-        return self.ahead * (self.world or 1)
 
     def _hand_out(self, partition: int, slot: Slot, epoch: int) -> bool:
         """Answer requests by batches that are there; return whether others are left."""
@@ -929,7 +933,8 @@ class Desk:
             self._look(partition)
         if work.wanted is None:
             if isinstance(made, list):
-                heappush(self._behind, (one.next_turn(0), partition))
+                if self._waiting[partition] < self._low:
+                    heappush(self._behind, (one.next_turn(0), partition))
             elif made is Outlook.FULL:
                 self._full = True
                 heappush(self._behind, (one.next_turn(0), partition))
