@@ -20,7 +20,6 @@ from typing import Any, Final
 from headrace_proto.errors import DataError
 
 from ..arguments import declared
-from ..core.partition_turns import bounds
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.partition_run import segmented, shape_check
@@ -328,9 +327,7 @@ class _Surveyor:
                 state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
                 found.state_bytes = state_bytes * found.waiting_examples
         else:
-            most, most_bytes = bounds(
-                options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
-            )
+            most, most_bytes = run.ahead(options.get("capacity"), 1)
             ahead = max(2, min(most, -(-most_bytes // max(1, batch_bytes))))
             found.slab_bytes = (ahead + 1) * batch_bytes
             found.waiting_examples = _waiting(options)

@@ -86,8 +86,8 @@ def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
         "seconds": round(sample.seconds, 6),
         "padding": _waste(sample, list(sample.columns)),
     }
-    if "bucket" in sample.meta:
-        plain["bucket"] = int(sample.meta["bucket"])
+    if sample.bucket >= 0:
+        plain["bucket"] = sample.bucket
     if "@key" in sample.columns:
         plain["keys"] = [_plain(key) for key in sample.columns["@key"][:_FIRST].tolist()]
     labels = _labels(sample, label)

@@ -127,20 +127,12 @@ class Partitions:
         return share.rests
 
     def _bounds(self, feed: ServedFeed) -> tuple[int, int]:
-        """Return how many batches may be made ahead of a feed, and their bytes.
-
-        A capacity beyond ``max_ahead`` gets proportionally more bytes, within a quarter of the
-        slab: where half of the slab is used, trainers must copy batches.
-        """
-        config = self._config
+        """Return how many batches may be made ahead of a feed, and their bytes."""
         runs = [run for _, run in _of(feed.name, self.runs)]
-        capacity, most_bytes = runs[0].capacity, config.max_ahead_bytes
-        if capacity is not None:
-            grown = most_bytes * capacity // config.max_ahead
-            most_bytes = max(most_bytes, min(grown, config.slab_bytes // 4))
+        most, most_bytes = self._config.ahead(runs[0].capacity, len(runs))
         if len(self.feeds) > 1:
-            most_bytes = min(most_bytes, config.slab_bytes // (2 * len(self.feeds)))
-        return config.max_ahead if capacity is None else capacity * len(runs), most_bytes
+            most_bytes = min(most_bytes, self._config.slab_bytes // (2 * len(self.feeds)))
+        return most, most_bytes
 
     def reads_next(self, feed: ServedFeed, work: Work) -> bool:
         """Return whether a step reads, and so may call user functions."""

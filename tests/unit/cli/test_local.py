@@ -74,7 +74,7 @@ def test_any_batch_of_any_partition_is_made_again(
             DRAWN.declaration(), (), BadRecords(), IndexCache(None), 3, partition
         ) as here:
             sample = next(here.batches(number))
-            assert (sample.number, sample.meta["bucket"]) == (number, seen[partition, number][1])
+            assert (sample.number, sample.bucket) == (number, seen[partition, number][1])
             assert sample.columns["i"].tolist() == seen[partition, number][0]
     (tmp_path / "feeds.py").write_text("from tests.unit.cli.test_local import DRAWN as drawn")
     asked = ["preview", f"{tmp_path}/feeds.py:drawn", "--partitions", "3", "--json"]
