@@ -183,6 +183,7 @@ class Switchboard:
         for feed in self.feeds.values():
             if feed.serves:
                 feed.desk.paused = True
+                self._drain(feed)  # what it has handed out goes first
         for session in self.outbox.sessions.present():
             if session.welcome:
                 self.outbox.let_go(session)
