@@ -122,9 +122,7 @@ class Asking:
         sessions = self.feeds[name]._link.sessions
         if any(session.requests.due for session in sessions):
             return False
-        waits = any(
-            s.requests._asked or s.member.trainer.unanswered(s.number) for s in sessions
-        )
+        waits = any(s.requests._asked or s.member.trainer.unanswered(s.number) for s in sessions)
         return waits or self.asked[name].done()
 
     def workers(self) -> list[int]:
