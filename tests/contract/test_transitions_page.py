@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.core.test_transitions import DOOR
+from tests.unit.shaping.test_transitions import DOOR
 
 from . import transitions_page
 

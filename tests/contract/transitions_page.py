@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace_server.core.claims import CLAIM
-from headrace_server.core.lease import LEASE
-from headrace_server.shaping.input import PARTITION
+from headrace_server.shaping.input import INPUT
 from headrace_server.shaping.transitions import Transitions
 from headrace_server.worker.sessions import SESSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "transitions.md"
-TABLES = {table.kind: table for table in (LEASE, CLAIM, SESSION, PARTITION)}
+TABLES = {table.kind: table for table in (SESSION, INPUT)}
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -11,7 +11,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
-from tests.unit.core.original_queue import original_stream
+from tests.unit.shaping.original_queue import original_stream
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
 from .serving import connect, kill_worker

@@ -1,9 +1,9 @@
 """The states of an object as a table: (event, state) → (next state, effect), or an error.
 
-    LEASE = Transitions("lease", moves={"commit": {HELD: (SAVING, …), …}, …}, errors={…})
-    COMMIT = LEASE.on("commit")              its moves alone, where every state has one
-    lease.state, effect = COMMIT[lease.state]
-    lease.state, effect = LEASE.follow("take back", lease.state, lease)    where that may be illegal
+    INPUT = Transitions("partition", moves={"read": {OPEN: (READING, …), …}, …}, errors={…})
+    CLOSE = INPUT.on("close")                its moves alone, where every state has one
+    input.state, effect = CLOSE[input.state]
+    input.state, effect = INPUT.follow("read", input.state, input)     where that may be illegal
 
 A table answers every event in every state, by a move or by an error with a text; a table with a
 gap is refused.  docs/transitions.md shows the tables.
