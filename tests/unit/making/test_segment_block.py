@@ -16,10 +16,10 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
-from headrace_server.core.admitted_examples import FIRST_INDEX
-from headrace_server.making.partition_run import Done
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.making.segment_block import write_strings
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shaping.admission import FIRST_INDEX
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, same_states
 
@@ -103,7 +103,7 @@ def check(
 def played(pipeline: Pipeline, directory: Path) -> tuple[Player, list[Taken]]:
     player = Player(pipeline, directory)
     batches, end = player.play(same_states)
-    assert end is Done and player.slab.used_bytes == 0
+    assert end is Outlook.ENDED and player.slab.used_bytes == 0
     return player, batches
 
 
