@@ -55,6 +55,10 @@ class RealPlain(PlainPartition):
             del self._unplaced[0]
         return placed
 
+    def next_turn(self, slot):
+        unplaced = [plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot]
+        return min([self.machine.next_turn(slot), *unplaced])
+
     def reclaim(self, batch):
         possible = super().reclaim(batch)
         if possible:

@@ -388,8 +388,9 @@ class Desk:
         session.idle = 0
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
+        turn = self.partitions[partition].next_turn(slot)
         heap = self._heaps.get((partition, slot))
-        return heap[0][0] if heap else self.partitions[partition].next_turn(slot)
+        return min(turn, heap[0][0]) if heap else turn
 
     # Sessions
 
