@@ -98,9 +98,11 @@ class PlainPartition:
 
     def deal(self, run, world):
         plans = self.machine.deal(run, world)
-        self._unplaced = [plan for plan in plans if plan.batch.body is None]
+        bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
+        there = next(bare, len(plans))
+        self._unplaced = plans[there:]
         self.mark()
-        return [plan.batch for plan in plans if plan.batch.body is not None]
+        return [plan.batch for plan in plans[:there]]
 
     def mark(self):
         self._marked = self.machine.input.next_number

@@ -179,7 +179,8 @@ class Desk:
         self._asking: dict[int, dict[tuple[Slot, int], deque[_Request]]] = {
             p: {} for p in partitions
         }
-        self._came_back: set[int] = set()  # partitions with batches that were put back
+        self._came_back: set[int] = set()  # partitions with batches that were put back …
+        self._remakes: set[int] = set()  # … or that are made again, before later ones go out
         self._ties = count()
         self._todo: dict[tuple[int, Slot, int], None] = {}
         self._parked: dict[_Session, None] = {}  # sessions with requests beyond their limit
@@ -542,6 +543,7 @@ class Desk:
             self._push(batch)
             self._came_back.add(partition)
         else:
+            self._remakes.add(partition)
             self.gone.append(batch)
         self._look(partition)
 
@@ -745,7 +747,7 @@ class Desk:
 
     def _is_open(self, partition: int) -> bool:
         """Return whether batches of a partition may be handed out now."""
-        if self._paused or self._greeted is not None:
+        if self._paused or self._greeted is not None or partition in self._remakes:
             return False
         return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
 
@@ -920,6 +922,7 @@ class Desk:
         partition = work.partition
         one = self.partitions[partition]
         self._busy = None
+        self._remakes.discard(partition)
         changed = self._made_before != (one.epoch, one.finished)
         ends = made is Outlook.ENDED and partition not in self._ended
         if changed or ends:  # it may have left batches out

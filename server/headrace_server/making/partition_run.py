@@ -393,9 +393,11 @@ class Run:
         """Deal all that is not committed anew."""
         self._begun = None
         plans = self.machine.deal(run, world)
-        self._unplaced = deque(plan for plan in plans if plan.batch.body is None)
+        bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
+        there = next(bare, len(plans))  # so many go out before one that is to be written
+        self._unplaced = deque(plans[there:])
         self.commits.mark()
-        return [plan.batch for plan in plans if plan.batch.body is not None]
+        return [plan.batch for plan in plans[:there]]
 
     def propose(self, what: tuple[str, Any]) -> Order:
         """Return an order with its place; ValueError where it can not be carried out.

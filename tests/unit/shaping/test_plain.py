@@ -333,3 +333,21 @@ def test_an_order_that_is_stored_and_not_carried_out_is_carried_out_by_the_next_
     assert again.propose(("close", False)) == order, "it was given before"
     with pytest.raises(ValueError, match=TOO_LATE):
         again.propose(("batch_size", [3]))
+
+
+def test_a_new_deal_gives_batches_in_their_order_also_where_one_is_made_again():
+    stored = Stored()
+    held = PlainPartition(0, stored, rows=8, size=2)
+    before = []
+    while len(before) < 2:
+        before += held.make()
+    partition = PlainPartition(0, stored, rows=8, size=2)
+    assert partition.reclaim(before[1])
+    made = []
+    while len(made) < 3:
+        made += partition.make()
+    assert [batch.number for batch in made] == [0, 2, 3]
+    out = partition.deal(1, 1)
+    assert [(batch.number, batch.turn) for batch in out] == [(0, (0, 0))]
+    again = partition.make(0, FOREVER)
+    assert [(b.number, b.turn) for b in again] == [(1, (0, 1)), (2, (0, 2)), (3, (0, 3))]
