@@ -32,6 +32,8 @@ from ..process.worker_diary import DiaryReader, long_inside
 _MOST_QUEUED = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
+#: Maximum size of a held greeting; a larger one comes again.
+_MOST_HELD = 1 << 16
 #: Maximum number of connections that are told at once why it does not answer.
 _MOST_EXPLAINED = 256
 
@@ -164,7 +166,8 @@ class FrontOwner:
 
     def hold(self, connection: bytes, came_by: int, key: str, frames: list[Frame]) -> None:
         """Hold a greeting until it is ready: its one frame, since others would take memory."""
-        self._held[connection] = came_by, key, frames[:1]
+        if sum(map(len, frames)) <= _MOST_HELD:
+            self._held[connection] = came_by, key, frames
 
     def take_held(self) -> list[bytes]:
         """Return the connections of held greetings, and forget these."""

@@ -139,7 +139,7 @@ class Admission:
             if s.present
         )
         feed.resuming.admit(hello, members, now)
-        last = hello.acknowledged
+        last = hello.acknowledged if feed.serves else ()
         for partition, token in zip(last[::2], last[1::2], strict=False):
             known = partition not in feed.partitions or token >> protocol.COUNTER_BITS == feed.term
             if not known and self.lacks(feed.name, partition, token):
