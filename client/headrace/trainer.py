@@ -291,6 +291,7 @@ class Trainer:
         """Whether nothing comes before some trainer acts; it may be this one, see ``hands``."""
         if not self.waits:
             return False
+        self._pump()  # what may come is asked for first
         if self._idle:
             request = self._next()
             return request is None or request in self._idle

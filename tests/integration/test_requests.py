@@ -181,7 +181,7 @@ def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking:
     asking.ask()
     for pid in asking.workers():
         os.kill(pid, signal.SIGKILL)
-    check_all(asking, "the session was lost meanwhile")
+    check_all(asking, "the states of lanes were not handed over")
     feed = asking.feeds["flush"]
     feed.flush_states()  # the refused states are gone
     assert any(flushed(feed) for _ in range(8)), "the batches that it had are at most 3"
@@ -192,7 +192,7 @@ def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking:
 def test_a_server_that_dies_under_requests_leaves_none_without_an_answer(asking: Asking):
     asking.ask()
     asking.kill_server()
-    check_all(asking, "the session was lost meanwhile")
+    check_all(asking, "the states of lanes were not handed over")
 
 
 def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):
