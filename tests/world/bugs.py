@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from headrace.trainer import Trainer
@@ -12,12 +13,11 @@ from headrace_server.leasing.protocol import Answer, Idle, Outlook, Over
 
 from . import journal
 from .synthetic import Plain, Segments
-from .worlds import check
+from .world import World
+from .worlds import config_of
 
 #: Number of worlds in which a bug is looked for.
-MOST = 3000
-#: The first one of these.
-FIRST = 500_000
+MOST = 300
 
 
 @contextmanager
@@ -376,28 +376,78 @@ def returned_batch_out_of_place():
     return patched(Trainer, _line_up=lambda self, cell: None)
 
 
-BUGS: dict[str, Callable[[], Any]] = {
-    bug.__name__: bug
-    for bug in (
-        no_fencing, answered_before_stored, returned_batch_lost, returned_batch_kept_in_memory,
-        no_grace, idle_not_told, no_second_look, memory_not_looked_at, source_not_looked_at,
-        requests_beyond_the_limit_forgotten, old_greetings_count, requests_outlive_a_greeting,
-        welcome_before_join_is_stored, over_before_stored, siblings_over_before_stored,
-        order_before_stored, commits_while_it_makes, deferred_calls_lost, lost_reply_not_repeated,
-        terms_repeat, claims_out_of_order, epochs_of_owner_apart, claim_ignores_version,
-        over_too_early, lanes_kept, base_not_stored, members_not_stored, old_cursor_for_a_new_run,
-        cursor_too_far, ranks_pass_partitions_by, commits_not_repeated, epochs_ask_early,
-        lane_commits_out_of_order, asks_before_all_welcomes, returned_batch_out_of_place,
+_DEATHS = {"owner": 0.4, "cut": 0.4}
+_GREETINGS = {"cut": 2.0}
+_LOSSES = {**_DEATHS, "server": 0.2}
+_SLEEPERS = {**_DEATHS, "suspend": 0.3}
+_RUNS = {**_DEATHS, "job": 0.1, "kill": 0.05}
+_SMALL = {
+    "owners": 1,
+    "partitions": 2,
+    "rows": 60,
+    "size": 2,
+    "horizon": 20.0,
+    "epochs": 1,
+    "world": 0,
+    "capacity": 12,
+}
+_RANKS = {"world": 2, "hold": 1, "room": 1 << 60}
+_EPOCHS = {"epochs": 3, "borders": True, "owners": 3, "partitions": 4, "rows": 6}
+_SLOW = {"makes": 0.5, "delay": 0.02}
+
+#: Each bug, with what the worlds have that are to find it.
+BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    bug.__name__: (bug, {**_SMALL, **world})
+    for bug, world in (
+        (no_fencing, {"kind": "plain", "faults": _SLEEPERS, "trainers": 3, "rows": 80}),
+        (answered_before_stored, {}),
+        (returned_batch_lost, {"kind": "plain", "faults": {"return": 0.2}}),
+        (returned_batch_kept_in_memory, {"kind": "bare", "faults": {"return": 0.2}}),
+        (no_grace, {"kind": "plain", "faults": _DEATHS, "trainers": 4, "rows": 80}),
+        (idle_not_told, {"kind": "arrival", "trainers": 3, "partitions": 4}),
+        (no_second_look, {"kind": "arrival"}),
+        (memory_not_looked_at, {"kind": "plain", "room": 2, "trainers": 3}),
+        (source_not_looked_at, {"waits": 0.1}),
+        (requests_beyond_the_limit_forgotten, {"max_open": 2, "prefetch": 5}),
+        (old_greetings_count, {**_SLOW, "faults": _GREETINGS, "kind": "plain"}),
+        (requests_outlive_a_greeting, {**_SLOW, "faults": _GREETINGS, "kind": "plain"}),
+        (welcome_before_join_is_stored, {"kind": "plain", "faults": _DEATHS, "trainers": 4}),
+        (over_before_stored, {**_EPOCHS, "kind": "arrival", "faults": _DEATHS, "steer": ""}),
+        (siblings_over_before_stored, {**_EPOCHS, "kind": "arrival", "faults": _DEATHS}),
+        (order_before_stored, {"kind": "plain", "steer": "size", "faults": _DEATHS}),
+        (commits_while_it_makes, {**_SLOW, "guard": True}),
+        (deferred_calls_lost, _SLOW),
+        (lost_reply_not_repeated, {"faults": {"cut": 0.5}, "kind": "plain", "delay": 0.2}),
+        (terms_repeat, {"faults": _LOSSES}),
+        (claims_out_of_order, {"kind": "bare", "faults": _DEATHS, "prefetch": 5}),
+        (epochs_of_owner_apart, {**_EPOCHS, "owners": 1, "kind": "plain", "room": 3}),
+        (claim_ignores_version, {"kind": "arrival", "faults": _SLEEPERS, "trainers": 4}),
+        (over_too_early, {"kind": "arrival"}),
+        (lanes_kept, {"kind": "lanes", "faults": {"leave": 0.2}}),
+        (base_not_stored, {"kind": "plain", **_RANKS, "faults": _RUNS, "rows": 80}),
+        (members_not_stored, {"kind": "arrival", **_RANKS, "faults": _DEATHS}),
+        (old_cursor_for_a_new_run, {"kind": "plain", **_RANKS, "faults": _RUNS, "rows": 80}),
+        (cursor_too_far, {"kind": "plain", "faults": _DEATHS, "rows": 80}),
+        (ranks_pass_partitions_by, {"kind": "arrival", **_RANKS}),
+        (commits_not_repeated, {"faults": _DEATHS}),
+        (epochs_ask_early, {**_EPOCHS, "kind": "arrival", "trainers": 3}),
+        (lane_commits_out_of_order, {"kind": "bare", "hold": 3, "prefetch": 5}),
+        (asks_before_all_welcomes, {"kind": "plain", **_RANKS, "owners": 3, "partitions": 3}),
+        (returned_batch_out_of_place, {"kind": "plain", **_RANKS, "faults": {"stop": 0.2}}),
     )
-}  # fmt: skip
+}
 
 
-def find(bug: Callable[[], Any], most: int, first: int = FIRST) -> tuple[int, str]:
+def find(name: str, most: int = MOST, first: int = 0) -> tuple[int, str]:
     """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
+    bug, changes = BUGS[name]
     with bug():
         for seed in range(first, first + most):
+            config = replace(
+                config_of(seed), **{"real": False, "steer": "", "faults": {}, **changes}
+            )
             try:
-                check(seed)
+                World(seed, config).run()
             except Exception as error:
                 return seed, f"{type(error).__name__}: {error}"[:80]
     return -1, ""

@@ -188,7 +188,8 @@ class Desk:
         self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
         self._ended: set[int] = set()  # partitions with nothing more, and all is committed
         # Making
-        self._busy: int | None = None  # the partition that makes now
+        self._busy: int | None = None  # the partition that makes now …
+        self._again = False  # … whether it may have more memory or rows since it began
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
@@ -764,13 +765,14 @@ class Desk:
 
     def freed(self) -> None:
         """Note that memory was freed."""
-        self._full = False
+        self._full, self._again = False, True
         for number in self._held_up:
             self._look(number)
             break  # that looks at all of them
 
     def wake(self, partition: int) -> None:
         """Note that a source may have something, which had nothing."""
+        self._again = True
         self._look(partition)
         if self.partitions[partition].ahead:
             heappush(self._behind, ((0, 0), partition))
@@ -876,7 +878,7 @@ class Desk:
         return self._work_ahead() if ahead else None
 
     def _begin(self, work: Work) -> Work:
-        self._busy = work.partition
+        self._busy, self._again = work.partition, False
         one = self.partitions[work.partition]
         self._made_before = one.epoch, one.finished
         return work
@@ -923,6 +925,8 @@ class Desk:
         one = self.partitions[partition]
         self._busy = None
         self._remakes.discard(partition)
+        if self._again and made in (Outlook.FULL, Outlook.WAITS):
+            made = []  # try it again
         changed = self._made_before != (one.epoch, one.finished)
         ends = made is Outlook.ENDED and partition not in self._ended
         if changed or ends:  # it may have left batches out
