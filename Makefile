@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0+cpu
 # Tests start hundreds of interpreters: without compiled files each one compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long \
+.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long world \
 	combinations fuzz soak trials scale container-test browser-test pictures clean
 
 help:
@@ -111,6 +111,10 @@ test-long: export COLD = 1
 test-long: $(READY)
 	$(BIN)/python -m pytest -q -m long
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=full tests/unit
+
+# Simulated worlds of desks and trainers: SEED is the first of WORLDS.
+world: $(READY)
+	$(BIN)/python -m tests.world $(or $(WORLDS),10000) $(SEED)
 
 chaos-long: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json

@@ -252,7 +252,7 @@ class Owner:
                 if config.guard:
                     partition.makes = True
                 seconds = world.random.random() * config.makes
-                world.later(seconds, lambda: self.made(work, made))
+                world.later(seconds, lambda work=work, made=made: self.made(work, made))
                 self.send()
                 self.note()
                 return
@@ -566,8 +566,8 @@ class Job:
     def __init__(self, world, size):
         self.world, self.size, self.run = world, size, world.runs
         world.runs += 1
-        self.reached = {rank: (-1,) for rank in range(size)}
-        self.committed = {rank: (-1,) for rank in range(size)}
+        self.reached = dict.fromkeys(range(size), (-1,))
+        self.committed = dict.fromkeys(range(size), (-1,))
         self.waiting = []
         self.over = False
         self.ranks = {}
@@ -726,7 +726,9 @@ class World:
                 self.soon(self.stop_server)
             if self.happens("job", 0.5) and self.job:
                 self.soon(self.restart_job)
-            if self.config.steer and random.random() < 0.05:
+            if self.config.steer and random.random() < (
+                0.5 if "hasty" in self.config.faults else 0.05
+            ):
                 self.steer()
         if not self.finished:
             self.populate()
@@ -741,6 +743,8 @@ class World:
                 if owner.alive and not owner.desk.recovering:
                     owner.desk.steer(p, what)
                     owner.after()
+            if self.happens("hasty", 1.0):  # before the order is stored
+                self.later(self.random.random() * 0.1, lambda n=owner.number: self.kill_owner(n))
 
     def kill_owner(self, number):
         if number < len(self.owners) and self.owners[number].alive:
@@ -859,21 +863,21 @@ class World:
 
     def check_accepted(self, p, record, run):
         if record[0] == "commit":
-            _, number, slot, turn, token, data = record[:6]
+            _, number, slot, turn, _token, data = record[:6]
             for key, state in self.units(p, number, data):
                 law(key not in self.accepted, f"{key} was committed twice")
                 self.accepted[key] = state
             job = self.job
-            if job and isinstance(slot, int) and slot in job.committed:
-                if run == job.run or not self.config.named:
-                    job.commit(slot, (*turn, p))
+            mine = run == job.run if job and self.config.named else bool(job)
+            if mine and isinstance(slot, int) and slot in job.committed:
+                job.commit(slot, (*turn, p))
 
     def check_durable(self, p, record):
         if record[0] == "drop":
             self.dropped.add((p, record[1]))
         if record[0] != "commit":
             return
-        _, number, slot, turn, token, data = record[:6]
+        _, number, slot, turn, _token, data = record[:6]
         self.stored_tokens.add(token)
         run = self.journal.of(p).run
         self.rounds[run, p, turn].add(slot)

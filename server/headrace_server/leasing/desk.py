@@ -130,7 +130,8 @@ class Desk:
 
     ``sent``: (session, message), to the session's present connection.
     ``log``: entries ("commit", partition, token, rows), ("deal" | "order" | "made", partition), for
-    which the partition has records to store, and ("join", session, run, rank, birth), ("leave", session).
+    which the partition has records to store, and ("join", session, run, rank, birth) and
+    ("leave", session): ``stored`` counts these as of ``SESSIONS``.
     ``gone``: batches whose bytes nobody needs any more.
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
