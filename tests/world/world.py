@@ -877,7 +877,7 @@ class World:
             self.dropped.add((p, record[1]))
         if record[0] != "commit":
             return
-        _, number, slot, turn, _token, data = record[:6]
+        _, number, slot, turn, token, data = record[:6]
         self.stored_tokens.add(token)
         run = self.journal.of(p).run
         self.rounds[run, p, turn].add(slot)
