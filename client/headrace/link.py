@@ -239,7 +239,10 @@ class Link:
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
         trainer = self.member.trainer
-        return (trainer is not None and trainer.ended) or all(one.ended for one in self.sessions)
+        # An owner that is there says of each partition, and of each epoch, that it is over.
+        return (trainer is not None and trainer.ended) or all(
+            one.ended and not one.connected for one in self.sessions
+        )
 
     @property
     def finished_before(self) -> bool:
