@@ -129,7 +129,7 @@ class Stores:
     def lacks(self, name: PartitionName, token: int) -> bool:
         """Return whether this commit was never stored; the oldest of many commits are forgotten."""
         tokens = self._tokens.get(name, set())
-        if token in tokens:
+        if token in tokens or name not in self._stores:  # not opened: its feed has failed
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
