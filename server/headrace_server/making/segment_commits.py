@@ -27,7 +27,7 @@ from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping.plan import Order, Read
 from ..shaping.segments import Out, Segments
-from ..shaping.stored_state import VERSION, Change, Saved
+from ..shaping.stored_state import Change, Saved
 from .segment_block import arrays_of, state_columns, stored_states
 from .segment_maker import SegmentMaker
 from .stored_examples import Commit, StoredExamples
@@ -101,13 +101,9 @@ class SegmentCommits:
         return None
 
     def _note(self, out: Out, payload: Any) -> None:
-        rows, numbers, keys = out.rows, out.rows.numbers, out.keys
-        if self._cutting.at_trainer:
-            keys = []
-        elif not self._cutting.stateless:
-            numbers = numbers.copy()
-            numbers[VERSION] = out.token
-            if not rows.last.all():
+        rows = out.rows
+        if not (self._cutting.at_trainer or self._cutting.stateless):
+            if len(rows.ended) < len(rows):
                 # Ended examples too: their slots are not read before other examples begin there.
                 columns, block = payload
                 arrays = arrays_of(self._cutting.states, block, columns)
@@ -115,9 +111,9 @@ class SegmentCommits:
                     arrays = [array[rows.lanes] for array in arrays]
                 self._maker.states.grow(self._machine.slots)
                 self._maker.states.put(rows.slots, arrays)
-        self._saved.append((numbers, rows.slots, keys))
+        self._saved.append((rows.numbers, rows.slots, () if self._cutting.at_trainer else out.keys))
         if self._cutting.lanes:
-            self._moved |= len(rows.starts) > 0 or bool(rows.last.any())
+            self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""

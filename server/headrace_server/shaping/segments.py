@@ -608,20 +608,20 @@ class Segments(Admission):
             out.seat.last = out
         going = ~rows.last
         slots = rows.slots[going]
-        tables.done[rows.slots] = rows.segments + 1
-        if self.states != AT_TRAINER:
-            tables.kept[rows.slots] = rows.segments + 1
-            if self.chained:
-                tables.version[rows.slots] = out.token
-        self._end(rows.ended)
+        if self.chained:
+            tables.version[rows.slots] = rows.versions[:] = out.token
         if self.lanes:
+            tables.done[rows.slots] = after = rows.segments + 1
+            if self.states != AT_TRAINER:
+                tables.kept[rows.slots] = after
             slots = self._fixed(slots) if self._loose else NO_NUMBERS
-        if not len(slots):
-            return
+        self._end(rows.ended)
         if self.cancelled:
             self._drop(slots, "cancelled")
-        else:
+        elif self.lanes:
             self._come_back(slots)
+        else:
+            self._back.put(rows.indices[going], slots)
 
     def _fixed(self, slots: np.ndarray) -> np.ndarray:
         """Return those that left their lanes, and of which no segment is in a batch any more."""

@@ -32,7 +32,10 @@ SEGMENT_PLACE = np.dtype(
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """The rows of a batch: one segment of each of some examples; never changed."""
+    """The rows of a batch: one segment of each of some examples.
+
+    Nothing of it changes, but a commit saves states after it and so gives it other versions.
+    """
 
     slots: np.ndarray
     numbers: np.ndarray  # one row for each of the names in Examples
@@ -52,9 +55,8 @@ class Rows:
     ended: np.ndarray = field(init=False)  # … and the slots of these
 
     def __post_init__(self) -> None:
-        numbers = self.numbers
-        self.lines, self.indices, self.chunks, self.rows, self.segments, self.counts = numbers[:6]
-        self.versions = numbers[VERSION]
+        self.lines, self.indices, self.chunks, self.rows, *rest = self.numbers
+        self.segments, self.counts, self.versions = rest
         self.last = self.segments + 1 == self.counts
         self.ended = self.slots[self.last]
 

@@ -50,7 +50,7 @@ class World:
         began = [e for e, n in enumerate(self.kept) if 0 < n < self.counts[e]]
         through = [e for e, n in enumerate(self.done) if n == self.counts[e]]
         cuts = [self.random.randrange(1, 6) for _ in range(3)]
-        marks = {e: BEGUN for e in (*began, *through)} or {-1: 0}
+        marks = dict.fromkeys((*began, *through), BEGUN) or {-1: 0}
         self.feed = Feed(self.machine, self.counts, cuts, known=marks)
         self.feed.examples[99] = 0, 0  # the chunk of all that began before
         self.done = [n if n == c else k for n, c, k in zip(self.done, self.counts, self.kept)]
