@@ -102,15 +102,14 @@ class SegmentCommits:
 
     def _note(self, out: Out, payload: Any) -> None:
         rows = out.rows
-        if not (self._cutting.at_trainer or self._cutting.stateless):
-            if len(rows.ended) < len(rows):
-                # Ended examples too: their slots are not read before other examples begin there.
-                columns, block = payload
-                arrays = arrays_of(self._cutting.states, block, columns)
-                if rows.size:
-                    arrays = [array[rows.lanes] for array in arrays]
-                self._maker.states.grow(self._machine.slots)
-                self._maker.states.put(rows.slots, arrays)
+        if self._machine.chained and len(rows.ended) < len(rows):
+            # Ended examples too: their slots are not read before other examples begin there.
+            columns, block = payload
+            arrays = arrays_of(self._cutting.states, block, columns)
+            if rows.size:
+                arrays = [array[rows.lanes] for array in arrays]
+            self._maker.states.grow(self._machine.slots)
+            self._maker.states.put(rows.slots, arrays)
         self._saved.append((rows.numbers, rows.slots, () if self._cutting.at_trainer else out.keys))
         if self._cutting.lanes:
             self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0

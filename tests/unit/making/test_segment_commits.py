@@ -247,7 +247,7 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     pipeline = source([2] * 1000, [b"k"] * 1000).options(on_bad_example="skip")
     player = Player(cut(pipeline, 2, capacity=5), tmp_path)
     kept = []
-    while (made := player.feed.make(-1, 0)) == []:
+    while player.feed.make(-1, 0) == []:
         if player.feed.reads_next:
             continue
         assert len(player.feed.maker.offers) == 1

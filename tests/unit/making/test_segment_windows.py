@@ -190,7 +190,7 @@ def test_it_goes_on_exactly_after_any_step(
     pipeline = declared(
         examples, cut, length="n", states=states, order=order, state_placement=placement
     )
-    directory, random = tmp_path_factory.mktemp("windows"), Random(seed)
+    directory = tmp_path_factory.mktemp("windows")
     model, firsts, seen = Model(), dict[Any, int](), []
     player = Player(pipeline, directory)
     while True:

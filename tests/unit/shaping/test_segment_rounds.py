@@ -45,7 +45,7 @@ class World:
         self.deal(sizes[1])
 
     def start(self):
-        size = self.batch_size, self.capacity, self.small
+        n, size = len(self.counts), (self.batch_size, self.capacity, self.small)
         self.machine = Segments(0, *size, lanes=self.lanes, states=self.states)
         began = [e for e, n in enumerate(self.kept) if 0 < n < self.counts[e]]
         through = [e for e, n in enumerate(self.done) if n == self.counts[e]]
@@ -53,7 +53,9 @@ class World:
         marks = dict.fromkeys((*began, *through), BEGUN) or {-1: 0}
         self.feed = Feed(self.machine, self.counts, cuts, known=marks)
         self.feed.examples[99] = 0, 0  # the chunk of all that began before
-        self.done = [n if n == c else k for n, c, k in zip(self.done, self.counts, self.kept)]
+        for e in range(n):
+            if e not in through:
+                self.done[e] = self.kept[e]
         rows = [[e, FIRST + e, 99, e, self.kept[e], self.counts[e], self.version[e]] for e in began]
         columns = np.array(rows, np.int64).reshape(-1, 7).T
         keys = [(0, f"key {e}") for e in began]
@@ -172,7 +174,7 @@ class World:
 
     def to_the_end(self):
         ranks = range(self.world)
-        while not all([self.step(rank) is Outlook.ENDED for rank in ranks]):
+        while {self.step(rank) for rank in ranks} != {Outlook.ENDED}:
             assert any(self.out.values()), "it waits for nothing but saves"
             for rank in ranks:
                 if self.out[rank]:
