@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.process.relay_messages import FROM_FRONT, BlockPlace, Sent, TrainerMessage
+from headrace_server.process.relay_messages import FROM_FRONT, Sent, TrainerMessage
 from headrace_server.worker import front_channel
 from headrace_server.worker.front_channel import FrontChannel
 
@@ -113,10 +113,10 @@ def test_small_messages_fill_the_queues_with_the_memory_that_they_take(
 
 def test_blocks_are_free_once_a_message_of_the_front_says_that_they_are_sent(at: Relay):
     freed = []
-    place = BlockPlace("slab-0-0-0", 0, (), False)
+    body = SimpleNamespace(segment="slab-0-0-0", offset=0)
     at.end.send = lambda frames: None
     for number in range(3):
-        batch: Any = SimpleNamespace(body=place, nbytes=64)
+        batch: Any = SimpleNamespace(body=body, nbytes=64)
         at.front.send_block(b"a", b"header", batch, partial(freed.append, number))
     at.end.said += [[FROM_FRONT.encode(Sent(number))] for number in (2, 9)]
     at.front.hear()

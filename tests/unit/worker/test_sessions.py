@@ -157,7 +157,7 @@ def test_a_local_trainer_that_left_may_still_have_memory_mapped(
     assert list(table.dead()) == [] and table.present() == []
     assert table.get(session.number) is session
     assert table.find(session.number, session.identity) is None
-    assert table.resume(b"n", "feed", b"another") is None
+    assert table.named("feed", b"n") is None
     holder.let_go()
     assert list(table.dead()) == [session] and not session.present and not session.local
 
@@ -182,15 +182,6 @@ def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
     kept[0][1].let_go()
     assert list(table.dead()) == [kept[0][0]]
     assert table.open(b"4", "feed", b"x").number == 4
-
-
-def test_a_session_continues_only_for_the_trainer_that_has_its_key(tmp_path: Path):
-    table = SessionTable(tmp_path)
-    session = table.open(b"1", "feed", b"a", "key of alice", "alice")
-    assert session.who == "trainer 1 (alice)"
-    assert table.resume(b"1", "feed", b"b", "key of bob") is None
-    assert table.resume(b"1", "feed", b"b") is None
-    assert table.resume(b"1", "feed", b"b", "key of alice") is session
 
 
 def test_locks_are_looked_at_without_opening_a_file(tmp_path: Path, holders: list[Holder]):

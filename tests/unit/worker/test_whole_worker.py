@@ -6,9 +6,23 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_proto.messages import Answer, Answered, Give, Handed, LetGo, Over, Stats, Unknown
+from headrace_proto.messages import (
+    Answer,
+    Answered,
+    Ended,
+    Give,
+    Handed,
+    LetGo,
+    Over,
+    Pulse,
+    Renew,
+    Resize,
+    Stats,
+    Unknown,
+)
 
-from .whole import Trainer, Worker
+from ...patience import eventually
+from .whole import FEED, Trainer, Worker
 
 
 def numbers(count, **options):
@@ -42,10 +56,10 @@ def test_a_trainer_gets_each_batch_of_a_partition_that_it_asks_for_and_the_end(d
             trainer.step(commits=(item.token,))
         assert seen == list(range(6))
         trainer.step([(0, 0)])
-        over = trainer.hear_all(Over, Answer)
+        over = trainer.hear_all(Over, Answer, Ended)
         assert over.partition == 0 and over.epoch == -1
         trainer.say(Stats(trainer.session, 1))
-        value = trainer.hear_all(Answered, Answer).value
+        value = trainer.hear_all(Answered, Answer, Ended).value
         assert value["batches"] == 3 and value["rows"] == 6 and not value["open"]
 
 
@@ -69,7 +83,7 @@ def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(di
 
         again = [handed(items[0], True), handed(items[1], True), handed(items[2])]
         welcome = trainer.greet(again)
-        assert welcome.next == (0, 0, 1) and welcome.stale == ()
+        assert welcome.next == (0, 0, 2) and welcome.stale == ()
         trainer.step([(0, 0)], commits=(items[2].token,))
         item, rows = rows_of(worker, trainer)
         assert rows == [6, 7] and item.token > items[2].token
@@ -110,3 +124,55 @@ def test_a_pause_has_trainers_let_go_and_ends_when_nothing_is_leased(directory):
         trainer.hear()
         answered = [values["request"] for kind, values in worker.pipe.reports if kind == "answer"]
         assert answered == [1, 2]
+
+
+def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
+    with Worker(directory, numbers(8)) as worker:
+        trainer = Trainer(worker, b"a", host="there:7")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        rows_of(worker, trainer)
+        trainer.say(Renew(trainer.session, trainer.said, blocked_s=1.23456, busy_s=7.0))
+        trainer.hear_all(Pulse)
+        worker.pipe.order("stats", request=5)
+        answer = eventually(lambda: dict(worker.pipe.reports).get("answer"))
+        feed = answer["feeds"][FEED]
+        assert feed["state"] == "open" and feed["standing"]["leased"] == 1
+        (told,) = feed["trainers"]
+        assert (told["trainer"], told["host"], told["local"]) == (1, "there:7", False)
+        assert (told["rank"], told["leases"], told["requests"]) == (-1, 1, 0)
+        assert (told["batches"], told["wire_batches"], told["rows"]) == (1, 1, 2)
+        assert (told["blocked_s"], told["busy_s"]) == (1.235, 7.0)
+        assert told["awaited_s"] == {"0/1": 1.235} and trainer.nonce.hex() not in told["id"]
+        assert "leased, the longest to trainer 1" in feed["waiting"]
+
+
+def test_a_failed_feed_answers_greetings_and_all_who_wait_with_its_failure(directory):
+    def fails(row):
+        raise ValueError("it broke")
+
+    pipeline = hs.from_examples([{"x": 1}] * 4).map(fails).batch(2)
+    with Worker(directory, pipeline) as worker:
+        one = Trainer(worker, b"a")
+        one.greet()
+        one.step([(0, 0)])
+        assert "it broke" in one.hear_all(Ended).text
+        late = Trainer(worker, b"b")
+        late.greet()
+        late.beat()
+        assert "it broke" in late.hear_all(Ended).text
+
+
+def test_an_order_of_other_sizes_is_answered_with_the_first_batch_of_that_size(directory):
+    with Worker(directory, numbers(200)) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.say(Resize(trainer.session, 1, (3,)))
+        ((partition, since),) = trainer.hear_all(Answered).value
+        assert partition == 0 and since < 90
+        seen = []
+        for number in range(since + 1):
+            trainer.step([(0, 0)], commits=tuple(seen[-1:]))
+            item, rows = rows_of(worker, trainer)
+            seen.append(item.token)
+            assert len(rows) == (3 if number >= since else 2)

@@ -1,4 +1,4 @@
-"""A whole worker in a thread, and trainers that speak to it message by message through its front."""
+"""A whole worker in a thread, and trainers that speak to it message by message by its front."""
 
 from __future__ import annotations
 
