@@ -36,6 +36,9 @@ def directory(tmp_path):
 
 def rows_of(worker, trainer):
     give, block = worker.receive(trainer.connection)
+    while isinstance(give, Answer):
+        trainer.committed |= {*give.committed}
+        give, block = worker.receive(trainer.connection)
     assert isinstance(give, Give), give
     trainer.committed |= {*give.committed}
     (item,) = give.items
