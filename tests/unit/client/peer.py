@@ -14,6 +14,7 @@ from headrace_proto.messages import (
     Give,
     Given,
     Hello,
+    Over,
     Pulse,
     Step,
     Welcome,
@@ -86,6 +87,13 @@ class Peer:
         while len(gets) < count:
             gets += self.hear(Step).gets
         return gets
+
+    def end(self, session: int = 7) -> None:
+        """Answer the next request: nothing more comes."""
+        while not self._gets:
+            self._gets += self.hear_gets()
+        get = self._gets.pop(0)
+        self.say(Over(session, get.request, get.partition, -1))
 
     def give(self, token: int, number: int = 0) -> None:
         """Answer the next request for a batch."""

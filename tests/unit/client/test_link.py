@@ -141,7 +141,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
             peer.hear(Hello)
         assert taking.thread.is_alive()
         peer.say(welcome_to(peer.greeted, 8, heartbeat_s=50.0))
-        peer.say(Ended(8))
+        peer.end(8)
         assert taking.end() is None
 
 
@@ -194,7 +194,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
                 woken.append(True)
                 with link.lock:
                     machine[0] += 3600
-                    peer.say(Ended(7))
+                    peer.end()
                     assert sockets[0].poll(1000 * int(PATIENCE_S))
             await_news(driver, news, at_most_s)
 
@@ -220,7 +220,7 @@ def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one
         thread = threading.Thread(target=lambda: ended.append(link.take()))
         thread.start()
         peer.welcome()
-        peer.say(Ended(7))
+        peer.end()
         thread.join(PATIENCE_S)
         assert ended == [None]
     assert caplog.messages == [
