@@ -388,10 +388,7 @@ class Link:
             return True
         welcome = self.session.welcome
         most = 1 if welcome is None else welcome.max_credits
-        if not (self.member.explicit and 0 < len(trainer.hands) < most):
-            return False
-        trainer.due(0)  # asks for what is wanted
-        return trainer.stuck
+        return self.member.explicit and trainer.stuck and 0 < len(trainer.hands) < most
 
     def commit(self, token: int) -> None:
         """Send the commit of a batch soon."""

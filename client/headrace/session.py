@@ -312,7 +312,9 @@ class Session:
             self.failure = self.failure or from_code(message.code, message.text)
         elif kind is ServedShare:
             self.served = message
-            self.waiting = f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
+            self.waiting = (
+                f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
+            )
         elif self.welcome is None or not self.connected:
             if kind is Pulse:  # the feed is not open yet
                 self.waiting = message.waiting

@@ -29,7 +29,7 @@ from headrace import connection
 from headrace.link import Link
 from headrace.requests import FlushStates, Request
 from headrace.session import Session
-from headrace_proto.messages import Deliver, Outcome, Step
+from headrace_proto.messages import Answer, Give, Step
 
 from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
@@ -63,7 +63,7 @@ def listen(ledger: Ledger) -> None:
 
     def heard(session: Session, message: Any, frames: list[Any], now: float) -> None:
         known = None if session.welcome is None else session.welcome.session
-        if isinstance(message, (Deliver, Outcome)) and message.session == known:
+        if isinstance(message, (Give, Answer)) and message.session == known:
             for token in message.committed:
                 ledger.note("ok", token)
             for token in message.stale:

@@ -25,10 +25,11 @@ from headrace_proto import limits
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Bye,
-    Deliver,
+    Get,
+    Give,
     Hello,
-    Outcome,
     Refused,
     Renew,
     Save,
@@ -149,7 +150,9 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
                         if session:
                             peer.send(hello())
                             session = hear(peer, Welcome).session
-                        peer.send_multipart([FROM_TRAINER.encode(Step(session, 1)), *message[1:]])
+                        peer.send_multipart(
+                            [FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))), *message[1:]]
+                        )
                         peer.send_multipart(message)
                         assert isinstance(hear(peer, Refused), Refused)
         assert server.pids == pids
@@ -189,9 +192,9 @@ def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
         session = number_of(server)
         with dealer(server.address) as peer:
             for message in (
-                Step(session, 100, commits=(first.token,)),
-                Renew(session, 100, 0, ()),
-                Step(2**63, 1),
+                Step(session, commits=(first.token,), gets=(Get(100, 0),)),
+                Renew(session, 100),
+                Step(2**63, gets=(Get(1, 0),)),
             ):
                 peer.send(FROM_TRAINER.encode(message))
                 assert answer(peer) == Unknown(message.session)
@@ -218,10 +221,10 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
         with dealer(server.address) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
-            peer.send(FROM_TRAINER.encode(Step(session, 0, tokens)))
+            peer.send(FROM_TRAINER.encode(Step(session, tokens)))
             answered: list[int] = []
             while len(answered) < len(tokens):
-                told = hear(peer, Outcome)
+                told = hear(peer, Answer)
                 answered += [*told.stale, *(token for token, *_ in told.faults)]
             assert answered == list(tokens)
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -250,10 +253,10 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
         with dealer(server.address) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
-            peer.send(FROM_TRAINER.encode(Step(session, 1)))
-            token = hear(peer, Deliver).items[0].token
-            peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
-            while token not in hear(peer, Deliver | Outcome).committed:
+            peer.send(FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))))
+            token = hear(peer, Give).items[0].token
+            peer.send(FROM_TRAINER.encode(Step(session, saves=(Save(token, 0, columns),))))
+            while token not in hear(peer, Give | Answer).committed:
                 pass  # the trainer gets it after the batch
             peer.send(FROM_TRAINER.encode(Bye(session)))
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -323,8 +326,8 @@ def test_random_mutations_of_real_messages_never_stop_the_server(server):
     chance = random.Random(11)
     real = [
         hello(),
-        FROM_TRAINER.encode(Step(1, 5, (1, 2), (3,), (4,))),
-        FROM_TRAINER.encode(Renew(1, 5, 3, (1,))),
+        FROM_TRAINER.encode(Step(1, (1, 2), (3,), (4,), (5,), (Get(6, 7),))),
+        FROM_TRAINER.encode(Renew(1, 5, (1,), 3)),
     ]
     with honest_trainer(server, ROWS), dealer(server.address) as peer:
         for _ in range(20_000):

@@ -166,7 +166,9 @@ def check_all(asking: Asking, why: str) -> None:
     for name in ("flush", "kept commit", "kept snapshot", "kept close"):
         refused = asking.outcome(name)
         assert isinstance(refused, headrace.StaleLease), (name, refused)
-        assert why in str(refused) and "go on from the states that the server has" in str(refused)
+        assert "were not handed over" in str(
+            refused
+        ) and "go on from the states that the server has" in str(refused)
     for name in ("saves", "commit", "drain"):
         assert asking.outcome(name) is None, name
     for name in ("states' snapshot", "snapshot"):

@@ -20,12 +20,13 @@ from headrace_proto.layout import arrange
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Answered,
     Bye,
-    Deliver,
     Flush,
+    Get,
+    Give,
     Hello,
-    Outcome,
     Refused,
     Save,
     Step,
@@ -280,16 +281,17 @@ class Raw:
         raise AssertionError(f"no {kind.__name__} came")
 
     def take(self) -> Any:
+        """Ask partition 0 for a batch."""
         self._taken += 1
-        self.say(Step(self.number, self._taken))
-        return self.hear(Deliver).items[0]
+        self.say(Step(self.number, gets=(Get(self._taken, 0),)))
+        return self.hear(Give).items[0]
 
-    def save(self, token: int, columns: Any, block: bytes | None) -> Outcome:
+    def save(self, token: int, columns: Any, block: bytes | None) -> Answer | Give:
         save = Save(token, 0 if block is None else 1, columns)
         frames = [] if block is None else [block]
-        self.say(Step(self.number, 0, saves=(save,)), *frames)
-        outcome: Outcome = self.hear(Outcome)
-        return outcome
+        self.say(Step(self.number, saves=(save,)), *frames)
+        answer: Answer | Give = self.hear(Answer | Give)
+        return answer
 
     def flush(self, *values: Any, block: bytes | None = None) -> Answered:
         frames = [] if block is None else [block]
@@ -372,14 +374,14 @@ def test_lies_about_states_are_answered_and_nobody_else_notices_them():
             held = liar.take()
             train(feed, ledger, 3)
             for what, (columns, block) in lies(held.rows).items():
-                outcome = liar.save(held.token, columns, block)
-                assert [fault[:2] for fault in outcome.faults] == [[held.token, "state"]], what
-                assert not outcome.committed and not outcome.stale, what
-            outcome = liar.save(held.token, (), None)
-            assert outcome.faults[0][1] == "state" and "missing" in outcome.faults[0][2]
-            liar.say(Step(liar.number, 0, commits=(held.token,)))
-            outcome = liar.hear(Outcome)
-            assert "save them" in outcome.faults[0][2]
+                answer = liar.save(held.token, columns, block)
+                assert [fault[:2] for fault in answer.faults] == [[held.token, "state"]], what
+                assert not answer.committed and not answer.stale, what
+            answer = liar.save(held.token, (), None)
+            assert answer.faults[0][1] == "state" and "missing" in answer.faults[0][2]
+            liar.say(Step(liar.number, commits=(held.token,)))
+            answer = liar.hear(Answer)
+            assert "save them" in answer.faults[0][2]
             train(feed, ledger, 2)
         train(feed, ledger)
         assert server.stats()["default"]["rows"] == ledger.segments
@@ -394,8 +396,8 @@ def test_tokens_of_others_save_nothing():
             states = ledger.check(batch)
             columns, block = states_of(batch.rows)
             for token in (batch.token, 0, batch.token + 1000, 2**63):
-                outcome = thief.save(token, columns, bytes(block))
-                assert outcome.stale == (token,) and not outcome.committed
+                answer = thief.save(token, columns, bytes(block))
+                assert answer.stale == (token,) and not answer.committed
             save_all(batch, states)
             _ = feed.progress  # answered once the save is
             # A second save of a committed batch changes nothing.
@@ -412,8 +414,8 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
             held = liar.take()
             columns, block = states_of(2)
             good = bytes(block)
-            outcome = liar.save(held.token, columns, good)
-            assert "stay with the trainer" in outcome.faults[0][2]
+            answer = liar.save(held.token, columns, good)
+            assert "stay with the trainer" in answer.faults[0][2]
             told = liar.flush(held.token, (0, 1), columns, block=good)
             assert told.code == "state" and "not the last batch" in told.text
             assert liar.save(held.token, (), None).committed == (held.token,)

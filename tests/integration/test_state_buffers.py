@@ -17,8 +17,8 @@ import pytest
 import headrace
 import headrace.free_buffers
 import headrace_server as hs
-from headrace.session import Session
-from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
+from headrace.session import Said, Session
+from headrace_proto.messages import Answer, Attach, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
 from tests.patience import PATIENCE_S, eventually
 
@@ -31,14 +31,15 @@ from .test_segment_faults import Raw, list_of, raw, trainer
 def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The frame or buffer that each save of this process names, as it is said."""
     numbers: list[int] = []
-    said = Session._saves_to_say
+    outgoing = Session.outgoing
 
-    def recorded(self: Session) -> list[tuple[Save, ...]]:
-        messages = said(self)
-        numbers.extend(save.frame for saves in messages for save in saves)
-        return messages
+    def recorded(self: Session, now: float) -> list[Said]:
+        said = outgoing(self, now)
+        steps = [message for message, _ in said if isinstance(message, Step)]
+        numbers.extend(save.frame for step in steps for save in step.saves)
+        return said
 
-    monkeypatch.setattr(Session, "_saves_to_say", recorded)
+    monkeypatch.setattr(Session, "outgoing", recorded)
     return numbers
 
 
@@ -241,14 +242,14 @@ def near(server: hs.Server) -> Iterator[tuple[Raw, list[np.ndarray]]]:
     with raw(server) as peer, open(peer.welcome.session_file, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         peer.say(Attach(peer.number, file.read(PROOF_BYTES)))
-        peer.say(Renew(peer.number, 0, 0))
+        peer.say(Renew(peer.number, 0))
         peer.hear(Pulse)
         yield peer, mapped(file.fileno(), peer.welcome.state_buffer, writable=True)
 
 
 def save(peer: Raw, token: int, frame: int, columns: Any) -> Any:
-    peer.say(Step(peer.number, 0, saves=(Save(token, frame, columns),)))
-    return peer.hear(Outcome | Refused)
+    peer.say(Step(peer.number, saves=(Save(token, frame, columns),)))
+    return peer.hear(Answer | Refused)
 
 
 def test_a_buffer_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
