@@ -109,6 +109,7 @@ class _Session:
 class _Request:
     session: _Session
     number: int
+    epoch: int
     idle: bool = False  # it waits for trainers …
     told: bool = False  # … and its trainer knows
     gone: bool = False
@@ -699,13 +700,16 @@ class Desk:
         """Requests of a whole prefetch may stand at each partition."""
         return (self.max_open + 2) * (len(self.partitions) + 1)
 
-    def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
+    def _ask(
+        self, session: _Session, number: int, partition: int, epoch: int, again: bool = False
+    ) -> None:
         open_ = len(session.leases) + len(session.asked) - session.idle
         most = self.max_open
-        if session.parked or open_ >= most or session.unstored >= most:
+        full = session.parked or open_ >= most or session.unstored >= most
+        if full and not self._may_open(session, epoch):
             session.parked.append((number, partition, epoch))
             self._parked[session] = None
-            if not self.world:
+            if not (self.world or again):
                 self.sent.append((session.name, Idle(number)))
             return
         slot = session.slot
@@ -717,22 +721,29 @@ class Desk:
                 self._grant(session, number, self._pop(partition, heap))
                 return
             queue = queues[slot, epoch] = deque()
-        request = session.asked[number] = _Request(session, number)
+        request = session.asked[number] = _Request(session, number, epoch)
         queue.append(request)
         self._todo[partition, slot, epoch] = None
 
-    def _may_open(self, session: _Session) -> bool:
-        open_ = len(session.leases) + len(session.asked) - session.idle
-        return open_ < self.max_open and session.unstored < self.max_open
+    def _may_open(self, session: _Session, epoch: int) -> bool:
+        """Return whether a session may have one more open request.
+
+        Batches of later epochs, which its trainer can not use before, do not count.
+        """
+        if session.unstored >= self.max_open:
+            return False
+        leases, asked = session.leases.values(), session.asked.values()
+        open_ = sum(lease.batch.turn[0] <= epoch for lease in leases)
+        open_ += sum(request.epoch <= epoch and not request.idle for request in asked)
+        return open_ < self.max_open and not any(get[2] <= epoch for get in session.parked)
 
     def _unpark(self) -> None:
         """Take parked requests of sessions that have fewer open ones now."""
         for session in list(self._parked):
             parked, session.parked = session.parked, deque()
-            while parked and self._may_open(session):
-                self._ask(session, *parked.popleft())
-            session.parked = parked
-            if not parked:
+            for get in parked:
+                self._ask(session, *get, again=True)
+            if not session.parked:
                 del self._parked[session]
 
     def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
@@ -1003,7 +1014,7 @@ class Desk:
     @property
     def wanted(self) -> bool:
         """Whether requests are to be looked at."""
-        return bool(self._todo) or any(map(self._may_open, self._parked))
+        return bool(self._todo)
 
     @property
     def starved(self) -> bool:
