@@ -73,6 +73,8 @@ FOREVER = 1 << 62
 SESSIONS = -1
 #: Number of commits that are remembered, twice over, for answers that were lost on their way.
 _REMEMBERED = 65_536
+_RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
+_REPLACED = "another process has the rank of this trainer, which began later"
 #: Ranks that a text lists.
 _LISTED = 8
 
@@ -278,19 +280,24 @@ class Desk:
         others = [one for one in self.sessions.values() if one.name != hello.session]
         if hello.rank < 0:
             if self.world and others:
-                return Refused("protocol", "the others have ranks")
+                text = (
+                    f"the feed is in coordinated mode with world_size={self.world}: "
+                    "connect with rank= and world_size="
+                )
+                return Refused("protocol", text)
             if self.world:
                 self._deal(self.run, 0)
             return None
         if any(one.rank < 0 for one in others):
-            return Refused("protocol", "the others have no ranks")
+            text = "the feed is shared by trainers without rank: all or none give one"
+            return Refused("protocol", text)
         if hello.run < self.run:
-            return Refused("in_use", "its run is over")
+            return Refused("in_use", _RUN_OVER)
         if hello.run > self.run:
             self._deal(hello.run, hello.world)
         elif hello.world != self.world:
             if hello.run and self.world:
-                return Refused("in_use", "its run is over")
+                return Refused("in_use", _RUN_OVER)
             if others:
                 text = f"world_size={hello.world} differs from {self.world}, that of the others"
                 return Refused("protocol", text)
@@ -301,11 +308,11 @@ class Desk:
         ):
             self._deal(0, hello.world)  # the run has no name, and nobody is left of it
         if self._births.get(hello.rank, -1) > hello.birth:
-            return Refused("in_use", "another process has its rank")
+            return Refused("in_use", _REPLACED)
         self._births[hello.rank] = hello.birth
         for rival in others:
             if rival.rank == hello.rank and rival.name in self.sessions:
-                self.sent.append((rival.name, Refused("in_use", "another process has its rank")))
+                self.sent.append((rival.name, Refused("in_use", _REPLACED)))
                 self.leave(rival.name)
         return None
 
@@ -654,7 +661,7 @@ class Desk:
 
     def _deal(self, run: int, world: int) -> None:
         for session in list(self.sessions.values()):
-            self.sent.append((session.name, Refused("in_use", "its run is over")))
+            self.sent.append((session.name, Refused("in_use", _RUN_OVER)))
             self.leave(session.name)
         self.run, self.world, self._low = run, world, self.ahead * (world or 1)
         self._births.clear()

@@ -74,6 +74,7 @@ class Machine(Protocol):
     run: int
     world: int
     gone: list[Batch]
+    left_out: int  # rows of incomplete rounds of ranks
     input: Input
 
     @property
@@ -477,7 +478,10 @@ class Run:
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
-        return self.intake.dropped_with(self.machine.input.dropped())
+        dropped = dict(self.machine.input.dropped())
+        if self.machine.left_out:
+            dropped["incomplete_round"] = self.machine.left_out
+        return self.intake.dropped_with(dropped)
 
 
 def segmented(declaration: Declaration) -> bool:

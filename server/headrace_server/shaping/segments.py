@@ -74,6 +74,7 @@ class Segments(Admission):
     """The machine of one partition; see ``making.partition_run.Machine``."""
 
     ahead = finished = False
+    left_out = 0
     input: Input  # the caller sets it before the first step
 
     def __init__(

@@ -63,14 +63,20 @@ class Blocks:
             int, tuple[Sequence[Slot], list[Any]]
         ] = {}  # columns by identity of slots
 
-    def placed(self, feed: str, batch: Batch) -> None:
-        """Describe a new batch's body for messages.  ProtocolError if it has too many columns."""
+    def placed(self, feed: str, batch: Batch) -> bool:
+        """Describe a batch's body for messages; return False if it was described before.
+
+        ProtocolError if it has too many columns.
+        """
+        if isinstance(batch.body, Body):  # it was dealt anew
+            return False
         made, slab, untaken = batch.body, self._slab, self.untaken[feed]
         columns, crowded = self._columns_of(made.columns), slab.crowded
         segment = slab.name_of(made.block)
         batch.body = Body(segment, made.block.offset, columns, crowded, made.block, untaken)
         untaken.count += 1
         untaken.nbytes += batch.nbytes
+        return True
 
     def taken(self, batch: Batch) -> None:
         """Note that a trainer gets a batch."""

@@ -167,8 +167,8 @@ class Partitions:
         if isinstance(made, list):
             try:
                 for batch in made:
-                    self.blocks.placed(feed.name, batch)
-                    feed.counters.on_made(batch)
+                    if self.blocks.placed(feed.name, batch):
+                        feed.counters.on_made(batch)
             except ProtocolError as error:
                 self.fail(name, error)
                 return
