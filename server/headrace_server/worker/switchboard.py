@@ -307,8 +307,10 @@ class Switchboard:
                     self.reception.admission.welcome_to_failed(session, feed)
             self.outbox.end(feed.name, *feed.failure)
             self.do(self.partitions.abandon, feed.name)
-        elif not self.reception.all_heard(feed, self.clock()):
+        elif self.deferred is not None or not self.reception.all_heard(feed, self.clock()):
             return
+        else:
+            self.partitions.count()
         self._reported_over.add(feed.name)
         code, text = feed.failure or ("", "")
         self.pipe.report(
