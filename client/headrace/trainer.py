@@ -518,12 +518,14 @@ class Trainer:
             return None, request
         cell, order = self._cells[p], request
         if request in cell.asked:
-            order = self._order(cell, request)
+            if cell.orders is not None:
+                order = self._order(cell, request)
             del cell.asked[request]
             self._flying -= 1
             if self.any_order:
                 self._owners[self.owner_of[p]].asked.pop(request, None)
-            self._idle.discard(request)
+            if self._idle:
+                self._idle.discard(request)
         else:
             del cell.standing[request]
         return cell, order
@@ -600,14 +602,16 @@ class Trainer:
         self,
         owner: int,
         committed: Iterable[Token],
-        stale: Iterable[Token] = (),
-        faults: Iterable[tuple[Token, str, str]] = (),
+        stale: Sequence[Token] = (),
+        faults: Sequence[tuple[Token, str, str]] = (),
     ) -> list[tuple[Held, str, str]]:
         """Take answers to commits; return those that were refused, with code and text of why."""
         commits = self.commits
         for token in committed:
             commits.pop(token, None)
-        refused = []
+        refused: list[tuple[Held, str, str]] = []
+        if not (stale or faults):
+            return refused
         for token, code, text in (*((token, "stale", "") for token in stale), *faults):
             if (commit := commits.pop(token, None)) is not None:
                 refused.append((commit[0], code, text))

@@ -158,6 +158,8 @@ class Desk:
     ) -> None:
         self.partitions = partitions
         self.ahead, self.ttl, self.max_open = ahead, ttl, max_open
+        # requests of a session: a whole prefetch may stand at each partition
+        self._most_requests = (max_open + 2) * (len(partitions) + 1)
         self.sent: list[tuple[bytes, Any]] = []
         self.log: list[tuple[Any, ...]] = []
         self.gone: list[Batch] = []
@@ -376,7 +378,8 @@ class Desk:
         kept = {of[0] for of in (*hello.held, *hello.commits)}
         again = []
         for token, lease in list(session.leases.items()):
-            if token not in kept and gets.pop(lease.request, None):
+            if token not in kept and lease.request in gets:
+                del gets[lease.request]
                 again.append(lease)  # it was lost on the way
             elif token not in kept:
                 self._end(lease)
@@ -702,11 +705,6 @@ class Desk:
         if len(session.asked) + len(session.parked) > self._most_requests:
             raise ValueError(f"more than {self._most_requests} requests are open")
 
-    @property
-    def _most_requests(self) -> int:
-        """Requests of a whole prefetch may stand at each partition."""
-        return (self.max_open + 2) * (len(self.partitions) + 1)
-
     def _ask(
         self, session: _Session, number: int, partition: int, epoch: int, again: bool = False
     ) -> None:
@@ -894,7 +892,7 @@ class Desk:
                 self._held_up.add(partition)
                 continue
             return self._begin(Work(first, slot, epoch if first == partition else FOREVER, wanted))
-        return self._work_ahead() if ahead else None
+        return self._work_ahead() if ahead and self._behind else None
 
     def _begin(self, work: Work) -> Work:
         self._busy, self._again = work.partition, False
@@ -970,7 +968,8 @@ class Desk:
         while self._deferred and self._busy is None:
             call, arguments = self._deferred.popleft()
             call(*arguments)
-        self._serve(partition)
+        if self._asking[partition]:
+            self._serve(partition)
 
     def _serve(self, partition: int) -> None:
         """Answer requests at a partition by batches that are there."""
