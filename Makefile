@@ -22,7 +22,7 @@ help:
 	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
-	@echo "make combinations  declarations drawn at random for SECONDS=300, compared with a reference"
+	@echo "make combinations  feeds, runs and deaths drawn at random for SECONDS=300, compared with a reference"
 	@echo "make fuzz    hostile connections and trainers, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (three hours; some need root)"

@@ -10,7 +10,7 @@ says, such as why a feed is not open, is printed.
 
 ``tcp://`` is for a server without HTTP, and says less: it sends the greeting of ZMTP and waits for
 that of the other side, so an open port alone, such as that of a proxy, does not pass.  The greeting
-comes from ZeroMQ's own thread, also where the front hangs.
+comes from ZeroMQ's own thread, also where the locator hangs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # headrace serve: an image with the server, its sources (Arrow and URLs included) and no framework.
 #
 #     docker build -f docker/server.Dockerfile -t headrace-server:0.1.0 .
-#     docker run -v "$PWD/feeds.py:/srv/feeds.py:ro" -v state:/state -p 127.0.0.1:5557:5557 \
+#     docker run -v "$PWD/feeds.py:/srv/feeds.py:ro" -v state:/state -p 127.0.0.1:5557-5558:5557-5558 \
 #         --shm-size=1g headrace-server:0.1.0 serve feeds.py:feeds \
 #         --bind tcp://0.0.0.0:5557 --insecure --state-dir /state
 ARG PYTHON=3.11
@@ -40,7 +40,8 @@ ENV PATH=/opt/headrace/bin:$PATH \
 USER 10001:10001
 WORKDIR /srv
 VOLUME /state
-EXPOSE 5557
+# The server, and up to 16 workers.
+EXPOSE 5557-5573
 STOPSIGNAL SIGTERM
 # Well from the first second on, also while sources are indexed; /readyz waits for the feeds.
 HEALTHCHECK --interval=5s --timeout=8s --start-period=30s --retries=3 \

@@ -1,6 +1,6 @@
 """An interpreter that has imported a server's modules; each process of a test is a fork of it.
 
-    test process ──order, its pipes──► nursery ──fork──► (fork, exit) ──► front or worker
+    test process ──order, its pipes──► nursery ──fork──► (fork, exit) ──► locator or worker
          ▲                                                                      │
          └──────────── becomes its parent: a subreaper adopts orphans ──────────┘
 
@@ -37,7 +37,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_S, TRAINING_PATIENCE_S
 
-_SERVERS = ("headrace_server.front.front", "headrace_server.worker.worker")
+_SERVERS = ("headrace_server.supervisor.locator", "headrace_server.worker.worker")
 _CLI = "headrace_server.cli"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.connecting")
@@ -161,7 +161,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 
 class _ServerPopen(WarmPopen):
-    """The ``Popen`` of a supervisor: only a front or a worker comes from the nursery."""
+    """The ``Popen`` of a supervisor: only a locator or a worker comes from the nursery."""
 
     def _is_known(self, args: Any) -> bool:
         return args[:2] == [sys.executable, "-m"] and args[2] in _SERVERS

@@ -57,7 +57,28 @@ class Row:
 
 
 def batches(declared: Declared, partition: int, partitions: int) -> list[Batch]:
-    """Return the batches of one partition, in order."""
+    """Return the batches of one partition, in order, as its only trainer takes them."""
+    parts, (kind, given) = _rows(declared, partition, partitions)
+    shaped = _shape(kind, given, partition)
+    made = [batch for rows in parts for batch in shaped(rows)]
+    for number, batch in enumerate(made):
+        batch["@number"] = number
+    return made
+
+
+def segments(declared: Declared, partition: int, partitions: int) -> list[list[Batch]]:
+    """Return the segments of each example of a partition, in the order of insertion.
+
+    Each has its own values only: who trains it, and beside which others, is a matter of the run.
+    """
+    parts, (_, given) = _rows(declared, partition, partitions)
+    going = _admission(given, partition)
+    admitted = [going(row) for rows in parts for row in rows]
+    return [[_segment(one, given) for _ in one.begins] for one in admitted]
+
+
+def _rows(declared: Declared, partition: int, partitions: int) -> tuple[list[list[Row]], Call]:
+    """Return a partition's rows after all stages, and the shape; by epoch if batches end there."""
     order, stages, (kind, given) = _split(declared.calls)
     source = list(enumerate(_cut(declared.examples, declared.calls)))
     repeat = order.get("repeat", {"n": 1})
@@ -76,14 +97,12 @@ def batches(declared: Declared, partition: int, partitions: int) -> list[Batch]:
         parts.append(found)
     if repeat.get("across_batches", True):
         parts = [[row for part in parts for row in part]]
-    with_origin = any(name == "with_origin" for name, _ in declared.calls)
-    shaped = _shape(kind, given, partition)
-    made = [batch for rows in parts for batch in shaped(rows)]
-    for number, batch in enumerate(made):
-        batch["@number"] = number
-        if not with_origin:
-            del batch["@origin"]
-    return made
+    if any(name == "with_origin" for name, _ in declared.calls):
+        parts = [
+            [replace(row, facts={**row.facts, "origin": row.origin}) for row in rows]
+            for rows in parts
+        ]
+    return parts, (kind, given)
 
 
 def saved(state: Any, sequence: Any) -> Any:
@@ -430,7 +449,7 @@ def _padded(values: list[np.ndarray], sizes: Sequence[int | None], multiple: int
 def _plain(rows: list[Row], given: dict[str, Any], least: int = 0) -> Batch:
     """Return a batch of rows; the first dimension of ragged columns has ``least`` at least."""
     pad_to = given.get("pad_to") or {}
-    batch: Batch = {"@epoch": rows[0].epoch, "@origin": [row.origin for row in rows]}
+    batch: Batch = {"@epoch": rows[0].epoch}
     for name in rows[0].example:
         values = [row.example[name] for row in rows]
         varies = name in ("x",)  # the one column whose shape varies
@@ -574,8 +593,7 @@ class _Going:
         return self.at == len(self.begins)
 
 
-def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
-    size, small = given["batch_size"], given.get("allow_small_batch", given["pad"])
+def _admission(given: dict[str, Any], partition: int) -> Callable[[Row], _Going]:
     inserted = -(2**63) + (partition << 51)
 
     def going(row: Row) -> _Going:
@@ -583,6 +601,13 @@ def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], I
         inserted += 1
         begins, sizes = _geometry(row, given)
         return _Going(row, inserted - 1, _row_key(row, given), begins, sizes)
+
+    return going
+
+
+def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
+    size, small = given["batch_size"], given.get("allow_small_batch", given["pad"])
+    going = _admission(given, partition)
 
     def arrival(rows: list[Row]) -> Iterator[Batch]:
         left = [going(row) for row in rows]
@@ -642,50 +667,56 @@ def _geometry(row: Row, given: dict[str, Any]) -> tuple[list[int], list[int]]:
 def _segments(taken: list[_Going], given: dict[str, Any]) -> Batch:
     """Return the batch of the next segments of some examples."""
     batch: Batch = {"@epoch": taken[0].row.epoch}
-    unroll, left, right = given["num_unroll"], given.get("left", 0), given.get("right", 0)
     columns: dict[str, list[Any]] = {}
     for one in taken:
-        row, begin, own = one.row, one.begins[one.at], one.sizes[one.at]
-        length = given.get("input_length")
-        total = _steps(row, given) if length is None else _length(length, row)
-        after = begin + own
-        listed = {
-            "@key": b"%05d_of_%05d:%s" % (one.at, len(one.begins), one.key),
-            "@origin": row.origin,
-            "@sequence": one.at,
-            "@sequence_count": len(one.begins),
-            "@length": min(max(total - begin, 0), own),
-            "@total_length": total,
-            "@left_length": max(min(begin, total) - max(begin - left, 0), 0) if left else 0,
-            "@right_length": min(max(total - after, 0), right),
-            "@insertion_index": one.index,
-            "@first": one.at == 0,
-            "@last": one.at + 1 == len(one.begins),
-            **({"@lane": one.lane} if one.lane >= 0 else {}),
-            **{f"@{name}": value for name, value in row.facts.items()},
-        }
-        for name, column in _names(given["input_sequences"]).items():
-            steps = row.example[column]
-            window = np.zeros((left + unroll + right, *steps.shape[1:]), steps.dtype)
-            for place in range(left + unroll + right):
-                step = begin + place - left
-                if left + own <= place < left + unroll:
-                    continue  # a short first segment: padding, then the context after it
-                if place >= left + unroll:
-                    step = after + place - left - unroll
-                if 0 <= step < len(steps):
-                    window[place] = steps[step]
-            listed[f"sequences:{name}"] = window
-        for name, column in _names(given["input_context"]).items():
-            listed[f"context:{name}"] = row.example[column]
-        for name, value in given["initial_states"].items():
-            state = row.example[value] if isinstance(value, str) else np.asarray(value)
-            for sequence in range(one.at):
-                state = saved(state, sequence)
-            listed[f"state:{name}"] = state
-        for name, value in listed.items():
+        lane = {"@lane": one.lane} if one.lane >= 0 else {}
+        for name, value in {**_segment(one, given), **lane}.items():
             columns.setdefault(name, []).append(value)
-        one.at += 1
+    del columns["@epoch"]
     for name, values in columns.items():
         batch[name] = values if name[0] == "@" else _column(values)
     return batch
+
+
+def _segment(one: _Going, given: dict[str, Any]) -> Batch:
+    """Return the next segment of an example, which goes on."""
+    unroll, left, right = given["num_unroll"], given.get("left", 0), given.get("right", 0)
+    row, begin, own = one.row, one.begins[one.at], one.sizes[one.at]
+    length = given.get("input_length")
+    total = _steps(row, given) if length is None else _length(length, row)
+    after = begin + own
+    listed: Batch = {
+        "@epoch": row.epoch,
+        "@key": b"%05d_of_%05d:%s" % (one.at, len(one.begins), one.key),
+        "@sequence": one.at,
+        "@sequence_count": len(one.begins),
+        "@length": min(max(total - begin, 0), own),
+        "@total_length": total,
+        "@left_length": max(min(begin, total) - max(begin - left, 0), 0) if left else 0,
+        "@right_length": min(max(total - after, 0), right),
+        "@insertion_index": one.index,
+        "@first": one.at == 0,
+        "@last": one.at + 1 == len(one.begins),
+        **{f"@{name}": value for name, value in row.facts.items()},
+    }
+    for name, column in _names(given["input_sequences"]).items():
+        steps = row.example[column]
+        window = np.zeros((left + unroll + right, *steps.shape[1:]), steps.dtype)
+        for place in range(left + unroll + right):
+            step = begin + place - left
+            if left + own <= place < left + unroll:
+                continue  # a short first segment: padding, then the context after it
+            if place >= left + unroll:
+                step = after + place - left - unroll
+            if 0 <= step < len(steps):
+                window[place] = steps[step]
+        listed[f"sequences:{name}"] = window
+    for name, column in _names(given["input_context"]).items():
+        listed[f"context:{name}"] = row.example[column]
+    for name, value in given["initial_states"].items():
+        state = row.example[value] if isinstance(value, str) else np.asarray(value)
+        for sequence in range(one.at):
+            state = saved(state, sequence)
+        listed[f"state:{name}"] = state
+    one.at += 1
+    return listed

@@ -41,6 +41,9 @@ _CONNECT_MS = 2000
 #: Messages handed to the session at once, and number of times, before other sessions get a turn.
 _BURST, _BURSTS = 64, 8
 
+#: Silence of an owner after which its server's locator is asked.
+_SILENT_S = 1.5
+
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
 _EVENTS, _READABLE, _MORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _NOBLOCK, _AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -85,7 +88,7 @@ class Connection:
             self._handshakes.close()
             self._socket.close()
             raise ValueError(f"address={address!r}: {error}") from None
-        self.transport = Transport(self._socket, sleep)
+        self.transport = Transport(self._socket, sleep, self._handshakes.fileno())
 
     def _set_up(self, keys: Keys | None) -> None:
         socket = self._socket
@@ -105,6 +108,14 @@ class Connection:
     def unreached(self) -> bool:
         """Whether the last attempt to connect has failed."""
         return not self.session.connected and self._handshakes.unreached
+
+    def away(self, now: float) -> bool:
+        """Return whether its server is to be looked for."""
+        session = self.session
+        if session.connected:
+            return False
+        silent = bool(session.owner_address) and now - session.heard_at > _SILENT_S
+        return self.unreached or silent or bool(session.regrouped)
 
     # Saying
 
@@ -129,7 +140,9 @@ class Connection:
 
     def _look_at_handshakes(self, now: float) -> None:
         """Check whether the server refuses this trainer."""
-        fault = self._handshakes.fault(now, known=self.session.welcome is not None)
+        # The locator has let this trainer in; a busy owner may break handshakes off.
+        known = self.session.welcome is not None or bool(self.session.owner_address)
+        fault = self._handshakes.fault(now, known)
         self.hint = self._handshakes.hint
         if fault is not None:
             raise fault
@@ -158,11 +171,21 @@ class Connection:
 
     def hear(self) -> None:
         """Handle messages that have arrived."""
+        if self.transport.disturbed:
+            self._look_at_connection()
         channel = self.transport.channel
         if channel is not None:
             self._hear_channel(channel)
         if not self.transport.quiet:
             self._hear_socket()
+
+    def _look_at_connection(self) -> None:
+        """Greet the server again if the connection to it has ended."""
+        self.transport.disturbed = False
+        lost = self._handshakes.look(self._clock())
+        if lost and self.session.connected and self.transport.channel is None:
+            self.session.greet()
+            self._tell()
 
     def _hear_socket(self) -> None:
         transport = self.transport

@@ -1,10 +1,9 @@
 """Finds the servers of a feed, and opens a session with each of their owners.
 
-    one address          Hello ─► Welcome       its server has the whole feed
-                               ─► ServedShare   it has one share: where are the others?
-    several addresses    each server is asked ─► ServedShare
-                         is the feed complete ─► Hello to each server ─► Welcome
-    then                 Hello to each other owner of each server
+    each address         Hello ─► ServedShare   which share its server has, and where its owners are
+                         is the feed complete?
+    then                 Hello to the first owner of each server ─► Welcome
+                         Hello to the others
 
 The trainer opens no session before it knows that the servers together have the whole feed.  A name
 that stands for several addresses is looked up again until every share is found.
@@ -40,11 +39,10 @@ class Discovery:
 
     def run(self) -> None:
         """Open a session with each owner of the feed."""
-        link = self._link
-        self._await(lambda session: session.welcome or session.served)
-        if link.session.welcome is None:
+        self._await(lambda session: session.served or session.welcome)
+        if self._link.session.welcome is None:
             self._greet(self._servers())
-        for first in link.sessions:
+        for first in self._link.sessions:
             self._add_owners(first)
         self._await(lambda session: session.welcome)
 
@@ -65,7 +63,7 @@ class Discovery:
         return max(0.0, self._started + self._timeout_s - self._link.clock())
 
     def _servers(self) -> list[Session]:
-        """Return a session with each server of the feed, by share, once there are all."""
+        """Return the lookup at each server of the feed, by share, once there are all."""
         link = self._link
         while True:
             with link.lock:
@@ -102,12 +100,11 @@ class Discovery:
         )
 
     def _greet(self, servers: list[Session]) -> None:
-        """Open a session with each server."""
-        link, shares = self._link, len(servers)
-        link.keep(servers, lead=min(servers, key=_preference))
+        """Open a session with an owner of each server."""
+        link = self._link
         with link.lock:
-            for share, session in enumerate(servers):
-                session.take_for(share, shares)
+            firsts = [server.with_owner(0, link.place_of(server)) for server in servers]
+        link.keep(firsts, firsts[0])
         self._await(lambda session: session.welcome)
 
     def _add_owners(self, first: Session) -> None:
@@ -117,9 +114,3 @@ class Discovery:
         for owner in range(welcome.owners):
             if owner != welcome.owner:
                 self._link.add(first.beside(owner, welcome.owners))
-
-
-def _preference(session: Session) -> tuple[int, int]:
-    """Prefer the server with the fewest trainers."""
-    assert session.served is not None
-    return session.served.sessions, session.served.share

@@ -19,7 +19,8 @@ leases end by the server's clock, and messages of the server are handled before 
 
     silent for 2.5 heartbeats ─► the session is lost, and says Hello
     silent for 10 s           ─► a line in the log; another one when the server is back
-    unreached, once a second  ─► ray://      the directory ─► its new address
+    away, once a second       ─► ray://      the directory ─► its new address
+                              ─► the locator ─► the addresses of the owners, or why one is away
                               ─► a DNS name  looked up     ─► its next address
 
 ZeroMQ tries the first address of a name only.  A look-up may take long, so a thread of its own
@@ -28,6 +29,7 @@ waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import select
 import threading
@@ -39,10 +41,12 @@ import zmq
 
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
-from headrace_proto.errors import ConnectionLost, HeadraceError
+from headrace_proto.errors import ConnectionLost, HeadraceError, LimitExceeded
 from headrace_proto.interrupts import start
+from headrace_proto.messages import Pulse, Refused, ServedShare
 
 from .connection import Connection
+from .places import ask, places_of
 from .session import Session
 from .shares import looked_up
 from .transports import Sleep, Waker, check_files
@@ -117,9 +121,17 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        names = {one.address: None for one in self.connections if one.unreached}
+        names = {self._address_of(one.session): None for one in self.connections if one.unreached}
         tried = "".join(self._words.get(name, "") for name in names)
         return next((one.hint for one in self.connections if one.hint), "") + tried
+
+    def _address_of(self, session: Session) -> str:
+        """Return the address of the server of a session."""
+        return session.address or self.address
+
+    def reached(self, address: str) -> str:
+        """Return the address at which the server of a name is tried."""
+        return self._places.get(address, address)
 
     def add(self, session: Session) -> None:
         """Drive another session, with another owner of the same feed, or another server."""
@@ -134,7 +146,11 @@ class Driver:
         """Drive the sessions that ``make`` returns.  Drop the others without a message."""
         with self.lock:
             if self.connections:  # else it was closed meanwhile
+                before = {id(session) for session in self.sessions}
                 self.sessions = make()
+                for session in self.sessions:
+                    if id(session) not in before:
+                        session.heard_at = self.clock()
                 self.tell()
                 self._reconnect(self.connections)
 
@@ -316,7 +332,7 @@ class Driver:
 
     def _connection_of(self, session: Session) -> Connection:
         assert self._context is not None
-        address = session.address or self.address
+        address = self._address_of(session)
         return Connection(
             self._context,
             address,
@@ -325,7 +341,7 @@ class Driver:
             tell=self.tell,
             clock=self.clock,
             sleep=self._sleep,
-            place=self._places.get(address, address),
+            place=session.owner_address or self.reached(address),
         )
 
     def _run(self) -> None:
@@ -377,7 +393,7 @@ class Driver:
             self._regroup()
 
     def _regroup(self) -> None:
-        if any(session.regrouped for session in self.sessions):
+        if any(session.regroups for session in self.sessions):
             self.replace(self.regroup)
         if not all(session.connected for session in self.sessions):
             self._look_up()
@@ -410,25 +426,54 @@ class Driver:
         """Look for servers that are away, in another thread."""
         if self.clock() - self._asked_at <= _ASK_S:
             return
-        if self.moved is not None or any(one.unreached for one in self.connections):
+        now = self.clock()
+        if self.moved is not None or any(one.away(now) for one in self.connections):
             self._asked_at = inf  # until the answer, which may take longer than a heartbeat
             threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
 
     def _search(self) -> None:
         try:
             moved = {} if self.moved is None else self.moved()
-            for name in {one.address for one in self.connections if one.unreached}:
-                self._try_next(name)
             with self.lock:
+                now, away = self.clock(), {}
                 for one in self.connections:
                     if one.address in moved:
                         one.session.address = moved[one.address]
-                        self._reach(one.session)
-                    elif one.unreached and one.place != self._places.get(one.address, one.address):
+                    if one.away(now) or one.address in moved:
+                        away[self._address_of(one.session)] = one.session
+            for address, session in away.items():
+                self._locate(address, session)
+            with self.lock:
+                for one in self.connections:
+                    address = self._address_of(one.session)
+                    place = one.session.owner_address or self.reached(address)
+                    if address in away and place != one.place:
                         self._reach(one.session)
         except Exception as error:
             self.fail(error)
         self._asked_at = self.clock()
+
+    def _locate(self, address: str, away: Session) -> None:
+        """Ask the locator of a server where its owners are, one of which is away."""
+        answer, reached = None, self.reached(address)
+        if away.owner_address and self._context is not None:
+            with contextlib.suppress(LimitExceeded):  # libzmq needs files to ask
+                check_files()
+                answer = ask(self._context, reached, self._keys, away.lookup())
+        if answer is None:
+            self._try_next(address)
+            return
+        with self.lock:
+            for session in self.sessions:
+                if self._address_of(session) != address or session.connected:
+                    continue
+                if isinstance(answer, ServedShare):
+                    session.located(answer, places_of(answer, reached))
+                elif isinstance(answer, Refused):
+                    session.receive(answer, [], self.clock())
+                elif isinstance(answer, Pulse):
+                    session.waiting = answer.waiting
+            self.tell()
 
     def _reach(self, session: Session) -> None:
         """Connect a session to its server anew, at the address where that is tried now."""

@@ -42,6 +42,7 @@ from headrace_proto.token import new_snapshot
 
 from .discovery import Discovery
 from .driver import Driver
+from .places import places_of
 from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
 from .session import STALE, Member, Session, States, name_of
@@ -77,8 +78,7 @@ class Link:
         self._directory = directory
         self.address, self.member = address, member
         self.addresses = address.split(",")
-        shares = 0 if len(self.addresses) > 1 else 1
-        sessions = [Session(member, one, shares=shares) for one in self.addresses]
+        sessions = [Session(member, one, shares=0) for one in self.addresses]
         self.session = sessions[0]  # the one that was opened first
         self._driver = Driver(address, sessions, keys)
         self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
@@ -172,6 +172,11 @@ class Link:
             return [self.session]
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
+    def place_of(self, session: Session) -> tuple[str, ...]:
+        """Return the addresses of the owners of the server that a session has asked."""
+        assert session.served is not None
+        return places_of(session.served, self._driver.reached(session.address))
+
     def add(self, session: Session) -> None:
         """Add a session with another owner or server."""
         self._driver.add(session)
@@ -189,12 +194,12 @@ class Link:
         sessions: list[Session] = []
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]
-            owners = max(session.regrouped for session in before)
-            if owners:
-                first = before[0]
-                before = [first.beside(owner, owners) for owner in range(owners)]
+            known = next((session for session in before if session.regroups), None)
+            if known is not None:
+                owners = known.regrouped
+                before = [known.beside(owner, owners) for owner in range(owners)]
                 for session in before:
-                    session.welcome = first.welcome
+                    session.welcome = known.welcome
             sessions += before
         if not any(one is self.session for one in sessions):
             self.session = next(one for one in sessions if one.share == self.session.share)

@@ -7,7 +7,7 @@ ZeroMQ does not recover from the first two, and a wait would last to its deadlin
 with a server that has another key, but also with a server behind a proxy that is still starting; so
 it counts only until this trainer has been let in once.
 
-While a connection stands, the client does not read the monitor, so it costs nothing.
+While a connection stands, nothing comes by the monitor, so it costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _CONNECTED, _RETRIED = zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED
-_ALL = _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED | _CONNECTED | _RETRIED
+_DISCONNECTED = zmq.EVENT_DISCONNECTED
+_ALL = _DISCONNECTED | _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED | _CONNECTED | _RETRIED
 #: Number of handshakes broken off in a row, and their least duration, that count as a refusal.
 _IN_A_ROW = 5
 _PATIENCE_S = 3.0
@@ -50,6 +51,7 @@ class Handshakes:
         self._keys = keys
         self._broken = 0  # in a row
         self._since = 0.0
+        self._refused = ""  # why this trainer is not let in
         self.unreached = False  # whether the last attempt to connect has failed
         endpoint = f"inproc://headrace-handshakes-{id(self)}"
         socket.monitor(endpoint, _ALL)
@@ -70,21 +72,35 @@ class Handshakes:
             f"server.public of {self._keys.source} its key?"
         )
 
-    def fault(self, now: float, known: bool) -> NotAllowed | None:
-        """Return why waiting is in vain.  ``known``: this trainer was let in before."""
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when ``look`` has something to read."""
+        return int(self._monitor.getsockopt(zmq.FD))
+
+    def look(self, now: float) -> bool:
+        """Read what has happened; return whether a connection has ended."""
+        lost = False
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
                 self.unreached = kind == _RETRIED
             elif kind == _SUCCEEDED:
                 self._broken = 0
+            elif kind == _DISCONNECTED:
+                lost = True
             elif kind == _AUTH:
-                return NotAllowed(self._unknown_key())
+                self._refused = self._refused or self._unknown_key()
             elif kind == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-                return NotAllowed(self._mismatch())
+                self._refused = self._refused or self._mismatch()
             else:
                 self._since = now if not self._broken else self._since
                 self._broken += 1
+        return lost
+
+    def fault(self, now: float, known: bool) -> NotAllowed | None:
+        """Return why waiting is in vain.  ``known``: this trainer was let in before."""
+        self.look(now)
+        if self._refused:
+            return NotAllowed(self._refused)
         lasting = self._broken >= _IN_A_ROW and now - self._since >= _PATIENCE_S
         if self._keys is not None and lasting and not known:
             return NotAllowed(

@@ -229,10 +229,11 @@ class Session:
     owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
     owners: int = 0  # how many there are; 0 where that is not known yet
     share: int = 0  # of the feed, which that server has …
-    shares: int = 1  # … out of this number; 0: the server is only asked for its share
+    shares: int = 1  # … out of this number; 0: the locator is only asked for its share
+    addresses: tuple[str, ...] = ()  # of that server's owners
     number: int = 0  # of its owner, among all owners of the feed
 
-    served: ServedShare | None = None  # the server's answer that it has another share
+    served: ServedShare | None = None  # the answer of a locator
     welcome: Welcome | None = None
     failure: HeadraceError | None = None  # permanent: the session can not recover
     finished: bool = False
@@ -267,6 +268,12 @@ class Session:
         return self.address + share
 
     @property
+    def owner_address(self) -> str:
+        """The address of its owner; "" where only the locator is asked."""
+        known = 0 <= self.owner < len(self.addresses)
+        return self.addresses[self.owner] if known else ""
+
+    @property
     def properties(self) -> dict[str, Any]:
         """The description of the feed beside its schema; empty where it is not known yet."""
         known = None if self.welcome is None else self.welcome.properties
@@ -279,14 +286,25 @@ class Session:
         share = self.share, self.shares
         return partitions_of(max(self.owner, 0), self.owners, self.welcome.partitions, share)
 
+    @property
+    def regroups(self) -> bool:
+        """Whether its server has another number of owners now, and their addresses are known."""
+        return bool(self.regrouped) and len(self.addresses) == self.regrouped
+
+    # Other sessions of this trainer
+
+    def with_owner(self, owner: int, addresses: tuple[str, ...]) -> Session:
+        """Return a session with an owner of the server whose locator this one has asked."""
+        served = self.served
+        assert served is not None
+        self.member.feed = served.feed
+        place = self.address, owner, len(addresses), served.share, served.shares, addresses
+        return Session(self.member, *place)
+
     def beside(self, owner: int, owners: int) -> Session:
         """Return a session with another owner of the same server."""
-        return Session(self.member, self.address, owner, owners, self.share, self.shares)
-
-    def take_for(self, share: int, shares: int) -> None:
-        """Greet the server as the one that has this share of the feed."""
-        self.share, self.shares, self.served = share, shares, None
-        self.greet()
+        place = self.address, owner, owners, self.share, self.shares, self.addresses
+        return Session(self.member, *place)
 
     def failed(self) -> HeadraceError:
         """Return the failure to raise: a copy, since a traceback keeps objects alive."""
@@ -329,6 +347,16 @@ class Session:
         """Return whether this answers the last greeting, and is the first answer."""
         return welcome.connection == self._connection and not self.connected
 
+    def located(self, answer: ServedShare, addresses: tuple[str, ...]) -> None:
+        """Take a locator's answer while the owner is away."""
+        if (answer.share, answer.shares) != (self.share, self.shares):
+            self.waiting = f"this is share {answer.share}/{answer.shares} of feed {answer.feed!r}"
+            return
+        if answer.waiting:
+            self.waiting = answer.waiting
+        self.addresses = addresses
+        self.regrouped = len(addresses) if len(addresses) != self.owners else 0
+
     def continues(self, welcome: Welcome) -> bool:
         """Return whether this is the session that is known here.
 
@@ -347,8 +375,6 @@ class Session:
             self.regrouped = welcome.owners
             return
         self.owners = welcome.owners
-        if self.owner < 0 and (self.owners > 1 or self.shares > 1):
-            self.owner = welcome.owner  # further greetings go to the owner that has this session
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
@@ -476,8 +502,9 @@ class Session:
         if not self.connected:
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
-            if self.served is not None and not self.shares:  # only asked for its share
-                return []
+            if not self.shares:  # only the locator is asked
+                self._said_at = now
+                return [] if self.served is not None else [(self.lookup(), [])]
             self._said_at = now
             if self._greeting is None:
                 self._greeting = self._hello()
@@ -554,6 +581,11 @@ class Session:
             shares=self.shares,
         )
         return hello, [b"".join(places), b"".join(blocks)] if batches else []
+
+    def lookup(self) -> Hello:
+        """Return the greeting by which the locator is asked where the owners are."""
+        member = self.member
+        return Hello(limits.PROTOCOL, __version__, member.feed, member.nonce, shares=0)
 
     def _renew(self, number: int, now: float) -> Renew:
         """Return the heartbeat, which lists all that is mapped.

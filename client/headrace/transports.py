@@ -94,20 +94,23 @@ class Sleep:
         self.waker = Waker()
         self.changes = 0  # counts changes of the awaited files, which a wait under way does not see
         self._transports: dict[int, Transport] = {}  # by the number of the socket
+        self._monitors: dict[int, Transport] = {}  # by that of its monitor
         self._spin = Spin(cores)
         self._poller = select.poll()
         self._poller.register(self.waker.fd, select.POLLIN)
         self._looker = select.poll()  # the same transports, for threads other than the sleeping one
 
-    def add(self, transport: Transport, number: int) -> None:
-        """Wait for a transport from here on; its socket has this descriptor."""
-        self._transports[number] = transport
+    def add(self, transport: Transport, number: int, monitor: int) -> None:
+        """Wait for a transport from here on; its socket and monitor have these descriptors."""
+        self._transports[number], self._monitors[monitor] = transport, transport
         self.register(number)
+        self.register(monitor)
 
-    def remove(self, number: int) -> None:
-        """Stop waiting for the transport with this descriptor."""
-        del self._transports[number]
+    def remove(self, number: int, monitor: int) -> None:
+        """Stop waiting for the transport with these descriptors."""
+        del self._transports[number], self._monitors[monitor]
         self.forget(number)
+        self.forget(monitor)
 
     def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
         """Wait for these events of a file, too; they replace earlier ones."""
@@ -135,8 +138,8 @@ class Sleep:
         for number, _ in self._spin.wait(self._poll, at_most_s, spins):
             if number == self.waker.fd:
                 self.waker.hear()
-            elif number in self._transports:
-                self._transports[number].quiet = False
+            else:
+                self._note(number)
 
     def look(self) -> set[int]:
         """Return the descriptors of sockets and channels with an event, without a wait.
@@ -144,9 +147,17 @@ class Sleep:
         The caller holds the driver's lock.
         """
         ready = {number for number, _ in self._looker.poll(0)}
-        for number in ready & self._transports.keys():
-            self._transports[number].quiet = False
+        for number in ready:
+            self._note(number)
         return ready
+
+    def _note(self, number: int) -> None:
+        """Note an event at a socket, or at its monitor."""
+        if number in self._transports:
+            self._transports[number].quiet = False
+        elif number in self._monitors:
+            transport = self._monitors[number]
+            transport.disturbed, transport.quiet = True, False
 
     @property
     def several(self) -> bool:
@@ -160,16 +171,18 @@ class Sleep:
 class Transport:
     """The socket, and the channel where there is one."""
 
-    def __init__(self, socket: zmq.Socket[bytes], sleep: Sleep) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], sleep: Sleep, monitor: int) -> None:
         self.channel: Channel | None = None
         self.silent = True  # nothing has come by the channel yet
         # no message waits in the socket, and its descriptor reports the next one
         self.quiet = False
         self.more = False  # messages were left waiting in the socket
+        self.disturbed = False  # something has happened to the socket's connection
         self._watched = False  # whether the wait covers writing, too
         self.sleep = sleep  # at the transports of all owners
         self._number = int(socket.getsockopt(zmq.FD))
-        sleep.add(self, self._number)
+        self._monitor = monitor
+        sleep.add(self, self._number, monitor)
 
     def has_news(self, ready: set[int]) -> bool:
         """Return whether a message may have come, given the descriptors with an event."""
@@ -189,7 +202,7 @@ class Transport:
     def close(self) -> None:
         """Close it; no thread waits here any more."""
         self.drop()
-        self.sleep.remove(self._number)
+        self.sleep.remove(self._number, self._monitor)
 
     def linger(self) -> None:
         """Give the last messages a moment to leave, and end the channel."""

@@ -30,7 +30,15 @@ GONE: Final[Mapping[str, str]] = {
     "hs.final_state": "an initial state is a constant array or a column's name",
     "hs.from_pool": "an initial state is a constant array or a column's name",
     "hs.by_source": "functions of notebooks and of __main__ are sent as they are",
+    "hs.SequenceQueueingStateSaver": "the method sequence_queueing_state_saver takes its arguments",
     "Pipeline.cache": "`headrace convert` writes Arrow files, which hs.read_arrow maps",
+    "read_csv(group_by=)": "hs.from_function reads rows by the csv module and yields their groups",
+    "read_tfrecord(compression=)": "each file shows it by its first bytes",
+    "read_tfrecord(record=)": "records of both kinds are read; leave it out",
+    "read_tfrecord(verify=)": "checksums are always checked, once for each record; leave it out",
+    "from_function(batched=)": (
+        "a class of hs.StreamSource gives columns, see hs.read; .unbatch() makes rows of arrays"
+    ),
     "Feed.take": "feed.set_batch_size(n) changes the size of the batches to come",
     "connect(group=)": "broadcast the batches of one trainer to the others of its group",
     "connect(placement=)": "order='any' takes each batch as soon as it is ready",
@@ -82,6 +90,8 @@ def absent(owner: str, name: str) -> AttributeError:
 
 def absent_argument(call: str, name: str, known: Iterable[str]) -> TypeError:
     """Return the error for an argument that a call of a pipeline, with ``known`` ones, has not."""
+    if remedy := GONE.get(f"{call}({name}=)"):
+        return TypeError(f"{call}({name}=) is gone: {remedy}")
     remedy = CONTRIB_ARGUMENTS.get(name)
     hint = f": {remedy}, see {_PAGE}" if remedy else near(name, known)
     return TypeError(f"{call}() has no argument {name}{hint}")

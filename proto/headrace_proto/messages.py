@@ -1,7 +1,9 @@
 """The messages between a trainer and a server.
 
     trainer                                owner of some partitions
-      Hello ───────────────────────────────►        which feed, what is in hand, what was asked
+      Hello ───────────────────────────────►        to the locator: which feed, which version
+      ◄─────────────────────────── ServedShare      which share it has, where its workers are
+      Hello ───────────────────────────────►        to each worker: what is in hand, what was asked
       ◄─────────────────────────── Welcome          session, schema, from which turns on; or Refused
       Attach ──────────────────────────────►        "I share your host: this is in the file"
                                                     (by the channel, where one can be reached)
@@ -324,15 +326,18 @@ class Answered:
 
 @message(FROM_SERVER, 13)
 class ServedShare:
-    """The answer to a Hello for a share that the server does not have; it opens no session."""
+    """The locator's answer to a Hello: the share that the server has, and where its workers are."""
 
     feed: Text
     share: Count
     shares: Count
     partitions: Count  # of the whole feed
     server: Text  # names the server, which may have several addresses
-    sessions: Count  # number of sessions with trainers
     declaration: Plain  # a digest of each part of its pipeline, by the part's name
+    # By the number of the owner: its address, of which the host is that of the server
+    # as the trainer has reached it.
+    workers: Annotated[tuple[str, ...], list_of(check_text)]
+    waiting: Text = ""  # why workers may not answer now
 
 
 @message(FROM_SERVER, 10)

@@ -15,16 +15,19 @@ from headrace_proto import __version__ as __version__
 from headrace_proto.gone import absent
 
 if TYPE_CHECKING:
+    from headrace_proto.schema import Field as Field
+
     from .cluster.on_ray import RayServers as RayServers
     from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
-    from .pipeline.builder import SequenceQueueingStateSaver as SequenceQueueingStateSaver
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
     from .pipeline.segment_options import zeros as zeros
     from .pipeline.sources import fixed as fixed
     from .pipeline.sources import from_examples as from_examples
     from .pipeline.sources import from_function as from_function
+    from .pipeline.sources import from_indexed as from_indexed
+    from .pipeline.sources import read as read
     from .pipeline.sources import read_arrow as read_arrow
     from .pipeline.sources import read_csv as read_csv
     from .pipeline.sources import read_jsonl as read_jsonl
@@ -35,20 +38,33 @@ if TYPE_CHECKING:
     from .pipeline.sources import read_tokens as read_tokens
     from .pipeline.sources import scalar as scalar
     from .pipeline.sources import sequence as sequence
+    from .reading.chunk import Chunk as Chunk
+    from .reading.columns import Ragged as Ragged
+    from .reading.source import IndexedSource as IndexedSource
+    from .reading.source import Opening as Opening
+    from .reading.source import StreamSource as StreamSource
+    from .reading.stage import Stage as Stage
     from .server import Server as Server
     from .server import run as run
 
 #: The public names, by the modules that have them.
 _NAMES = {
     "cluster.on_ray": "RayServers on_ray",
-    "pipeline.builder": "Pipeline SequenceQueueingStateSaver",
+    "pipeline.builder": "Pipeline",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.segment_options": "zeros",
-    "pipeline.sources": "fixed from_examples from_function read_arrow read_csv read_jsonl read_npz "
-    "read_parquet read_tar read_tfrecord read_tokens scalar sequence",
+    "pipeline.sources": "fixed from_examples from_function from_indexed read read_arrow read_csv "
+    "read_jsonl read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",
+    "reading.chunk": "Chunk",
+    "reading.columns": "Ragged",
+    "reading.source": "IndexedSource Opening StreamSource",
+    "reading.stage": "Stage",
     "server": "Server run",
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {
+    name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()
+}
+_MODULES["Field"] = "headrace_proto.schema"
 
 __all__ = sorted([*_MODULES, "__version__"])
 
@@ -56,7 +72,7 @@ __all__ = sorted([*_MODULES, "__version__"])
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise absent("hs", name)
-    module = import_module(f"{__name__}.{_MODULES[name]}")
+    module = import_module(_MODULES[name])
     found = globals()[name] = getattr(module, name)
     return found
 

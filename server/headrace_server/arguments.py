@@ -1,6 +1,6 @@
 """Checks of the arguments of ``hs.run`` that need more than one option's bounds.
 
-Pipelines, tokens, addresses.  Errors name the argument.  The front checks the keys.
+Pipelines, tokens, addresses.  Errors name the argument.  The locator checks the keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace_proto.address import check_address
+from headrace_proto.address import check_address, host_and_port
 from headrace_proto.errors import kind_of
 from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
@@ -25,6 +25,7 @@ from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.child import Pipe
 from .process.config import FeedConfig, RunConfig
+from .process.public_socket import worker_binds
 from .process.settings import RunSettings
 from .watch.answers import is_here
 
@@ -114,10 +115,12 @@ def start_config(settings: RunSettings, feeds: Iterable[FeedConfig], **more: Any
     """Check addresses; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)
+    worker_ports = _worker_ports(settings, binds)
     return RunConfig(
         feeds=tuple(feeds),
         directory="",
         binds=tuple(binds),
+        worker_ports=worker_ports,
         keys=None if settings.keys is None else os.path.abspath(settings.keys),
         lease_ttl_s=settings.lease_ttl_s,
         program=process_name(),
@@ -138,6 +141,32 @@ def _addresses(bind: str | list[str] | None) -> list[str]:
     if not binds:
         raise ValueError("bind=[] names no address")
     return binds
+
+
+def _worker_ports(settings: RunSettings, binds: Sequence[str]) -> tuple[int, int] | None:
+    """Return the range of the workers' ports, checked; None: they follow that of each address."""
+    given = settings.worker_ports
+    ports = None if given is None else (int(given[0]), int(given[1]))
+    if ports is not None and ports[1] - ports[0] + 1 < settings.workers:
+        raise ValueError(
+            f"worker_ports={ports[0]}-{ports[1]} are fewer ports than workers={settings.workers}: "
+            "each worker has one of its own"
+        )
+    public = {host_and_port(bind) for bind in binds}
+    for worker in range(settings.workers):
+        for bind, own in zip(binds, worker_binds(binds, worker, ports), strict=True):
+            place = host_and_port(own)
+            if place is not None and place[1].isdigit() and int(place[1]) > 65_535:
+                raise ValueError(
+                    f"bind={bind!r}: workers={settings.workers} have the ports after it, up to "
+                    "65535: take a lower port, or give worker_ports"
+                )
+            if place in public and place is not None and place[1].isdigit():
+                raise ValueError(
+                    f"bind={bind!r}: worker {worker} has the port {place[1]}, which is bound "
+                    "already: keep the ports after that of bind free, or give worker_ports"
+                )
+    return ports
 
 
 def index_directory(state_dir: str | os.PathLike[str]) -> str:

@@ -131,7 +131,7 @@ class Server:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process numbers of the front and the workers, by name."""
+        """Process numbers of the locator and the workers, by name."""
         return self._supervisor.pids()
 
     @property

@@ -111,7 +111,7 @@ class _Run:
         self.links: list[tuple[str, Link]] = list(zip(names, hosts, strict=False))
         self._proxies: list[Proxy] = []
         for slot in range(0 if hosts else setup.proxied):
-            proxies = [Proxy(server.port) for server in self.servers]
+            proxies = [Proxy(*server.ports) for server in self.servers]
             self._addresses[slot] = ",".join(proxy.address for proxy in proxies)
             self.links += [(f"t{slot}", proxy) for proxy in proxies]
             self._proxies += proxies

@@ -23,7 +23,7 @@ FAULTS = {
     "server stopped": 3.0,
     "supervisor killed": 1.0,
     "orphan left": 1.0,
-    "front killed": 1.5,
+    "locator killed": 1.5,
     "worker killed": 2.0,
     "worker stopped": 1.0,
     "trainer killed": 5.0,
@@ -41,7 +41,7 @@ RESTARTS = (
     "server killed",
     "server stopped",
     "supervisor killed",
-    "front killed",
+    "locator killed",
     "orphan left",
     "host lost",
 )
@@ -71,7 +71,7 @@ class Served(Protocol):
     def stop(self) -> bool: ...
     def kill_supervisor(self) -> None: ...
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
-    def kill_front(self) -> bool: ...
+    def kill_locator(self) -> bool: ...
     def kill_worker(self, pids: list[int]) -> bool: ...
     def suspend(self, pids: list[int], seconds: float) -> bool: ...
     def crowd_disk(self, seconds: float) -> bool: ...
@@ -126,7 +126,7 @@ class Plan:
             "server stopped": server.stop,
             "supervisor killed": server.kill_supervisor,
             "orphan left": lambda: server.orphan(some, 0.4 * part, 0.5 + 2 * part),
-            "front killed": server.kill_front,
+            "locator killed": server.kill_locator,
             "worker killed": lambda: (
                 server.worker_deaths < _WORKER_DEATHS and server.kill_worker(some)
             ),

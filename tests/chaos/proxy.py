@@ -1,5 +1,8 @@
 """A way to a server that can be cut, made deaf in one direction, or slow.
 
+It is at another loopback address than the server, at the same ports: those of the locator and of
+the workers, which a trainer reaches at the host at which it has reached the locator.
+
     trainer ◄──► [ up: to the server ]      cut()    all connections end; new ones are let through
                  [ down: to the trainer ]   drop()   what goes one way is lost, until heal() cuts it
                                             slow()   each part waits before it goes on
@@ -11,35 +14,51 @@ network does that was down for longer than TCP repeats itself.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import random
 import socket
 import threading
 import time
 
-__all__ = ["Proxy"]
+__all__ = ["Proxy", "next_host"]
 
 _DELAY_S = 0.02
 
 
-class Proxy:
-    """One listener in front of one server."""
+_HOSTS = itertools.count(random.SystemRandom().randrange(1, 1 << 15))
 
-    def __init__(self, port: int) -> None:
-        self._to = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+
+def next_host() -> str:
+    """Return a loopback address that nothing else of this process uses."""
+    number = next(_HOSTS)
+    return f"127.{64 + os.getpid() % 128}.{number >> 8 & 255}.{number & 255}"
+
+
+class Proxy:
+    """The listeners of one server."""
+
+    def __init__(self, port: int, *workers: int) -> None:
+        """``workers``: their ports."""
+        host = next_host()
+        self._listeners = {p: socket.create_server((host, p)) for p in (port, *workers)}
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._dropped = ""
         self._delay_s = 0.0
-        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True, name="chaos-proxy").start()
+        self.address = f"tcp://{host}:{port}"
+        for to, listener in self._listeners.items():
+            accepting = threading.Thread(target=self._accept, args=(to, listener), daemon=True)
+            accepting.name = "chaos-proxy"
+            accepting.start()
 
-    def _accept(self) -> None:
+    def _accept(self, port: int, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while not self._closed:
-                here, _ = self._listener.accept()
+                here, _ = listener.accept()
                 try:
-                    there = socket.create_connection(self._to, 1.0)
+                    there = socket.create_connection(("127.0.0.1", port), 1.0)
                 except OSError:
                     here.close()
                     continue
@@ -89,7 +108,8 @@ class Proxy:
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in self._listeners.values():
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         self.cut()

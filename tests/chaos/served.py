@@ -159,9 +159,14 @@ class Server:
         self._happenings.later(after_s, self.kill_supervisor)
         return self.suspend(pids, after_s + seconds)
 
-    def kill_front(self) -> bool:
+    @property
+    def ports(self) -> list[int]:
+        """Those of the locator and of the workers."""
+        return [*range(self.port, self.port + 1 + self._setup.workers)]
+
+    def kill_locator(self) -> bool:
         self._strike()
-        return send(self.children("front"), signal.SIGKILL)
+        return send(self.children("locator"), signal.SIGKILL)
 
     def kill_worker(self, pids: list[int]) -> bool:
         self._happenings.note(2.0, self.name)

@@ -1,17 +1,25 @@
 """Declarations drawn at random: any stages before any shape.
 
-A ``Draw`` is data, of which the pipeline of the server, the declaration of the reference and the
-program that a failure prints are made.
+A ``Feed`` is written as the server's builder is, with the arguments' names.  It is data, of which
+the pipeline of the server, the declaration of the reference and the program of a failure are made.
 """
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 import headrace_server as hs
 from tests.combinations import functions
@@ -20,6 +28,8 @@ from tests.reference import Call, Declared
 _HERE = functions.__name__
 _NAMES = [name for name in functions.examples(1)[0] if name != "z"]
 _MIX = [0.5, 0.3, 0.2]
+#: The state with which a trainer marks each of its saves.
+MARK = "mark"
 
 #: Stages of each kind, by a name that tells them apart.
 STAGES: Mapping[str, Call] = {
@@ -56,176 +66,96 @@ STAGES: Mapping[str, Call] = {
     ),
 }
 #: Stages that need examples with several rows.
-_OF_MANY = [
+OF_MANY = [
     name for name, (call, given) in STAGES.items() if call == "unbatch" or "enqueue_many" in given
 ]
 #: Stages that may make several rows of one.
 _REPEATING = ("flat_map", "resample_at_rate", "weighted_resample")
 
-_PADDED = {"dynamic_pad": True, "allow_smaller_final_batch": True}
-_CUT: dict[str, Any] = {
-    "input_key": "key",
-    "input_sequences": ["x"],
-    "input_context": ["n", "y"],
-    "initial_states": {"s": "h", "r": np.float32(1)},
-    "num_unroll": 2,
-    "batch_size": 4,
-}
-_SEGMENTS = {**_CUT, "make_keys_unique": True}
-_LANES = {**_SEGMENTS, "order": "lanes"}
-_LENGTHS = {"input_length": "x", "batch_size": 3, "bucket_boundaries": [3, 5]}
-
-#: Shapes of each kind.
-SHAPES: Mapping[str, Call] = {
-    "batch": ("batch", {"batch_size": 4, **_PADDED}),
-    "batch full": ("batch", {"batch_size": 3, "dynamic_pad": True}),
-    "batch ragged": ("batch", {"batch_size": 4, "ragged": True, "allow_smaller_final_batch": True}),
-    "batch pad_to": ("batch", {"batch_size": 4, "dynamic_pad": True, "pad_to": {"x": 7}}),
-    "batch pad_to_multiple": ("batch", {"batch_size": 4, "pad_to_multiple": 4, **_PADDED}),
-    "bucket": (
-        "bucket",
-        {"which_bucket": "y", "batch_size": [2, 3, 4], "num_buckets": 3, **_PADDED},
-    ),
-    "bucket keep_input": (
-        "bucket",
-        {
-            "which_bucket": f"{_HERE}:thirds",
-            "batch_size": 3,
-            "num_buckets": 3,
-            "keep_input": "c",
-            "input_length": "x",
-            "dynamic_pad": True,
-        },
-    ),
-    "by length": ("bucket_by_sequence_length", {**_LENGTHS, **_PADDED}),
-    "by length budget": (
-        "bucket_by_sequence_length",
-        {**_LENGTHS, **_PADDED, "max_padded_elements": 14},
-    ),
-    "by length boundary": (
-        "bucket_by_sequence_length",
-        {**_LENGTHS, **_PADDED, "pad_to_boundary": True},
-    ),
-    "by length ragged": (
-        "bucket_by_sequence_length",
-        {**_LENGTHS, "ragged": True, "max_padded_elements": 14},
-    ),
-    "rejection_sample": ("rejection_sample", {"accept_prob": "p", "batch_size": 4, **_PADDED}),
-    "stratified_sample": (
-        "stratified_sample",
-        {"labels": "y", "target_probs": _MIX, "batch_size": 4, **_PADDED},
-    ),
-    "unknown_dist": (
-        "stratified_sample_unknown_dist",
-        {"labels": "y", "probs": _MIX, "batch_size": 4, "dynamic_pad": True},
-    ),
-    "segments": ("batch_sequences_with_states", _SEGMENTS),
-    "segments full": (
-        "batch_sequences_with_states",
-        {**_SEGMENTS, "input_length": "t", "allow_small_batch": False},
-    ),
-    "segments lanes": ("batch_sequences_with_states", _LANES),
-    "segments trainer": (
-        "batch_sequences_with_states",
-        {**_LANES, "state_placement": "trainer", "initial_states": {"r": np.float32(1)}},
-    ),
-    "segments stateless": ("batch_sequences_with_states", {**_LANES, "initial_states": {}}),
-    "segments windows": (
-        "batch_sequences_with_states",
-        {**_SEGMENTS, "num_unroll": 3, "stride": 2, "left": 1, "right": 2},
-    ),
-    "segments phase": ("batch_sequences_with_states", {**_LANES, "stride": 2, "phase": "random"}),
-    "state saver": (
-        "sequence_queueing_state_saver",
-        {**_CUT, "input_length": "t", "allow_small_batch": True},
-    ),
-}
-SEGMENTED = [name for name, (call, _) in SHAPES.items() if "initial_states" in SHAPES[name][1]]
+#: Sources of examples with one row each.  "function" is read forward, the others by number.
+KINDS = ("examples", "function", "jsonl", "parquet", "arrow")
 
 
 @dataclass(frozen=True)
-class Source:
-    """So many examples, each of several rows or of one, read forward or by number."""
+class Feed:
+    """A declaration: so many examples from a source, and the calls after it."""
 
     count: int
-    batched: bool = False
-    forward: bool = False
+    kind: str = "examples"
+    batched: bool = False  # whether each example has several rows
     first: int = 0
+    calls: tuple[Call, ...] = ()
 
-    def examples(self) -> list[functions.Example]:
-        return functions.examples(self.count, self.batched, self.first)
-
-    def pipeline(self) -> hs.Pipeline:
-        if self.forward:
-            return hs.from_function(f"{_HERE}:stream", self.count, self.batched)
-        return hs.from_examples(self.examples())
+    def __getattr__(self, name: str) -> Callable[..., Feed]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda **given: replace(self, calls=(*self.calls, (name, given)))
 
     def __repr__(self) -> str:
-        if self.forward:
-            return f'hs.from_function("{_HERE}:stream", {self.count}, {self.batched})'
-        return f"hs.from_examples(examples({self.count}, {self.batched}, {self.first}))"
+        source = f"Feed({self.count}, {self.kind!r}, {self.batched}, {self.first})"
+        calls = [
+            f".{name}({', '.join(f'{n}={_text(v)}' for n, v in given.items())})"
+            for name, given in self.calls
+        ]
+        return "\n    ".join([source, *calls])
 
-
-@dataclass(frozen=True)
-class Draw:
-    """A declaration, the number of partitions of its feed, and what interrupts its training."""
-
-    name: str
-    source: Source
-    calls: tuple[Call, ...]
-    partitions: int
-    #: After so many batches a snapshot is taken, from which another server goes on.
-    resumed_after: int | None = None
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The arguments of the shape."""
+        return self.calls[-1][1]
 
     @property
     def segmented(self) -> bool:
-        return "initial_states" in self.calls[-1][1]
+        return "initial_states" in self.shape
 
     @property
-    def across_batches(self) -> bool:
-        """Whether a batch may hold rows of two epochs."""
-        return all(given.get("across_batches", True) for _, given in self.calls)
+    def lanes(self) -> bool:
+        return self.shape.get("order") == "lanes"
+
+    @property
+    def states(self) -> str:
+        """Where states are: "server", "trainer", or "" where there are none."""
+        return (
+            self.shape.get("state_placement", "server") if self.shape.get("initial_states") else ""
+        )
+
+    @property
+    def small(self) -> bool:
+        """Whether the last batches may have fewer rows."""
+        name = "allow_small_batch" if self.segmented else "allow_smaller_final_batch"
+        pads = self.calls[-1][0] == "batch_sequences_with_states"
+        return bool(self.shape.get(name, self.segmented and pads))
+
+    @property
+    def borders(self) -> bool:
+        """Whether batches end with their epoch."""
+        return not all(given.get("across_batches", True) for _, given in self.calls)
+
+    @property
+    def _examples(self) -> list[functions.Example]:
+        return functions.examples(self.count, self.batched, self.first)
 
     def declared(self) -> Declared:
         """Return the declaration as the reference takes it."""
         calls = [
-            (name, {n: v.examples() if isinstance(v, Source) else v for n, v in given.items()})
+            (name, {n: v._examples if isinstance(v, Feed) else v for n, v in given.items()})
             for name, given in self.calls
         ]
-        return Declared(self.source.examples(), calls, self.source.forward)
+        return Declared(self._examples, calls, self.kind == "function")
 
     def pipeline(self) -> hs.Pipeline:
         """Return the declaration as the server takes it."""
-        pipeline = self.source.pipeline()
+        if self.kind == "function":
+            pipeline = hs.from_function(f"{_HERE}:stream", self.count, self.batched)
+        elif self.kind == "examples":
+            pipeline = hs.from_examples(self._examples)
+        else:
+            read: Any = getattr(hs, f"read_{self.kind}")
+            pipeline = read(_files(self.kind, self.count, self.first), functions.FEATURES)
         for name, given in self.calls:
-            options = {n: v.pipeline() if isinstance(v, Source) else v for n, v in given.items()}
+            options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
             pipeline = getattr(pipeline, name)(**options)
         return pipeline
-
-    def program(self) -> str:
-        """Return a program that shows the feed."""
-        batches = "feed"
-        if not self.across_batches:
-            batches = "(batch for _, epoch in feed.epochs() for batch in epoch)"
-        calls = "\n".join(
-            f"    .{name}({', '.join(f'{n}={_text(v)}' for n, v in given.items())})"
-            for name, given in self.calls
-        )
-        return (
-            "import headrace, headrace_server as hs, numpy as np\n"
-            f"from {_HERE} import examples\n"
-            f"pipeline = ({self.source}\n{calls})\n"
-            'if __name__ == "__main__":\n'
-            f"    with hs.run(pipeline, partitions={self.partitions}) as server:\n"
-            "        with headrace.connect(server.address, prefetch=0) as feed:\n"
-            f"            for batch in {batches}:\n"
-            "                print(batch.partition, batch.number, batch)\n"
-            + (
-                "                [batch.save_state(n, batch.state(n)) for n in feed.states]\n"
-                if self.segmented
-                else ""
-            )
-        )
 
 
 def _text(value: Any) -> str:
@@ -234,36 +164,197 @@ def _text(value: Any) -> str:
     return f"np.{type(value).__name__}({value})" if isinstance(value, np.generic) else repr(value)
 
 
-def drawn(chance: random.Random, stage: str, shape: str, partitions: int) -> Draw:
+#: Names the directory of files, to processes that this one starts.
+_FILES = "COMBINATIONS_FILES"
+
+
+@cache
+def _directory() -> Path:
+    if _FILES not in os.environ:
+        made = tempfile.TemporaryDirectory(prefix="combinations-")
+        atexit.register(made.cleanup)
+        os.environ[_FILES] = made.name
+    return Path(os.environ[_FILES])
+
+
+@cache
+def _files(kind: str, count: int, first: int) -> list[str]:
+    """Return two files of examples, which are written once."""
+    examples = functions.examples(count, first=first)
+    paths: list[str] = []
+    for part, some in enumerate((examples[: count // 3], examples[count // 3 :])):
+        path = _directory() / f"{count}-{first}-{part}.{kind}"
+        paths.append(str(path))
+        if path.exists():
+            continue
+        rows = [{n: np.asarray(v).tolist() for n, v in one.items()} for one in some]
+        if kind == "jsonl":
+            lines = [json.dumps({**row, "key": row["key"].decode()}) for row in rows]
+            path.write_text("\n".join(lines) + "\n")
+        else:
+            table = pa.Table.from_pylist(rows)
+            if kind == "parquet":
+                pyarrow.parquet.write_table(table, path, row_group_size=7)
+            else:
+                with pa.ipc.new_file(path, table.schema) as out:
+                    out.write_table(table, max_chunksize=7)
+    return paths
+
+
+# Shapes
+
+
+def _padding(chance: random.Random) -> dict[str, Any]:
+    return {
+        "allow_smaller_final_batch": chance.random() < 0.7,
+        **chance.choice(
+            [
+                {"dynamic_pad": True},
+                {"dynamic_pad": True, "pad_to": {"x": 7}},
+                {"dynamic_pad": True, "pad_to_multiple": 4},
+                {"ragged": True},
+            ]
+        ),
+    }
+
+
+def _batch(chance: random.Random) -> Call:
+    return "batch", {"batch_size": chance.choice((1, 3, 4)), **_padding(chance)}
+
+
+def _bucket(chance: random.Random) -> Call:
+    given = {
+        "which_bucket": chance.choice(("y", f"{_HERE}:thirds")),
+        "batch_size": chance.choice(([2, 3, 4], 3)),
+        "num_buckets": 3,
+        **_padding(chance),
+    }
+    if chance.random() < 0.5:
+        given["keep_input"] = "c"
+    if chance.random() < 0.5:
+        given["input_length"] = "x"
+    return "bucket", given
+
+
+def _by_length(chance: random.Random) -> Call:
+    given = {
+        "input_length": chance.choice(("x", "t")),
+        "batch_size": chance.choice(([2, 3, 4], 3)),
+        "bucket_boundaries": [3, 5],
+        "allow_smaller_final_batch": chance.random() < 0.7,
+    }
+    given |= chance.choice(
+        [
+            {"dynamic_pad": True},
+            {
+                "dynamic_pad": True,
+                "max_padded_elements": chance.choice((14, 20)),
+                "pad_to_multiple": chance.choice((1, 4)),
+                "input_length": "x",
+            },
+            {"dynamic_pad": True, "pad_to_boundary": True, "input_length": "x"},
+            {"dynamic_pad": True, "pad_to_multiple": 4, "input_length": "x"},
+            {"ragged": True, "max_padded_elements": 14, "input_length": "x"},
+        ]
+    )
+    return "bucket_by_sequence_length", given
+
+
+def _segments(chance: random.Random, order: str = "arrival", states: str = "server") -> Call:
+    unroll = chance.choice((1, 2, 2, 3))
+    given: dict[str, Any] = {
+        "input_key": "key",
+        "input_sequences": ["x"] if chance.random() < 0.7 else {"x": "x", "again": "x"},
+        "input_context": chance.choice((["n", "y"], [], {"number": "n"})),
+        "initial_states": {},
+        "num_unroll": unroll,
+        "batch_size": chance.choice((1, 2, 3, 4)),
+        "make_keys_unique": True,
+    }
+    if states:
+        some = chance.sample([("s", "h"), ("r", np.float32(1))], chance.randint(0, 2))
+        given["initial_states"] = {**dict(some), MARK: np.int64(0)}
+    if order == "lanes":
+        given["order"] = order
+    if states == "trainer":
+        given["state_placement"] = states
+    if chance.random() < 0.3:
+        given["allow_small_batch"] = False
+    if chance.random() < 0.3:
+        given["input_length"] = "t"
+    if chance.random() < 0.3:
+        given |= {
+            "stride": chance.randint(1, unroll),
+            "left": chance.randint(0, 2),
+            "right": chance.randint(0, 2),
+        }
+    if chance.random() < 0.2:
+        given |= {"phase": "random", "phase_seed": chance.randrange(9)}
+    return "batch_sequences_with_states", given
+
+
+def _saver(chance: random.Random) -> Call:
+    _, given = _segments(chance)
+    given |= {
+        "num_unroll": chance.choice((1, 2)),
+        "input_length": "t",
+        "allow_small_batch": chance.random() < 0.7,
+    }
+    for name in ("make_keys_unique", "phase", "phase_seed", "stride", "left", "right"):
+        given.pop(name, None)
+    return "sequence_queueing_state_saver", given
+
+
+SHAPES: Mapping[str, Callable[[random.Random], Call]] = {
+    "batch": _batch,
+    "bucket": _bucket,
+    "by length": _by_length,
+    "rejection_sample": lambda chance: (
+        "rejection_sample",
+        {"accept_prob": "p", "batch_size": 4, **_padding(chance)},
+    ),
+    "stratified_sample": lambda chance: (
+        "stratified_sample",
+        {"labels": "y", "target_probs": _MIX, "batch_size": 3, **_padding(chance)},
+    ),
+    "unknown_dist": lambda chance: (
+        "stratified_sample_unknown_dist",
+        {"labels": "y", "probs": _MIX, "batch_size": 4, "dynamic_pad": True},
+    ),
+    "segments": _segments,
+    "segments lanes": lambda chance: _segments(chance, "lanes"),
+    "segments trainer": lambda chance: _segments(chance, "lanes", "trainer"),
+    "segments stateless": lambda chance: _segments(chance, "lanes", ""),
+    "state saver": _saver,
+}
+
+
+def drawn(chance: random.Random, stage: str, shape: str) -> Feed:
     """Draw a declaration with this stage before this shape."""
     stages = [stage]
     others = [
-        name for name in STAGES if name not in _OF_MANY and STAGES[name][0] != STAGES[stage][0]
+        name for name in STAGES if name not in OF_MANY and STAGES[name][0] != STAGES[stage][0]
     ]
     if chance.random() < 0.4:
         # rows of a batch come apart first
-        stages.insert(1 if stage in _OF_MANY else chance.choice((0, 1)), chance.choice(others))
+        stages.insert(1 if stage in OF_MANY else chance.choice((0, 1)), chance.choice(others))
     if chance.random() < 0.4:
-        stages.insert(len(stages) if stage in _OF_MANY else 0, "with_origin")
+        stages.insert(len(stages) if stage in OF_MANY else 0, "with_origin")
     calls = [STAGES[name] for name in stages]
     if shape == "state saver" and any(name in _REPEATING for name, _ in calls):
         calls.append(("map", {"fn": f"{_HERE}:other_key", "seed": 1}))
-    batched = any(name in _OF_MANY for name in stages)
-    source = Source(chance.randrange(24, 40), batched, chance.random() < 0.25)
-    forward, order = source.forward, list[Call]()
+    batched = any(name in OF_MANY for name in stages)
+    kind = chance.choice(KINDS[:2] if batched else KINDS)
+    feed = Feed(chance.randrange(24, 40), kind, batched)
+    order = list[Call]()
     if chance.random() < 0.3:
         order += [("skip", {"n": 3}), ("take", {"n": 20})]
-    if not forward and chance.random() < 0.3:
-        order.append(("concat", {"other": Source(7, batched, first=100)}))
+    if kind == "examples" and chance.random() < 0.3:
+        order.append(("concat", {"other": Feed(7, kind, batched, 100)}))
     if chance.random() < 0.7:
-        window = chance.choice((5, 9)) if forward or chance.random() < 0.3 else None
+        window = chance.choice((5, 9)) if kind == "function" or chance.random() < 0.3 else None
         options = {"seed": chance.randrange(99), "window": window}
         order.append(("shuffle", {**options, "reshuffle": chance.random() < 0.8}))
     if chance.random() < 0.3:
-        order.append(("repeat", {"n": 2, "across_batches": chance.random() < 0.5}))
-    return Draw(
-        f"{stage} before {shape}",
-        source,
-        (*order, *calls, SHAPES[shape]),
-        partitions,
-    )
+        order.append(("repeat", {"n": 2, "across_batches": chance.random() < 0.4}))
+    return replace(feed, calls=(*order, *calls, SHAPES[shape](chance)))

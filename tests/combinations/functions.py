@@ -7,7 +7,21 @@ from typing import Any
 
 import numpy as np
 
+import headrace_server as hs
+
 Example = dict[str, Any]
+
+#: Columns of examples with one row, as files declare them.
+FEATURES = {
+    "key": hs.scalar("bytes"),
+    "x": hs.sequence("float32"),
+    "h": hs.fixed("float32", (2,)),
+    **{name: hs.scalar("int64") for name in "tnz"},
+    "y": hs.scalar("int32"),
+    "w": hs.scalar("float32"),
+    "p": hs.scalar("float64"),
+    "c": hs.scalar("bool"),
+}
 
 
 def examples(count: int, batched: bool = False, first: int = 0) -> list[Example]:

@@ -18,35 +18,32 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import headrace_server as hs
+from headrace_server.pipeline import sources
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 
 #: Where a thing is, what readers call it, and, of a class: what they call one of its instances, and
 #: which members are told of (none: all public ones of its own).
 Entry = tuple[str, str, str, tuple[str, ...]]
 
-_SHAPES = [
-    *("batch", "bucket", "bucket_by_sequence_length", "stratified_sample_unknown_dist"),
-    *("batch_sequences_with_states", "sequence_queueing_state_saver"),
-]
-_STAGES = [
-    *(
-        "take",
-        "skip",
-        "concat",
-        "shuffle",
-        "repeat",
-        "map",
-        "flat_map",
-        "unbatch",
-        "with_origin",
-        "filter",
-        "select",
-    ),
-    *("rejection_sample", "stratified_sample", "resample_at_rate", "weighted_resample", "options"),
-]
+
+def _steps() -> tuple[list[str], list[str]]:
+    """The stages and the shapes: methods of a pipeline that give another one."""
+    calls = {
+        name: inspect.signature(member)
+        for name, member in vars(hs.Pipeline).items()
+        if name[0] != "_" and inspect.isfunction(member)
+    }
+    calls = {name: call for name, call in calls.items() if call.return_annotation == "Pipeline"}
+    sized = {name: call.parameters.get("batch_size") for name, call in calls.items()}
+    shapes = [name for name, size in sized.items() if size and size.default is not None]
+    return [name for name in calls if name not in shapes], shapes
+
+
+_STAGES, _SHAPES = _steps()
 _SOURCES = [
-    *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_examples"),
+    name for name in vars(sources) if name in hs.__all__ and name[:5] in ("read", "read_", "from_")
 ]
 
 
@@ -54,17 +51,26 @@ def _functions(prefix: str, called: str, names: Iterable[str]) -> list[Entry]:
     return [(f"{prefix}{name}", f"{called}{name}", "", ()) for name in names]
 
 
+def _methods(kind: str, *members: str) -> list[Entry]:
+    return [(f"headrace_server:{kind}", f"hs.{kind}", kind.lower(), members)]
+
+
 PARTS: dict[str, list[Entry]] = {
     "schema": _functions("headrace_server:", "hs.", ("scalar", "fixed", "sequence")),
     "sources": _functions("headrace_server:", "hs.", _SOURCES),
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
+    "own": [
+        ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ()),
+        ("headrace_server:StreamSource", "hs.StreamSource", "source", ()),
+        ("headrace_server:Opening", "hs.Opening", "", ()),
+        ("headrace_server:Stage", "hs.Stage", "stage", ()),
+        *_methods("Chunk", "of", "take", "with_columns", "with_fact"),
+        *_methods("Ragged", "from_values", "row"),
+        ("headrace_server:Field", "hs.Field", "", ()),
+    ],
     "shapes": [
         *_functions("headrace_server:Pipeline.", ".", _SHAPES),
-        *_functions(
-            "headrace_server:",
-            "hs.",
-            ("zeros", "SequenceQueueingStateSaver"),
-        ),
+        *_functions("headrace_server:", "hs.", ("zeros",)),
     ],
     "declarations": [
         ("headrace_server:Pipeline", "hs.Pipeline", "pipeline", ("fields", "declaration")),

@@ -315,10 +315,14 @@ def test_the_objects_of_the_cluster_find_each_other() -> None:
     assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == template
     assert found["StatefulSet"]["spec"]["serviceName"] == found["Service"]["metadata"]["name"]
     ports = {port["name"]: port["containerPort"] for port in pod()["containers"][0]["ports"]}
-    assert ports == {"feed": 5557}
+    workers = next(
+        int(a[10:]) for a in pod()["containers"][0]["args"] if a.startswith("--workers=")
+    )
+    assert ports == {"feed": 5557} | {f"worker-{k}": 5558 + k for k in range(workers)}
     [service] = found["Service"]["spec"]["ports"]
     [policy] = found["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
-    assert service["targetPort"] in ports and policy["port"] in ports
+    assert service["targetPort"] in ports
+    assert policy["port"] == 5557 and policy["endPort"] >= max(ports.values())
 
 
 def test_the_unit_gives_its_process_no_rights() -> None:
@@ -423,7 +427,7 @@ def test_who_fires_a_healthcheck_waits_longer_than_it_does() -> None:
 
 
 def test_a_server_in_an_image_is_bound_to_the_port_that_it_exposes() -> None:
-    exposed = last(ROOT / "docker" / "server.Dockerfile", "EXPOSE")
+    exposed, _, _ = last(ROOT / "docker" / "server.Dockerfile", "EXPOSE").partition("-")
     for place in ("image", "compose", "kubernetes"):
         assert f"tcp://0.0.0.0:{exposed}" in " ".join(commands()[place])
 
@@ -451,13 +455,13 @@ def unhealthy(address: str) -> str:
 def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
     with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
-        front = server.pids["front"]
-        os.kill(front, signal.SIGSTOP)
+        locator = server.pids["locator"]
+        os.kill(locator, signal.SIGSTOP)
         try:  # a status of the moment before may be answered for half a second more
             text = eventually(lambda: unhealthy(f"{server.http_address}/healthz"))
         finally:
-            os.kill(front, signal.SIGCONT)
-        assert "503" in text and "front" in text
+            os.kill(locator, signal.SIGCONT)
+        assert "503" in text and "locator" in text
 
 
 class _Page(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
-"""Supervisor, front and workers understand each other: each order and report has a handler.
+"""Supervisor, locator and workers understand each other: each order and report has a handler.
 
-    crew.order(order="fail", code=…, text=…)     ─► Switchboard._orders, Front._orders
+    crew.order(order="fail", code=…, text=…)     ─► Switchboard._orders, Locator._orders
     asks.ask(…, "stats", …), with a ``request``  ─►
     pipe.report("over", feed=…, …)               ─► Supervisor._reports
 
@@ -21,7 +21,10 @@ import pytest
 SERVER = Path(__file__).parents[2] / "server/headrace_server"
 #: Calls of these send an order; the first text among their arguments, or ``order=``, names it.
 _ORDERS = {"order", "ask", "_ask_owners"}
-_SEND_ORDERS, _SEND_REPORTS = ("supervisor/", "server.py", "watch/"), ("worker/", "front/")
+_SEND_ORDERS, _SEND_REPORTS = (
+    ("supervisor/", "server.py", "watch/"),
+    ("worker/", "supervisor/locator.py"),
+)
 #: The classes of the collaborators that tables name.
 _COLLABORATORS = {
     "feeds": {"Feeds"},
@@ -114,10 +117,10 @@ def _table(path: str, name: str, first: int) -> dict[str, Fields]:
 
 
 def _orders() -> dict[str, list[Fields]]:
-    owner, front = (
-        _table(path, "_orders", 0) for path in ("worker/switchboard.py", "front/front.py")
+    owner, locator = (
+        _table(path, "_orders", 0) for path in ("worker/switchboard.py", "supervisor/locator.py")
     )
-    return {name: [t[name] for t in (owner, front) if name in t] for name in {**owner, **front}}
+    return {name: [t[name] for t in (owner, locator) if name in t] for name in {**owner, **locator}}
 
 
 def _reports() -> dict[str, list[Fields]]:

@@ -2,9 +2,11 @@
 
 import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import headrace
 import headrace_proto
 import headrace_server
 from headrace_server.cli import main
+from headrace_server.pipeline.declaration import kind_class
 
 CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
@@ -33,9 +36,10 @@ CLIENT = {
 SERVER = {
     *("__version__", "run", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
+    *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_examples", "zeros"),
-    *("SequenceQueueingStateSaver", "on_ray", "RayServers"),
+    *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "zeros"),
+    *("on_ray", "RayServers"),
 }
 
 
@@ -45,6 +49,18 @@ SERVER = {
 def test_a_package_exports_exactly_what_it_promises(package, names):
     assert sorted(package.__all__) == sorted(names)
     assert all(getattr(package, name) is not None for name in names)
+
+
+@pytest.mark.parametrize(("room", "interface"), [("sources", "Source"), ("stages", "Stage")])
+def test_each_kind_is_a_class_in_a_module_named_as_its_call(room: str, interface: str) -> None:
+    package = import_module(f"headrace_server.reading.{room}")
+    base = getattr(import_module(f"headrace_server.reading.{room[:-1]}"), interface)
+    for _, kind, _ in pkgutil.iter_modules(package.__path__):
+        found = kind_class(room, kind)
+        assert issubclass(found, base) and found.__doc__
+        calls = {kind, f"read_{kind}", f"from_{kind}"}
+        inner = {"keep": "bucket", "cut": "take"}  # those that other calls declare
+        assert calls & set(SERVER) or hasattr(headrace_server.Pipeline, inner.get(kind, kind))
 
 
 @pytest.mark.parametrize("package", [headrace, headrace_server], ids=lambda p: p.__name__)

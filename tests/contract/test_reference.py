@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
@@ -47,21 +46,6 @@ def test_the_reference_leaves_no_public_name_out(page: str) -> None:
             if name != "__version__":
                 told = (f"\n### `{called}.{name}`\n", f"\n| `{called}.{name}` |")
                 assert any(text in page for text in told), f"{called}.{name} is not told of"
-
-
-def test_the_reference_leaves_no_stage_and_no_shape_out(page: str) -> None:
-    told = {
-        path.partition(".")[2]
-        for entries in reference_page.PARTS.values()
-        for path, *_ in entries
-        if path.startswith("headrace_server:Pipeline.")
-    }
-    calls = {
-        name
-        for name, member in inspect.getmembers(headrace_server.Pipeline)
-        if name[0] != "_" and inspect.isfunction(member)
-    }
-    assert calls - {"declaration"} == told
 
 
 def test_every_error_is_told_of_once_with_what_else_it_is(page: str) -> None:

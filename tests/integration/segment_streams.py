@@ -23,6 +23,8 @@ import numpy as np
 
 import headrace
 import headrace_server as hs
+from tests.chaos.proxy import next_host
+from tests.located import workers_at
 from tests.patience import PATIENCE_S
 
 from . import serving
@@ -273,23 +275,25 @@ class CutProxy:
     """A proxy in front of a server that can end all connections; it accepts new ones."""
 
     def __init__(self, address: str) -> None:
-        self._to = ("127.0.0.1", int(address.rsplit(":", 1)[1]))
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, ways = next_host(), (address, *workers_at(address))
+        ports = [int(way.rsplit(":", 1)[1]) for way in ways]
+        self._listeners = {port: socket.create_server((host, port)) for port in ports}
         self._pairs: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._start(self._accept)
+        self.address = f"tcp://{host}:{ports[0]}"
+        for port, listener in self._listeners.items():
+            self._start(self._accept, port, listener)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self) -> None:
+    def _accept(self, port: int, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                here, _ = self._listener.accept()
-                there = socket.create_connection(self._to)
+                here, _ = listener.accept()
+                there = socket.create_connection(("127.0.0.1", port))
                 self._pairs += [here, there]
                 self._start(self._carry, here, there)
                 self._start(self._carry, there, here)
@@ -304,8 +308,9 @@ class CutProxy:
 
     def refuse(self) -> None:
         """Let no further connection through."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        for listener in self._listeners.values():
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
         for end in self._pairs:
@@ -317,7 +322,8 @@ class CutProxy:
 
     def __exit__(self, *_: object) -> None:
         self.refuse()
-        self._listener.close()
+        for listener in self._listeners.values():
+            listener.close()
         self.cut()
         for thread in self._threads:
             thread.join(PATIENCE_S)

@@ -20,6 +20,7 @@ import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Pulse, Welcome
 from headrace_server.state.durable import term_by_clock
+from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 
 __all__ = [
@@ -102,10 +103,10 @@ def await_next_term(state: Path) -> None:
 
 @contextlib.contextmanager
 def greeted(server: hs.Server, **facts: Any) -> Iterator[Welcome]:
-    """Join as a client that takes no batch, by ZeroMQ; yield the server's answer."""
+    """Join worker 0 as a client that takes no batch, by ZeroMQ; yield the answer."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.rcvtimeo = 1000, int(1000 * PATIENCE_S)
-        peer.connect(server.address)
+        peer.connect(workers_at(server.address)[0])
         peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", os.urandom(8), **facts)))
         welcome = FROM_SERVER.decode(peer.recv())
         while isinstance(welcome, Pulse):  # the feed is not open yet

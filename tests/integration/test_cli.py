@@ -150,7 +150,7 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
     monkeypatch.setenv("HEADRACE_CONFIG", "serve.toml")
     monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
     with served(here, "--workers", "1", warm=False) as (process, address):
-        assert len(children_of(process.pid)) == 2  # the front, and one worker
+        assert len(children_of(process.pid)) == 2  # the locator, and one worker
         assert sorted(rows(address, "twice")) == list(range(0, 80, 2))
         assert process.wait(PATIENCE_S) == 0
     kept = {path.name for path in (here / "state" / "feeds" / "twice").iterdir()}
@@ -237,7 +237,9 @@ def test_a_limit_of_open_files_that_is_too_low_is_one_paragraph(here: Path) -> N
         text=True,
         timeout=PATIENCE_S,
     )
-    assert run.returncode == 1 and run.stderr.startswith("headrace: front ended with exit code 1: ")
+    assert run.returncode == 1 and run.stderr.startswith(
+        "headrace: locator ended with exit code 1: "
+    )
     assert run.stderr.endswith("ulimits: nofile)\n") and run.stderr.count("\n") == 1
 
 
@@ -356,7 +358,7 @@ def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path)
     command += ["--bind", "tcp://127.0.0.1:*"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment())
     deadline = time.monotonic() + PATIENCE_S
-    while len(children_of(process.pid)) < 2:  # front and worker: the source is being opened
+    while len(children_of(process.pid)) < 2:  # locator and worker: the source is being opened
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.terminate()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace
@@ -21,12 +20,12 @@ ROWS = 600
 FEATURES = {"i": hs.scalar("int64")}
 
 
-def on_word(words: str, n: int, batched: bool = False) -> Iterator[dict[str, Any]]:
+def on_word(words: str, n: int) -> Iterator[dict[str, Any]]:
     """Yield row i once there is a file named i."""
     for i in range(n):
         while not Path(words, str(i)).exists():
             time.sleep(0.005)
-        yield {"i": np.array([i]) if batched else i}
+        yield {"i": i}
 
 
 def paced(seed: int, pauses: int) -> Iterator[dict[str, Any]]:
@@ -45,15 +44,11 @@ def pausing() -> Iterator[dict[str, Any]]:
     yield {"i": 1}
 
 
-@pytest.mark.parametrize(("batched", "partitions"), [(False, 1), (True, 1), (False, 2)])
-def test_rows_of_a_generator_are_handed_out_as_they_come(
-    tmp_path: Path, batched: bool, partitions: int
-) -> None:
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_rows_of_a_generator_are_handed_out_as_they_come(tmp_path: Path, partitions: int) -> None:
     """The next row is written once the trainer has the one before it."""
     n = 8
-    source = hs.from_function(
-        on_word, str(tmp_path), n, batched, features=FEATURES, batched=batched
-    )
+    source = hs.from_function(on_word, str(tmp_path), n, features=FEATURES)
     got = []
     with hs.run(source.batch(1), partitions=partitions) as server, connect(server) as feed:
         for i in range(n):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,9 @@ import psutil
 import pytest
 
 import headrace
+from headrace.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
+from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 from tests.trials.held import flood, opening
 
@@ -32,9 +33,10 @@ def feed():
 """
 
 
+@pytest.mark.parametrize("place", ["supervisor.locator", "worker.worker"])
 @pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
-def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_open(
-    keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_tcp: None
+def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_process_can_open(
+    keys: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_tcp: None
 ) -> None:
     (tmp_path / "feeds.py").write_text(FEEDS)
     if keys:
@@ -52,8 +54,10 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
-        front = next(c for c in children if "headrace_server.front.front" in c.cmdline())
-        port = urlsplit(address).port
+        held = next(c for c in children if f"headrace_server.{place}" in c.cmdline())
+        found = load_keys(str(tmp_path / "keys")) if keys else None
+        (worker,) = workers_at(address, found)
+        port = urlsplit(address if place == "supervisor.locator" else worker).port
         assert port is not None
         with (
             honest_trainer(SimpleNamespace(address=address), ROWS),  # type: ignore[arg-type]
@@ -66,7 +70,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
             for _ in range(3):
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
-        assert front.num_fds() < FILES
+        assert held.num_fds() < FILES
 
 
 def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path: Path) -> None:
@@ -74,4 +78,3 @@ def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path:
     process, _ = serve(tmp_path, "feeds.py:feed", "--workers", "2", before=LIMITED)
     with process:
         eventually(lambda: "with a worker: the limit of open files (256" in process.output())
-        eventually(lambda: re.search("connections of [0-9]+ trainers, and max", process.output()))

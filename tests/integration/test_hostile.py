@@ -1,4 +1,4 @@
-"""Hostile and broken peers at the live public socket: an honest trainer never notices them."""
+"""Hostile and broken peers at live public sockets: an honest trainer never notices them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_server.cli.keygen import make_pair
+from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 from tests.trials.hostile import messages_of_frames
 
@@ -45,12 +46,25 @@ from .honest import honest_trainer
 from .serving import number_of, serving
 
 ROWS = 4000
+#: Of the process at whose address a peer comes: the locator, or a worker.
+PLACES = ["locator", "worker-0-0"]
 
 
 @pytest.fixture
 def server() -> Iterator[hs.Server]:
     with hs.run(hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)) as running:
         yield running
+
+
+@pytest.fixture
+def worker(server: hs.Server) -> str:
+    """The address of its worker."""
+    return workers_at(server.address)[0]
+
+
+def address_of(server: hs.Server, place: str, keys: str | None = None) -> str:
+    found = None if keys is None else load_keys(keys)
+    return server.address if place == "locator" else workers_at(server.address, found)[0]
 
 
 @contextlib.contextmanager
@@ -114,10 +128,12 @@ GARBAGE = [
 ]
 
 
-def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(server):
+@pytest.mark.parametrize("place", PLACES)
+def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(server, place):
+    address = address_of(server, place)
     with honest_trainer(server, ROWS):
         for garbage in GARBAGE:
-            with dealer(server.address) as peer:
+            with dealer(address) as peer:
                 peer.send(garbage)
                 refused = answer(peer)
                 assert isinstance(refused, Refused) and refused.code == "protocol"
@@ -125,16 +141,17 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
                 assert not peer.poll(50), "answered twice"
 
 
-def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_is(server):
+def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_is(worker):
     """A server that was started again may have fewer owners."""
-    with dealer(server.address) as peer:
+    with dealer(worker) as peer:
         peer.send(hello(owner=1))
         assert hear(peer, Welcome).owner == 0
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
 def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
-    keys: bool, tmp_path: Path
+    keys: bool, place: str, tmp_path: Path
 ) -> None:
     pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
     if keys:
@@ -142,11 +159,12 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
         make_pair(tmp_path, "trainer")
     chosen = str(tmp_path) if keys else None
     with hs.run(pipeline, workers=2, keys=chosen) as server:
-        pids = server.pids
+        pids, address = server.pids, address_of(server, place, chosen)
         with honest_trainer(server, ROWS, chosen):
             for message in messages_of_frames(random.Random(5), 24, 80 << 20):
-                for session in (0, 1):  # before a session, and in one
-                    with dealer(server.address, chosen) as peer:
+                # before a session, and in one
+                for session in (0,) if place == "locator" else (0, 1):
+                    with dealer(address, chosen) as peer:
                         if session:
                             peer.send(hello())
                             session = hear(peer, Welcome).session
@@ -156,41 +174,43 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
                         peer.send_multipart(message)
                         assert isinstance(hear(peer, Refused), Refused)
         assert server.pids == pids
-        assert server.access()["refused"]["garbage"] >= 48
+        assert server.access()["refused"]["garbage"] >= 24
 
 
-def test_memory_of_refused_messages_goes_back_to_the_system(server, over_tcp):
-    """The front kept a gigabyte: it passed such messages on, and its heap kept freed memory."""
-    front = psutil.Process(server.pids["front"])
-    before = front.memory_info().rss
-    with dealer(server.address) as peer:
+@pytest.mark.parametrize("place", PLACES)
+def test_memory_of_refused_messages_goes_back_to_the_system(server, place):
+    """The heap kept the memory of messages that were freed."""
+    process = psutil.Process(server.pids[place])
+    before = process.memory_info().rss
+    with dealer(address_of(server, place)) as peer:
         for _ in range(3):
             peer.send_multipart([bytes(2**20)] * 128)
         hear(peer, Refused)
-    eventually(lambda: front.memory_info().rss < before + 40 * 2**20)
+    eventually(lambda: process.memory_info().rss < before + 40 * 2**20)
 
 
-def test_a_peer_that_takes_the_name_of_a_channel_is_refused(server):
+def test_a_peer_that_takes_the_name_of_a_channel_is_refused(server, worker):
     """Else the owner would take it for the trainer of this host that has the channel."""
     with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
         first = next(feed)
-        with dealer(server.address, name=b"\0channel-1") as peer:
+        with dealer(worker, name=b"\0channel-1") as peer:
             peer.send(FROM_TRAINER.encode(Bye(number_of(server))))
             assert isinstance(answer(peer), Refused)
         assert len(first["i"]) + sum(len(batch["i"]) for batch in feed) == ROWS
 
 
-def test_an_oversize_frame_ends_only_its_connection(server):
-    with honest_trainer(server, ROWS), dealer(server.address) as peer:
+@pytest.mark.parametrize("place", PLACES)
+def test_an_oversize_frame_ends_only_its_connection(server, place):
+    with honest_trainer(server, ROWS), dealer(address_of(server, place)) as peer:
         peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
         assert not peer.poll(200)
 
 
-def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
+def test_numbers_that_are_not_the_senders_get_it_nowhere(server, worker):
     with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
         first = next(feed)
         session = number_of(server)
-        with dealer(server.address) as peer:
+        with dealer(worker) as peer:
             for message in (
                 Step(session, commits=(first.token,), gets=(Get(100, 0),)),
                 Renew(session, 100),
@@ -218,7 +238,7 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
         )
     tokens = tuple(range(1, 4001))
     with serving(pipeline) as server:
-        with dealer(server.address) as peer:
+        with dealer(address_of(server, "worker-0-0")) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
             peer.send(FROM_TRAINER.encode(Step(session, tokens)))
@@ -250,7 +270,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
         state_placement="trainer",
     )
     with serving(pipeline) as server:
-        with dealer(server.address) as peer:
+        with dealer(address_of(server, "worker-0-0")) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
             peer.send(FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))))
@@ -264,7 +284,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
                 batch.save_state("s", batch.state("s"))
 
 
-def test_absurd_hellos_are_refused_with_the_reason(server):
+def test_absurd_hellos_are_refused_with_the_reason(server, worker):
     cases = [
         ({"version": 7}, "version", "speaks protocol 7, the server"),
         ({"feed": "other"}, "feed", "this server has 'default'"),
@@ -274,29 +294,32 @@ def test_absurd_hellos_are_refused_with_the_reason(server):
         ({"rank": 0, "world_size": 2**62}, "protocol", "world_size"),
         ({"rank": -7, "world_size": 3}, "protocol", "rank=-7"),
     ]
-    for changes, code, text in cases:
-        with dealer(server.address) as peer:
-            peer.send(hello(**changes))
-            refused = hear(peer, Refused)
-            assert isinstance(refused, Refused), changes
-            assert refused.code == code and text in refused.text
+    for number, (changes, code, text) in enumerate(cases):
+        for address in (worker, server.address) if number < 2 else (worker,):
+            with dealer(address) as peer:
+                peer.send(hello(**changes))
+                refused = hear(peer, Refused)
+                assert isinstance(refused, Refused), changes
+                assert refused.code == code and text in refused.text
 
 
-def test_many_hellos_on_one_connection_are_one_trainer(server):
-    front = psutil.Process(server.pids["front"])
-    with dealer(server.address) as peer:
+@pytest.mark.parametrize("place", PLACES)
+def test_many_hellos_on_one_connection_are_one_trainer(server, place):
+    process = psutil.Process(server.pids[place])
+    with dealer(address_of(server, place)) as peer:
         for k in range(500):
             peer.send(hello(nonce=b"%d" % k))
             answer(peer)
-        assert front.num_fds() < 60
+        assert process.num_fds() < 80
     with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert sum(len(batch["i"]) for batch in feed) == ROWS
 
 
-def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
-    port = urlsplit(server.address).port
-    front = psutil.Process(server.pids["front"])
-    base_fds, base_rss = front.num_fds(), front.memory_info().rss
+@pytest.mark.parametrize("place", PLACES)
+def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server, place):
+    port = urlsplit(address_of(server, place)).port
+    process = psutil.Process(server.pids[place])
+    base_fds, base_rss = process.num_fds(), process.memory_info().rss
     chance = random.Random(7)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
     openings = [
@@ -316,20 +339,21 @@ def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
             ):
                 raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
     deadline = time.monotonic() + PATIENCE_S
-    while front.num_fds() > base_fds + 3 and time.monotonic() < deadline:
+    while process.num_fds() > base_fds + 3 and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert front.num_fds() <= base_fds + 3
-    assert front.memory_info().rss < base_rss + 40 * 2**20
+    assert process.num_fds() <= base_fds + 3
+    assert process.memory_info().rss < base_rss + 40 * 2**20
 
 
-def test_random_mutations_of_real_messages_never_stop_the_server(server):
+@pytest.mark.parametrize("place", PLACES)
+def test_random_mutations_of_real_messages_never_stop_the_server(server, place):
     chance = random.Random(11)
     real = [
         hello(),
         FROM_TRAINER.encode(Step(1, (1, 2), (3,), (4,), (5,), (Get(6, 7),))),
         FROM_TRAINER.encode(Renew(1, 5, (1,), 3)),
     ]
-    with honest_trainer(server, ROWS), dealer(server.address) as peer:
+    with honest_trainer(server, ROWS), dealer(address_of(server, place)) as peer:
         for _ in range(20_000):
             message = bytearray(chance.choice(real))
             for _ in range(chance.randrange(1, 4)):

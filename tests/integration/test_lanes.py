@@ -6,6 +6,7 @@ import contextlib
 import random
 import signal
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -472,3 +473,28 @@ def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
     text = str(caught.value)
     assert "save_state of 00000_of_00004:k000 and 1 more (batch 0)" in text, text
     assert f"leased to trainer {number} for " in text, text
+
+
+@pytest.mark.parametrize(("world", "lanes", "warned"), [(2, 8, True), (2, 16, False), (0, 6, True)])
+def test_a_trainer_is_warned_of_lanes_that_the_data_can_not_fill(
+    world: int, lanes: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.arange(lanes * 6 + 1, dtype=np.uint16).tofile(tmp_path / "tokens")
+    text = hs.read_tokens(tmp_path / "tokens", "uint16", lanes=lanes).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["tokens"],
+        input_context=[],
+        initial_states={},
+        num_unroll=2,
+        batch_size=4,
+        order="lanes",
+    )
+    ranks = {"rank": 0, "world_size": world} if world else {}
+    with (
+        hs.run(text, partitions=2) as server,
+        headrace.connect(server.address, timeout=PATIENCE_S, **ranks) as feed,
+    ):
+        assert next(feed).valid.sum() == min(4, lanes // (2 * max(1, world)))
+    said = [one.getMessage() for one in caplog.records if "sequences for" in one.getMessage()]
+    assert len(said) == warned
+    assert not warned or f"{lanes} sequences for {max(1, world) * 8} lanes" in said[0]

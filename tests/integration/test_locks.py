@@ -34,6 +34,7 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
+from tests.located import workers_at
 from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
@@ -54,6 +55,11 @@ class Locked:
     @property
     def address(self) -> str:
         return str(self.server.address)
+
+    @property
+    def worker(self) -> str:
+        """The address of its worker."""
+        return workers_at(self.address, load_keys(self.keys("alice")))[0]
 
     @property
     def refused(self) -> dict[str, int]:
@@ -232,7 +238,7 @@ def test_a_peer_with_a_key_that_only_sends_garbage_is_answered_once_and_then_not
 ):
     chance = random.Random(3)
     before = locked.refused.get("muted", 0)
-    with dealer(locked.address, locked.keys("alice")) as peer:
+    with dealer(locked.worker, locked.keys("alice")) as peer:
         for _ in range(1000):
             peer.send(chance.randbytes(chance.randrange(1, 200)))
         refused = answer(peer)
@@ -243,10 +249,13 @@ def test_a_peer_with_a_key_that_only_sends_garbage_is_answered_once_and_then_not
     eventually(lambda: locked.refused["muted"] >= before + 900)
 
 
-def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(locked: Locked):
-    front = psutil.Process(locked.server.pids["front"])
-    base = front.memory_info().rss
-    port = urlsplit(locked.address).port
+@pytest.mark.parametrize("place", ["locator", "worker-0-0"])
+def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(
+    locked: Locked, place: str
+):
+    process = psutil.Process(locked.server.pids[place])
+    base = process.memory_info().rss
+    port = urlsplit(locked.address if place == "locator" else locked.worker).port
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
     hostile = [
         greeting + b"\x04\xc8\x05HELLO" + os.urandom(194),  # a box that no key has locked
@@ -274,12 +283,12 @@ def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(l
         stop.set()
         for attacker in attackers:
             attacker.join()
-    assert front.memory_info().rss < base + 30 * 2**20
+    assert process.memory_info().rss < base + 30 * 2**20
     eventually(lambda: locked.refused.get("handshake", 0) > 0)  # at its next tick
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked: Locked):
-    with dealer(locked.address, locked.keys("alice")) as peer:
+    with dealer(locked.worker, locked.keys("alice")) as peer:
         peer.send(hello(b"large"))
         assert isinstance(answer(peer), Welcome)
         peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
@@ -293,18 +302,18 @@ def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(t
     with serving(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
         with connect(server, prefetch=20) as feed:
             eventually(lambda: server.stats()["default"]["standing"]["leased"] == 3)
-            with dealer(server.address) as second:
+            with dealer(workers_at(server.address)[0]) as second:
                 second.send(hello())
                 welcome = answer(second)
                 with pytest.raises(headrace.LimitExceeded, match="max_trainers=2"):
                     connect(server)
                 second.send(FROM_TRAINER.encode(Bye(welcome.session)))
                 eventually(lambda: server.access()["present"] == {"": 1})
-            with dealer(server.address) as flood:
+            with dealer(workers_at(server.address)[0]) as flood:
                 for _ in range(2000):
                     flood.send(hello())
                 assert last_words(flood)
-            with dealer(server.address) as flood:
+            with dealer(workers_at(server.address)[0]) as flood:
                 session = welcomed(flood)
                 for _ in range(2000):
                     flood.send(FROM_TRAINER.encode(Step(session, 0)))
@@ -346,8 +355,10 @@ sys.addaudithook(note)
 """
 
 
-def test_the_front_alone_opens_the_servers_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Beside it there are the process that serves, and two workers; one dies and is replaced."""
+def test_the_program_that_serves_does_not_open_the_servers_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The locator and the lives of two workers do, of which one dies and is replaced."""
     make_keys(tmp_path)
     write_feeds(tmp_path)
     (tmp_path / "readers").mkdir()
@@ -358,13 +369,14 @@ def test_the_front_alone_opens_the_servers_secret(tmp_path: Path, monkeypatch: p
     options = ("--keys", "server", "--workers", "2", "--partitions", "2", "--state-dir", "state")
     server, address = serve(tmp_path, "feeds.py:numbers", *options, warm=False)
     with server:
-        modules = {child.cmdline()[2]: child for child in psutil.Process(server.pid).children()}
-        modules["headrace_server.worker.worker"].kill()
+        children = psutil.Process(server.pid).children()
+        next(c for c in children if c.cmdline()[2] == "headrace_server.worker.worker").kill()
         assert some_rows(address, str(tmp_path / "alice")) == 100
         server.signal(15)
         assert server.finish() == 0
-    (reader,) = (tmp_path / "readers").iterdir()
-    assert int(reader.name) == modules["headrace_server.front.front"].pid
+    readers = {int(reader.name) for reader in (tmp_path / "readers").iterdir()}
+    assert {child.pid for child in children} < readers
+    assert server.pid not in readers and len(readers) == len(children) + 1
 
 
 def _others_read(server: Path) -> None:

@@ -237,7 +237,7 @@ def test_nothing_grows_over_many_epochs_and_many_trainers(
         assert work(3.5) > 500
         after = resources(pids)
     grown = [b - a for a, b in zip(before[0], after[0], strict=True)]
-    assert max(grown) < 8, f"MiB grown of client, front, worker: {grown}"
+    assert max(grown) < 8, f"MiB grown of client, locator, worker: {grown}"
     assert max(b - a for a, b in zip(before[1], after[1], strict=True)) <= 2
 
 
@@ -261,4 +261,4 @@ def test_processes_of_a_server_share_one_copy_of_examples_in_memory() -> None:
     assert mapped.pop("supervisor") == mine
     assert sorted(n for n, count in mapped.items() if count) == ["worker-0-0", "worker-1-0"]
     assert private.pop("supervisor") - before < nbytes / 2
-    assert private.pop("front") < nbytes / 2
+    assert private.pop("locator") < nbytes / 2

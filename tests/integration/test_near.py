@@ -19,6 +19,7 @@ import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.channel import Channel
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Renew
+from tests.located import workers_at
 from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
@@ -200,7 +201,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
     server, path = served
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, int(1000 * PATIENCE_S)
-        dealer.connect(server.address)
+        dealer.connect(workers_at(server.address)[0])
         dealer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"short of time")))
         welcome = FROM_SERVER.decode(dealer.recv())
         proof = Path(welcome.session_file).read_bytes()

@@ -1,11 +1,10 @@
-"""A worker that owns its feeds serves their trainers itself, and a front keeps the address."""
+"""A worker that owns its feeds serves their trainers itself, also those of other hosts."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,12 +22,12 @@ from headrace_proto.messages import (
     Get,
     Give,
     Hello,
-    Pulse,
     Renew,
     Step,
     Unknown,
     Welcome,
 )
+from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
@@ -76,12 +75,15 @@ def started(work: Callable[[], object]) -> threading.Thread:
 
 @contextlib.contextmanager
 def talking(server: hs.Server) -> Iterator[tuple[Callable[[Any], object], Callable[[Any], Any]]]:
-    """Connect as a trainer by ZeroMQ; yield how to send a message, and to await one of a kind."""
+    """Connect to a worker by ZeroMQ; yield how to send a message, and to await one of a kind."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger, peer.rcvtimeo = 0, int(1000 * PATIENCE_S)
-        peer.connect(server.address)
+        peer.connect(workers_at(server.address)[0])
 
-        def heard(kind: Any) -> Any:
+        def heard(kind: Any, again: Any = None) -> Any:
+            """``again``: a message that is sent again and again until its answer comes."""
+            while again is not None and not peer.poll(500):
+                peer.send(FROM_TRAINER.encode(again))
             while not isinstance(got := FROM_SERVER.decode(peer.recv_multipart()[0]), kind):
                 pass
             return got
@@ -132,7 +134,7 @@ def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):
 
 
 def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Path):
-    """The worker can not answer, so the front does."""
+    """The worker can not answer, so the locator does."""
 
     def told(server: hs.Server) -> bool:
         try:
@@ -173,7 +175,7 @@ def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_trainers_elsewhere_are_served_by_way_of_the_front(
+def test_trainers_elsewhere_are_served_by_the_worker_itself(
     tmp_path: Path, over_tcp: None, durable: bool
 ):
     """With a state directory the owner is killed twice amid the loops of two trainers.
@@ -206,30 +208,6 @@ def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, ove
         with pytest.raises(headrace.NotAllowed):
             connect(server, keys=tmp_path / "bob")
         eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1)
-
-
-def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now():
-    """1. A trainer greets two owners by one connection; the second answers before the first.
-    2. The second dies, and its next life serves.
-    3. The first still answers for its session.
-    """
-    pipeline = hs.from_examples([{"i": k} for k in range(40)]).batch(2)
-    with hs.run(pipeline, workers=2, partitions=2) as server:
-        with talking(server) as (say, heard):
-            os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
-            for owner in (0, 1):
-                say(Hello(limits.PROTOCOL, "t", "", os.urandom(8), owner=owner))
-            assert heard(Welcome).owner == 1
-            os.kill(server.pids["worker-0-0"], signal.SIGCONT)
-            welcome = heard(Welcome)
-            assert welcome.owner == 0
-            kill_worker(server, 1)
-            eventually(lambda: "worker-1-1" in server.pids)
-            with connect(server) as feed:  # the front knows the next life
-                next(feed)
-            say(Renew(welcome.session, 0, 0))
-            answer = heard((Pulse, Unknown))
-            assert isinstance(answer, Pulse) and answer.session == welcome.session
 
 
 def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothing_of_the_last():

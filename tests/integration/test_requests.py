@@ -198,26 +198,26 @@ def test_a_server_that_dies_under_requests_leaves_none_without_an_answer(asking:
 
 
 def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):
-    """The server ends with its front; a trainer waits for the next one as long as it may."""
+    """The server ends with its locator; a trainer waits for the next one as long as it may."""
     numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
     with (
         hs.run(numbers, state_dir=tmp_path, workers=2, lease_ttl_s=4) as server,
         ThreadPoolExecutor(2) as threads,
     ):
         feed = headrace.connect(server.address, timeout=PATIENCE_S)
-        front = server.pids["front"]
+        locator = server.pids["locator"]
         for worker in workers_of(server):
             os.kill(worker, signal.SIGSTOP)
         lost = "was lost: .* the answer to snapshot"
         with waits_end_with(lost):
             asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
             eventually(lambda: [*(tmp_path / "snapshots" / "default").glob("*.part")])
-            os.kill(front, signal.SIGKILL)
+            os.kill(locator, signal.SIGKILL)
             with pytest.raises(headrace.ConnectionLost, match=lost):
                 asked[0].result(PATIENCE_S)
         for snapshot in (asked[1], threads.submit(server.snapshot)):
-            with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
+            with pytest.raises(headrace.ServerError, match="locator was killed by SIGKILL"):
                 snapshot.result(PATIENCE_S)
-        with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
+        with pytest.raises(headrace.ServerError, match="locator was killed by SIGKILL"):
             server.stats()
         feed.close()

@@ -79,7 +79,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     server: hs.Server, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
     caplog.set_level(logging.WARNING, "headrace")
-    front = server.pids["front"]
+    locator = server.pids["locator"]
     beside = joined(server, "b", prefetch=0)
     of_b = next(beside)["i"].tolist()
 
@@ -137,8 +137,8 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     mine.close()
     assert sorted(rows) == ROWS
 
-    # Other feeds have each row once, and the front has stayed.
-    assert server.pids["front"] == front
+    # Other feeds have each row once, and the locator has stayed.
+    assert server.pids["locator"] == locator
     of_b += rest(beside)
     beside.close()
     assert sorted(of_b) == ROWS
@@ -228,7 +228,7 @@ def test_a_trainer_that_is_refused_after_a_restart_is_not_waited_for(
     """1. A trainer holds a batch, and its feed is started again by force.
     2. It is refused, which is all that the server waits for: another trainer gets the first batch.
     """
-    monkeypatch.setattr("headrace_server.front.front_owner.RETURN_S", 10 * PATIENCE_S)
+    monkeypatch.setattr("headrace_server.worker.returning.RETURN_S", 10 * PATIENCE_S)
     with serving(numbers()) as server, joined(server, "default") as before:
         first = next(before)["i"].tolist()
         server.restart("default", force=True)
@@ -241,7 +241,7 @@ def test_a_trainer_that_is_refused_after_a_restart_is_not_waited_for(
 def test_a_batch_in_hand_stays_with_its_trainer_though_another_is_back_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.front.front_owner.RETURN_S", 10 * PATIENCE_S)
+    monkeypatch.setattr("headrace_server.worker.returning.RETURN_S", 10 * PATIENCE_S)
     address, go = f"tcp://127.0.0.1:{free_port()}", tmp_path / "go"
     holds = "--prefetch", "0", "--hold", "2", "--until", str(go)
     rows = hs.from_examples([{"i": i} for i in range(40)]).batch(4)

@@ -32,6 +32,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
+from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
@@ -305,7 +306,7 @@ def raw(server: hs.Server, feed: str = "") -> Iterator[Raw]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = context.socket(zmq.DEALER)
     peer.linger = 1000
-    peer.connect(server.address)
+    peer.connect(workers_at(server.address, feed=feed)[0])
     try:
         trainer = Raw(peer, feed)
         yield trainer

@@ -81,16 +81,13 @@ def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
         serving(pipeline, remote_cache_bytes=2**20)
 
 
-def test_a_sequence_of_a_function_is_shuffled_exactly_and_a_generator_ends_the_feed() -> None:
-    shuffled = hs.from_function(functions.sequence_of, 300).shuffle(seed=1).batch(50)
-    with serving(shuffled) as server, connect(server) as feed:
-        found = [i for batch in feed for i in batch["i"].tolist()]
-    assert sorted(found) == list(range(300)) and max(found[:50]) > 200
-
-    generated = hs.from_function(functions.numbered, 9, 1).shuffle(seed=1).batch(3)
-    with (
-        serving(generated) as server,
-        pytest.raises(headrace.DataError, match=r"can not be read by number.*window=n"),
-        connect(server) as feed,
+def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns() -> None:
+    found = []
+    for source in (
+        hs.from_indexed("tests.integration.user_functions:sequence_of", 300),
+        hs.from_indexed(functions.sequence_of(300)),
     ):
-        next(feed)
+        with serving(source.shuffle(seed=1).batch(50)) as server, connect(server) as feed:
+            found.append([i for batch in feed for i in batch["i"].tolist()])
+    assert found[0] == found[1]
+    assert sorted(found[0]) == list(range(300)) and max(found[0][:50]) > 200

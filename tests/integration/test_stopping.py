@@ -13,6 +13,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.chaos.proxy import Proxy
+from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -114,7 +115,8 @@ def test_without_a_state_directory_a_stop_is_final(here: Path):
 def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
     """One trainer's connection is cut and another is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")
-    proxy = Proxy(int(address.rpartition(":")[2]))
+    ways = (address, *workers_at(address))
+    proxy = Proxy(*(int(way.rpartition(":")[2]) for way in ways))
     one, two = (headrace.connect(address, prefetch=0, timeout=PATIENCE_S) for _ in range(2))
     rows = next(one)["i"].tolist() + next(two)["i"].tolist()
     with server, trainer(address, "--prefetch", "0", "--timeout", "60") as late:

@@ -234,9 +234,9 @@ def test_a_worker_that_died_is_counted_with_its_last_words():
 def test_when_the_front_is_dead_health_says_so():
     with hs.run(bucketed(None), http="127.0.0.1:0") as server:
         assert get(server, "/healthz")[0] == 200
-        os.kill(server.pids["front"], signal.SIGKILL)
+        os.kill(server.pids["locator"], signal.SIGKILL)
         seen = eventually(server, lambda s: s["state"] == "failed")
-        assert "front was killed by SIGKILL" in seen["why"]
+        assert "locator was killed by SIGKILL" in seen["why"]
         assert get(server, "/healthz")[0] == 503 and get(server, "/readyz")[0] == 503
         assert metrics(server)["headrace_up",] == 0
 

@@ -42,9 +42,9 @@ def servers(setup: Setup) -> Curve:
             count,
             {
                 "rows per s": cost.rows / cost.seconds,
-                "cores used by servers": (cost.cpu["worker"] + cost.cpu["front"]) / cost.seconds,
+                "cores used by servers": (cost.cpu["worker"] + cost.cpu["locator"]) / cost.seconds,
                 "CPU s per 1,000 batches": cost.per_batch_us / 1000,
-                "of it servers": (cost.of("worker") + cost.of("front")) / 1000,
+                "of it servers": (cost.of("worker") + cost.of("locator")) / 1000,
                 "trainer µs per batch": cost.of("trainer"),
             },
         )

@@ -13,12 +13,12 @@ __all__ = ["epochs", "off"]
 
 _BATCH = 256
 _SMALL = 32  # so that there are many
-_ROLES = ("worker", "front", "trainer")
+_ROLES = ("worker", "locator", "trainer")
 
 
 def epochs(setup: Setup) -> Curve:
     """Memory of all processes, epoch after epoch."""
-    curve = Curve("epoch", plotted=("worker MB", "front MB", "trainer MB"), even=True)
+    curve = Curve("epoch", plotted=("worker MB", "locator MB", "trainer MB"), even=True)
     source = records_pipeline(records_file(setup)).shuffle(seed=1).repeat()
     each = setup.of(4, 1)
     with line(source.batch(_SMALL), warm=100, how={"prefetch": 16}) as running:

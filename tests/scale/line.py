@@ -1,6 +1,6 @@
 """A whole line at work, to be measured: a server, its trainers, and what all of them have used.
 
-hs.run ─► front, workers ◄─ trainers (processes of their own) ─► board
+hs.run ─► locator, workers ◄─ trainers (processes of their own) ─► board
               │                   │
               └── schedstat, RSS ─┴──► Sample … Sample ──► Cost of a batch between the two
 """
@@ -92,7 +92,7 @@ class Line:
         self.servers, self.board, self.trainers = servers, board, trainers
 
     def pids(self, role: str) -> list[int]:
-        """``worker``, ``front`` or ``trainer``."""
+        """``worker``, ``locator`` or ``trainer``."""
         if role == "trainer":
             return [trainer.pid for trainer in self.trainers]
         every = [item for server in self.servers for item in server.pids.items()]
@@ -101,7 +101,7 @@ class Line:
     def sample(self) -> Sample:
         cpu = {
             role: sum(cpu_s(pid) for pid in self.pids(role))
-            for role in ("worker", "front", "trainer")
+            for role in ("worker", "locator", "trainer")
         }
         return Sample(time.monotonic(), sum(self.board.batches), self.board.rows, cpu)
 

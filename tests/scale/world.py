@@ -21,8 +21,17 @@ from typing import Any
 
 from headrace.trainer import Held
 from headrace.trainer import Trainer as Machine
-from headrace_proto.messages import Answer, Give, Given, Hello, Idle, Over, Pulse, Renew
-from headrace_proto.messages import Step, Unknown, Welcome
+from headrace_proto.messages import (
+    Answer,
+    Give,
+    Given,
+    Idle,
+    Over,
+    Pulse,
+    Renew,
+    Step,
+    Unknown,
+)
 from headrace_proto.placement import next_term
 from headrace_server.leasing import protocol
 from headrace_server.leasing.desk import SESSIONS, Desk

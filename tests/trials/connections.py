@@ -111,15 +111,15 @@ def run(setup: Setup, report: Report) -> None:
     cells = 40_000 + int(connections * 0.6)
     with Yard(setup.scratch, "segments", cells, 0) as yard:
         yard.start()
-        front = yard.child("front")
+        locator = yard.child("locator")
         with honest(yard) as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
-            fds, rss = front.num_fds(), _private(front)
+            fds, rss = locator.num_fds(), _private(locator)
             began = time.monotonic()
-            peak = _attack(yard, connections, setup.seed, front, report)
+            peak = _attack(yard, connections, setup.seed, locator, report)
             ended = time.monotonic()
-            after = _settled_fds(front, fds)
-            grown = _private(front) - rss
+            after = _settled_fds(locator, fds)
+            grown = _private(locator) - rss
         if after > fds:
             report.wrong(f"{after} files are open, {fds} were before")
         if yard.server is None or yard.server.poll() is not None:
@@ -140,8 +140,10 @@ def run(setup: Setup, report: Report) -> None:
     report.at_most("honest p99 slower by", slower, _SLOWER, 1)
 
 
-def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, report: Report) -> int:
-    """Run all attackers; return the maximum number of files that the front had open."""
+def _attack(
+    yard: Yard, connections: int, seed: int, locator: psutil.Process, report: Report
+) -> int:
+    """Run all attackers; return the maximum number of files that the locator had open."""
     share = str(connections // _ATTACKERS)
     attackers = [
         subprocess.Popen(
@@ -153,7 +155,7 @@ def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, repo
     ]
     peak = 0
     while any(attacker.poll() is None for attacker in attackers):
-        peak = max(peak, front.num_fds())
+        peak = max(peak, locator.num_fds())
         time.sleep(0.2)
     for attacker in attackers:
         told = attacker.communicate()[0].split()
@@ -162,12 +164,12 @@ def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, repo
     return peak
 
 
-def _settled_fds(front: psutil.Process, fds: int) -> int:
+def _settled_fds(locator: psutil.Process, fds: int) -> int:
     """Return the number of open files once unfinished handshakes have been given up."""
     deadline = time.monotonic() + 20
-    while front.num_fds() > fds and time.monotonic() < deadline:
+    while locator.num_fds() > fds and time.monotonic() < deadline:
         time.sleep(0.1)
-    return front.num_fds()
+    return locator.num_fds()
 
 
 def _private(process: psutil.Process) -> int:

@@ -1,7 +1,7 @@
 """A message that never ends: it takes memory that ZeroMQ does not bound, so a limit must end it.
 
-    a raw peer ── part, part, part … (more follows) ──► front in a cgroup of some 100 MB
-        the kernel kills the front ─► the daemon ends ─► it is started again ─► nothing is lost
+    a raw peer ── part, part, part … (more follows) ──► locator in a cgroup of some 100 MB
+        the kernel kills the locator ─► the daemon ends ─► it is started again ─► nothing is lost
 
 There is no encryption here that would refuse the peer beforehand: who can connect can do this, and
 the way out is a limit of memory, a restart and a state directory.

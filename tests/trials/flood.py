@@ -3,9 +3,8 @@
     200 connections, each: Hello, a window of 64, then a heartbeat after the other, and no recv
 
 The server queues up to 1,024 small messages for each of them, 64 from each, and batches, which lie
-in the slab anyway.  The owner queues messages of all of them up to 64 MiB of memory; more of them
-wait at the front.  The rows lie in a mapped file: in private memory, a reader's chunks would grow
-with its speed, by more than the flood does.
+in the slab anyway.  More of their messages wait in their own connections.  The rows lie in a mapped
+file: in private memory, a reader's chunks would grow with its speed, by more than the flood does.
 When the flood has ended, an honest trainer gets every row.
 """
 
@@ -21,6 +20,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Pulse, Renew, Step, Welcome
+from tests.located import workers_at
 
 from .frame import Report, Setup
 
@@ -43,12 +43,13 @@ def run(setup: Setup, report: Report) -> None:
     np.savez(rows, x=np.repeat(np.arange(_ROWS, dtype=np.float32)[:, None], _FLOATS, axis=1))
     source = hs.read_npz(str(rows))
     with hs.run(source.batch(4), slab_bytes=64 * _MB, lease_ttl_s=8.0) as server:
-        processes = [psutil.Process(pid) for pid in server.pids.values()]  # front and owners
+        processes = [psutil.Process(pid) for pid in server.pids.values()]  # locator and owners
         with zmq.Context() as context:
             context.set(zmq.MAX_SOCKETS, 4 * clients + 64)
             headrace.connect(server.address, timeout=60).close()  # the feed is open
             before = _private(processes)
-            peers = [_deaf(context, server.address, n) for n in range(clients)]
+            (worker,) = workers_at(server.address)
+            peers = [_deaf(context, worker, n) for n in range(clients)]
             sent, peak = 0, before
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:

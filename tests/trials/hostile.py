@@ -1,7 +1,7 @@
 """Trainers that were let in and then do their worst: the others train on, and their answers come.
 
     attacker ── floods, lies, garbage, greed ──► one of two owners ◄── trainers with a ledger
-                by its channel, or by the front
+                by its channel, or by the public socket
 
 Told are the processor time that a message costs the owner, how long trainers wait for an answer
 meanwhile, and the memory that the server grows by.  At the end the judge of chaos speaks.
@@ -96,12 +96,12 @@ _ATTACKS: dict[str, tuple[Callable[[int], list[bytes] | list[list[bytes]]], bool
 
 
 class _Attacker:
-    """One session at an owner, by a channel or (``far``) by the front."""
+    """One session at an owner, by a channel or (``far``) by the public socket."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], yard: Yard, far: bool) -> None:
         self._far = context.socket(zmq.DEALER)
         self._far.linger, self._far.sndhwm = 0, 64
-        self._far.connect(yard.address)
+        self._far.connect(f"tcp://127.0.0.1:{yard.port + 1}")
         nonce = os.urandom(12)
         self._far.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "hostile", "", nonce, owner=0)))
         welcome = None
@@ -178,7 +178,7 @@ def run(setup: Setup, report: Report) -> None:
         grown = 0
         for name, far in ways:
             yard.tend()
-            what = f"{name} by {'the front' if far else 'a channel'}"
+            what = f"{name} by {'a socket' if far else 'a channel'}"
             began, used = time.monotonic(), _used(owner)
             sent = 0
             while time.monotonic() < began + seconds:

@@ -88,7 +88,7 @@ def run(setup: Setup, report: Report) -> None:
     state = setup.scratch / "state"
     shm = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="trial-"))
     samples: list[_Sample] = []
-    names = ["server", "front", "worker 0", "worker 1", "trainer 0", "trainer 1"]
+    names = ["server", "locator", "worker 0", "worker 1", "trainer 0", "trainer 1"]
     try:
         with hs.run(_pipeline(), workers=2, partitions=2, state_dir=state, shm_dir=shm) as server:
             trainers = [

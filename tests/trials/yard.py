@@ -135,7 +135,7 @@ class Yard:
         return psutil.Process(self.server.pid).children(recursive=True)
 
     def child(self, role: str) -> psutil.Process:
-        """The first child of a kind: "front" or "worker"."""
+        """The first child of a kind: "locator" or "worker"."""
         told = f"headrace_server.{role}.{role}"
         return next(child for child in self.children() if told in child.cmdline())
 

@@ -13,7 +13,8 @@ from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.chunk import Chunk
 from headrace_server.reading.columns import dtype_of, field_of, row_of
-from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import open_reader
 
 #: What the test at hand has opened.
@@ -70,13 +71,13 @@ def assert_of_fields(chunk: Chunk, fields: Mapping[str, Field]) -> None:
 
 def all_of(reader: Any) -> list[dict[str, Any]]:
     """Every example, with the agreement of all ways to read it asserted."""
-    if isinstance(reader, IndexedReader):
+    if isinstance(reader, IndexedSource):
         return indexed(reader)
-    assert isinstance(reader, StreamReader)
+    assert isinstance(reader, StreamSource)
     return [row for stream in range(reader.streams) for row in streamed(reader, stream)]
 
 
-def indexed(reader: IndexedReader) -> list[dict[str, Any]]:
+def indexed(reader: IndexedSource) -> list[dict[str, Any]]:
     whole = reader.take(slice(0, reader.length))
     assert_of_fields(whole, reader.fields)
     want = numbered(whole)
@@ -99,7 +100,7 @@ def indexed(reader: IndexedReader) -> list[dict[str, Any]]:
     return [row for _, _, row in want]
 
 
-def streamed(reader: StreamReader, stream: int) -> list[dict[str, Any]]:
+def streamed(reader: StreamSource, stream: int) -> list[dict[str, Any]]:
     whole, end = reader.read(stream, b"", 1_000_000)
     assert end is None
     assert_of_fields(whole, reader.fields)

@@ -185,7 +185,7 @@ def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(modul
         with pytest.raises(ServerError) as caught:
             hs.run(pipeline, shm_dir=module / "memory", start_timeout_s=patience_s)
         told = str(caught.value)
-        if "in vain for the front" not in told:
+        if "in vain for the locator" not in told:
             break
     assert f"start_timeout_s={patience_s} seconds in vain for the workers to open" in told
 
@@ -198,7 +198,7 @@ def test_more_workers_than_partitions_is_a_warning_that_names_both(
 ):
     caplog.set_level(logging.WARNING, "headrace.server")
     with hs.run(BATCHES, workers=3, partitions=1) as server:
-        assert sorted(server.pids) == ["front", "worker-0-0"]
+        assert sorted(server.pids) == ["locator", "worker-0-0"]
         assert rows(server) == list(range(12))
     assert "workers=3 and partitions=1" in caplog.records[0].message
 
@@ -209,11 +209,11 @@ def test_a_new_feed_has_a_partition_for_each_worker_and_keeps_them_in_its_state(
     caplog.set_level(logging.WARNING, "headrace.server")
     state = {"state_dir": tmp_path, "durability": "process"}
     with hs.run(BATCHES, workers=2, **state) as server:
-        assert sorted(server.pids) == ["front", "worker-0-0", "worker-1-0"]
+        assert sorted(server.pids) == ["locator", "worker-0-0", "worker-1-0"]
         assert len(server.stats()["default"]["partitions"]) == 2
     assert not caplog.records
     with hs.run(BATCHES, workers=3, **state) as server:
-        assert sorted(server.pids) == ["front", "worker-0-0", "worker-1-0"]
+        assert sorted(server.pids) == ["locator", "worker-0-0", "worker-1-0"]
         assert rows(server) == [0, 1, 2, 3, 6, 7, 8, 9]  # a remainder of each partition
     assert "workers=3 and partitions=2" in caplog.records[0].message
     with pytest.raises(ServerError, match="partitions was 2 and is 3"):

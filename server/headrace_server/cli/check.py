@@ -24,13 +24,14 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.partition_run import segmented, shape_check
 from ..making.segment_cutting import StateSource
-from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Source, convertible
+from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
 from ..reading.columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
-from ..reading.reader import BadRecords, IndexedReader, Reader
+from ..reading.reader import BadRecords
+from ..reading.source import IndexedSource, Reader
 from ..reading.sources import open_reader
 from ..shaping.plan import Read
 from . import exits
@@ -212,16 +213,6 @@ def _few(declaration: Declaration, files: tuple[DataFile, ...]) -> tuple[DataFil
     return files
 
 
-def _verifying(source: Source) -> Source:
-    """Return the source with its checksums verified, where it has any."""
-    options = dict(source.options)
-    if "verify" in options:
-        options["verify"] = True
-    if source.parts:
-        options["sources"] = [_verifying(part).to_plain() for part in source.parts]
-    return replace(source, options=options)
-
-
 @dataclass(frozen=True)
 class _Surveyor:
     """Adds to the findings of one pipeline."""
@@ -276,8 +267,8 @@ class _Surveyor:
         found, partitions, order = self.found, self.partitions, self.declaration.order
         if order.seed is not None:
             found.shuffle = "not possible"
-        found.indexed = isinstance(reader, IndexedReader)
-        if isinstance(reader, IndexedReader):
+        found.indexed = isinstance(reader, IndexedSource)
+        if isinstance(reader, IndexedSource):
             found.examples = found.partitions_possible = reader.length
             read = sum(file.size for file in self.files)
             if read != found.bytes:
@@ -342,10 +333,7 @@ class _Surveyor:
     def scan(self) -> None:
         """Read every example, run the stages, and see whether the shape can place it."""
         found, source, bad = self.found, self.declaration.source, _Noted()
-        source = _verifying(source)
-        whole = replace(
-            self.declaration, source=source, order=ReadingOrder(), policy=Policy("skip")
-        )
+        whole = replace(self.declaration, order=ReadingOrder(), policy=Policy("skip"))
         with closing(open_reader(source, self.files, bad, self.cache)) as reader:
             intake = Intake(reader, whole, 0, 1, bad)
             if intake.fields is None and segmented(whole):
@@ -355,7 +343,7 @@ class _Surveyor:
             sums: dict[str, ColumnSum] = {}
             position: Any = intake.start()
             rows = found.scanned = 0
-            known = reader.length if isinstance(reader, IndexedReader) else None
+            known = reader.length if isinstance(reader, IndexedSource) else None
             progress = Progress("checking", known, "examples")
             while position is not None:
                 intake.begin()
@@ -401,7 +389,7 @@ def _duration(seconds: float) -> str:
 
 def _weight(reader: Reader) -> int | None:
     """Return the bytes of an example as it is read, by the first ones."""
-    if isinstance(reader, IndexedReader):
+    if isinstance(reader, IndexedSource):
         chunk = reader.take(slice(0, min(_PROBE_ROWS, reader.length)))
     else:
         chunk, _ = reader.read(0, b"", _PROBE_ROWS)

@@ -21,7 +21,7 @@ import zmq
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
 
 from ..files.durable_file import writing
-from ..front.keyring import TRAINERS
+from ..process.keyring import TRAINERS
 from ..process.option import Option
 from .frame import with_options
 from .options import JSON

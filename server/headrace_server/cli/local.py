@@ -32,7 +32,8 @@ from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.columns import Ragged
-from ..reading.reader import BadRecords, Reader
+from ..reading.reader import BadRecords
+from ..reading.source import Reader
 from ..reading.sources import open_reader
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time

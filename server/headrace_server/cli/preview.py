@@ -16,7 +16,8 @@ from headrace_proto.schema import OFFSETS, RESERVED
 from ..files.manifest import resolve
 from ..making.partition_run import segmented
 from ..process.option import Option
-from ..reading.reader import BadRecords, IndexedReader
+from ..reading.reader import BadRecords
+from ..reading.source import IndexedSource
 from .frame import with_options
 from .local import LocalFeed, Sample
 from .options import JSON
@@ -68,7 +69,7 @@ def preview(options: Namespace) -> None:
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
     cache = reporting_cache(files)
     with LocalFeed(declaration, files, bad, cache, options.partitions, options.partition) as local:
-        known = local.reader.length if isinstance(local.reader, IndexedReader) else None
+        known = local.reader.length if isinstance(local.reader, IndexedSource) else None
         plain = {"feed": name, "source": declaration.source.kinds, "files": len(files)}
         plain |= {"examples": known, "indexed": known is not None}
         most = options.batches if options.batch is None else 1

@@ -27,8 +27,8 @@ from headrace_proto.token import new_snapshot
 
 from ..arguments import declared, share_in
 from ..files.extras import require
-from ..front.keyring import TRAINERS
 from ..pipeline.builder import Pipeline
+from ..process.keyring import TRAINERS
 from ..process.option import Option
 from ..process.settings import RunSettings
 from ..process.statuses import joined_feed
@@ -200,7 +200,7 @@ def _check(
         raise TypeError(f"beside={beside!r:.80} is not a list of actors or of their names")
     if runtime_env is not None and not isinstance(runtime_env, Mapping):
         raise TypeError(f"runtime_env={runtime_env!r:.80} is not a dict")
-    for name in ("bind", "keys", "share"):
+    for name in ("bind", "worker_ports", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")
     if options.get("durability") == "off":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..reading.chunk import Chunk
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping.class_queues import ClassQueues
 from ..shaping.plan import Read
 
@@ -20,7 +20,7 @@ UNREAD: Final = -1
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE: Final = "all batches of the feed were made before"
 
-Target = Stratified | ClassQueues
+Target = StratifiedSample | ClassQueues
 
 
 class PartitionCommits:

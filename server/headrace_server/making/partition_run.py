@@ -37,8 +37,9 @@ from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.reader import BadRecords, Reader
-from ..reading.sampling import Stratified
+from ..reading.reader import BadRecords
+from ..reading.source import Reader
+from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping.class_queues import ClassQueues
 from ..shaping.input import Input
 from ..shaping.plain import Plain
@@ -56,7 +57,7 @@ from .slab import Slab, least_bytes
 from .stored_examples import StoredExamples
 
 Written = Assembly | SegmentBlock
-Target = Stratified | ClassQueues
+Target = StratifiedSample | ClassQueues
 
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32

@@ -21,7 +21,7 @@ from ..leasing.protocol import Batch, Token
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping.bucket import Buckets
 from ..shaping.class_queues import ClassQueues
 from ..shaping.plain import Plain, Stored
@@ -128,7 +128,7 @@ class PlainMaker:
         """Return False: plain batches are made as soon as possible."""
         return False
 
-    def targets(self) -> Sequence[Stratified | ClassQueues]:
+    def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
         return self._machine.targets()
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from headrace_proto.schema import Field
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.sampling import Stratified
+from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.slots import Rows
 from .arena import Block
@@ -233,7 +233,7 @@ class SegmentMaker:
 
     # Queries
 
-    def targets(self) -> Sequence[Stratified]:
+    def targets(self) -> Sequence[StratifiedSample]:
         """Return the stages whose proportions of classes can be changed."""
         return self._intake.stratified
 

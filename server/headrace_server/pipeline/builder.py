@@ -29,7 +29,7 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import Field
 
 from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
@@ -52,6 +52,7 @@ from .declaration import (
     Shape,
     Source,
     Stage,
+    class_name,
     fields_text,
     jsonable,
     unbatched_field,
@@ -108,14 +109,8 @@ class Pipeline:
         """The schema of an example; None where it is known only after reading."""
         known = _fields_of(self._source)
         for stage in self._stages:
-            if stage.kind in ("map", "flat_map"):
-                wire = stage.options["schema"]
-                known = None if wire is None else schema_from_wire(wire)
-            elif stage.kind == "select" and known is not None:
-                known = {name: known[name] for name in stage.options["names"]}
-            elif stage.kind == "unbatch" and known is not None:
-                known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
-        return known
+            known = stage.made().fields_after(known)
+        return None if known is None else dict(known)
 
     # Examples of the source, before order and stages: so they mean the same for any number
     # of partitions
@@ -212,11 +207,10 @@ class Pipeline:
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        options = [leaf.options for leaf in self._source.leaves if leaf.kind == "function"]
-        if window is None and any(o["shards"] is not None or "batched" in o for o in options):
+        if window is None and any(leaf.kind == "function" for leaf in self._source.leaves):
             raise ValueError(
-                "window=None: from_function with shards= or batched=True can only be read forward; "
-                "give the number of adjacent examples that are mixed"
+                "window=None: from_function can only be read forward; give the number of adjacent "
+                "examples that are mixed, or use from_indexed for what has a length and items"
             )
         order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
         return replace(self, _order=order)
@@ -323,6 +317,18 @@ class Pipeline:
         stream (file or shard) times 2**40 plus the ordinal in it, and bad records count.
         """
         return self._with_stage("with_origin")
+
+    @checking
+    def stage(self, stage: Any, /, **options: Any) -> Pipeline:
+        """Add a stage of your own: a subclass of ``hs.Stage``.
+
+        It is given itself, or by its name "module:Class".  ``Class(**options)`` is made here, which
+        refuses bad options, and once for each partition; options are plain data.  See
+        docs/pipelines.md.
+        """
+        pipeline = self._with_stage(class_name("stage", stage), **options)
+        pipeline.fields  # noqa: B018 - the class refuses its options, and columns that it lacks
+        return pipeline
 
     # Stages that change how often examples come; with a ``batch_size`` they end the pipeline
 
@@ -788,7 +794,7 @@ class Pipeline:
                 "it, and no second shape"
             )
 
-    def _with_stage(self, kind: str, **options: Plain) -> Pipeline:
+    def _with_stage(self, kind: str | Sent, /, **options: Plain) -> Pipeline:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
@@ -819,35 +825,6 @@ class Pipeline:
         return "\n  .".join(self._calls)
 
 
-_DECLARE = Pipeline.sequence_queueing_state_saver
-
-
-class SequenceQueueingStateSaver:
-    """Ends pipelines with ``sequence_queueing_state_saver(…)``, whose arguments it takes.
-
-    ``saver(pipeline)`` is the pipeline with that shape.  The batches of its feed are
-    ``headrace.NextQueuedSequenceBatch``.
-    """
-
-    __signature__ = inspect.signature(_DECLARE).replace(
-        parameters=[*inspect.signature(_DECLARE).parameters.values()][1:], return_annotation=None
-    )
-
-    def __init__(self, *args: Any, **arguments: Any) -> None:
-        # A source whose columns only reading shows: mistakes that need no column are found here.
-        self._shown = _DECLARE(Pipeline(Source("arrow")), *args, **arguments)
-        self._args, self._arguments = args, arguments
-
-    def __call__(self, pipeline: Pipeline) -> Pipeline:
-        """Return the pipeline with this shape at its end."""
-        check_kind("pipeline", pipeline, Pipeline, "a Pipeline, such as read_tfrecord(…) gives")
-        return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
-
-    def __repr__(self) -> str:
-        call = repr(self._shown).partition("sequence_queueing_state_saver")[2]
-        return f"SequenceQueueingStateSaver{call}"
-
-
 def _compared(value: Any) -> Any:
     """Return a stand-in for a byte string or a function; equal for the same function only."""
     return [value.name, id(value.function)] if isinstance(value, Sent) else jsonable(value)
@@ -858,7 +835,7 @@ def _fields_of(source: Source) -> dict[str, Field] | None:
         if (known := _fields_of(part)) is not None:
             return known
     if source.kind == "examples":
-        return packed_fields(source.options)
+        return packed_fields(source.options["columns"])
     if source.features is None:
         return None
     return {name: feature.field for name, feature in source.features.items()}
@@ -916,16 +893,18 @@ def _ascending(boundaries: list[int]) -> list[int]:
 def _grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
     """Return the stages with their groups; ValueError where these differ or do not fit."""
     stages = tuple(_weighted(stage, shape) for stage in stages)
-    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
+    groups = {stage.made().group: stage.kind for stage in stages}
+    groups.pop(0, None)
     if len(groups) > 1:
+        kinds = " and ".join(f"{kind}()" for kind in dict.fromkeys(groups.values()))
         raise ValueError(
-            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
-            "is one group, so they must be alike"
+            f"{kinds} is called with groups of {sorted(groups)}: what is read at once is one "
+            "group, so they must be alike"
         )
     group, bound = max(groups, default=0), shape.read_bound()
     if bound is not None and group > bound:
         raise ValueError(
-            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
+            f"{groups[group]}() reads group={group} examples at once, and bucket_capacities or "
             f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
         )
     drawn = group or min(_DRAWN_AT_ONCE, bound or _DRAWN_AT_ONCE)

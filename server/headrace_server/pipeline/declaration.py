@@ -13,21 +13,51 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
+from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from .examples import SharedBytes
-from .function_names import Sent, packed
+from .function_names import Sent, name_of, packed, resolve
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
-#: Stages that make of an example the same in every epoch.
-_REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select")
-#: Stages that keep the number of examples.
-_KEEPING = ("map", "select", "with_origin")
+_READING = "headrace_server.reading"
+#: By room, the modules of the kinds of the project's own: what any kind subclasses.
+_BASES = {"sources": "source:Source", "stages": "stage:Stage"}
+
+
+def kind_class(room: str, kind: str | Sent) -> Any:
+    """Return the class of a kind of ``room`` ("sources" or "stages").
+
+    A kind is a module there (``flat_map``, of which the class is ``FlatMap``), or names a class of
+    the user's.  ImportError where there is none, TypeError for another class.
+    """
+    if not is_theirs(kind):
+        name = "".join(word.title() for word in str(kind).split("_"))
+        return getattr(import_module(f"{_READING}.{room}.{kind}"), name)
+    found, base = resolve(kind), resolve(f"{_READING}.{_BASES[room]}")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise TypeError(f"{kind} is {kind_of(found)}, and no subclass of hs.{base.__name__}")
+    return found
+
+
+def class_name(argument: str, kind: Any) -> str | Sent:
+    """Return the name of a class of the user's, or the class to be sent."""
+    if not isinstance(kind, str | type):
+        raise TypeError(
+            f"{argument}={kind!r:.80} is {kind_of(kind)}; it is a class or its name, 'module:Class'"
+        )
+    return name_of(kind, argument)
+
+
+def is_theirs(kind: str | Sent) -> bool:
+    """Return whether a kind is a class of the user's."""
+    return isinstance(kind, Sent) or ":" in kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +92,7 @@ class Feature:
 class Source:
     """The source of examples.  ``paths`` are files or globs; ``options`` differ by kind."""
 
-    kind: str
+    kind: str | Sent
     paths: tuple[str, ...] = ()
     features: Mapping[str, Feature] | None = None  # None: taken from the files
     options: Mapping[str, Plain] = field(default_factory=dict)
@@ -70,7 +100,8 @@ class Source:
     @property
     def parts(self) -> tuple[Source, ...]:
         """The sources that it is made of: of ``cut`` one, of ``concat`` several, else none."""
-        return tuple(Source.from_plain(plain) for plain in self.options.get("sources", ()))
+        listed = () if is_theirs(self.kind) else self.options.get("sources", ())
+        return tuple(Source.from_plain(plain) for plain in listed)
 
     @property
     def leaves(self) -> tuple[Source, ...]:
@@ -80,7 +111,7 @@ class Source:
     @property
     def kinds(self) -> str:
         """The kinds of its leaves, for people."""
-        return " and ".join(dict.fromkeys(leaf.kind for leaf in self.leaves))
+        return " and ".join(dict.fromkeys(str(leaf.kind) for leaf in self.leaves))
 
     def to_plain(self) -> Plain:
         features = self.features
@@ -117,13 +148,18 @@ class ReadingOrder:
 class Stage:
     """One step between source and shape: ``map``, ``filter``, ``select`` …"""
 
-    kind: str
+    kind: str | Sent
     options: Mapping[str, Plain] = field(default_factory=dict)
 
     @property
-    def repeatable(self) -> bool:
-        """Whether it makes the same of an example in every epoch."""
-        return self.kind in _REPEATABLE and "seed" not in self.options
+    def name(self) -> str:
+        """Its kind and its function, for people."""
+        function = self.options.get("function")
+        return f"{self.kind}" if function is None else f"{self.kind} function {function}"
+
+    def made(self) -> Any:
+        """Return a new object of its class, a subclass of ``reading.stage.Stage``."""
+        return kind_class("stages", self.kind)(**self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +217,7 @@ class Declaration:
         return {
             "source": self.source.to_plain(),
             "order": asdict(self.order),
-            "stages": [{"stage": stage.kind, **stage.options} for stage in self.stages],
+            "stages": [{"kind": s.kind, "options": dict(s.options)} for s in self.stages],
             "shape": {"kind": self.shape.kind, **self.shape.options},
             "policy": asdict(self.policy),
         }
@@ -192,7 +228,7 @@ class Declaration:
         return cls(
             Source.from_plain(plain["source"]),
             ReadingOrder(**plain["order"]),
-            tuple(Stage(one.pop("stage"), one) for one in map(dict, plain["stages"])),
+            tuple(Stage(**stage) for stage in plain["stages"]),
             Shape(shape.pop("kind"), shape),
             Policy(**plain["policy"]),
         )
@@ -205,7 +241,7 @@ class Declaration:
     @property
     def recounting_stage(self) -> str:
         """The first stage that may change how many examples there are; "" where there is none."""
-        return next((s.kind for s in self.stages if s.kind not in _KEEPING), "")
+        return next((str(s.kind) for s in self.stages if not s.made().keeps_count), "")
 
     def uncounted(self) -> str:
         """Return why the number of examples does not show that of batches; "" where it does."""
@@ -235,7 +271,7 @@ def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Sta
 
     Stages that draw by chance stay, for they draw anew in each epoch, and so do those after them.
     """
-    count = next((i for i, stage in enumerate(stages) if not stage.repeatable), len(stages))
+    count = next((i for i, stage in enumerate(stages) if not stage.made().repeatable), len(stages))
     return stages[:count], stages[count:]
 
 

@@ -372,9 +372,9 @@ def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def packed_fields(packed: Mapping[str, Any]) -> dict[str, Field]:
-    """Return the schema of packed examples."""
+def packed_fields(columns: Mapping[str, Any]) -> dict[str, Field]:
+    """Return the schema of packed columns."""
     return {
         name: Field(column["dtype"], tuple(None if d == -1 else d for d in column["shape"]))
-        for name, column in packed["columns"].items()
+        for name, column in columns.items()
     }

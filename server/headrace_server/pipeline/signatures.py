@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_proto import limits
 from headrace_proto.errors import kind_of
-from headrace_proto.gone import absent_argument
+from headrace_proto.gone import GONE, absent_argument
 from headrace_proto.schema import Field
 
 from ..shaping.row_copies import MAX_RATE
@@ -90,13 +90,12 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("bucket_boundaries", _by(_boundaries)),
         ("bucket_capacities", _by(checks.checked_ints, 1, MAX_COUNT)),
         ("shards", _integer(1, 2**20)),
-        ("across_batches allow_small_batch allow_smaller_final_batch batched", _by(checks.flag)),
+        ("across_batches allow_small_batch allow_smaller_final_batch", _by(checks.flag)),
         ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
-        ("ragged reshuffle vectorized verify", _by(checks.flag)),
+        ("ragged reshuffle vectorized", _by(checks.flag)),
         ("on_bad_example", _choice("fail", "skip")),
         ("order", _choice("arrival", "lanes")),
         ("phase", _choice("random")),
-        ("record", _choice("auto", "example", "sequence_example")),
         ("state_placement", _choice("server", "trainer")),
         ("mean_decay", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
@@ -104,8 +103,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
         ("which_bucket", _selector(integer=True)),
-        ("column group_by input_key", _by(checks.checked_name)),
-        ("args kwargs", _by(checks.plain_data)),
+        ("column input_key", _by(checks.checked_name)),
+        ("args kwargs options", _by(checks.plain_data)),
         ("dtype", _by(checks.checked_dtype)),
         ("features", _by(checks.checked_features)),
         ("paths", _by(checks.checked_paths)),
@@ -154,6 +153,9 @@ def checking(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
+        for name in named:
+            if f"{function.__name__}({name}=)" in GONE:
+                raise absent_argument(function.__name__, name, ())
         try:
             given = signature.bind(*args, **named)
         except TypeError:

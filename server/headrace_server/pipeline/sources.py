@@ -3,6 +3,7 @@
     read_tfrecord read_arrow read_parquet read_jsonl read_csv read_npz read_tar     files
     read_tokens                                          long streams of integers
     from_function                                        what a function of the user's yields
+    from_indexed                                         what has a length and items
     from_examples                                        examples in memory
 
 Paths are files, patterns (``*``, ``?``, ``[…]``, ``**``) and URLs, one or a list of them.  Columns
@@ -12,6 +13,7 @@ the first examples show the columns.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -25,12 +27,11 @@ from .argument_checks import (
     checked_names,
     checked_shape,
     flag,
-    one_of,
 )
 from .builder import Pipeline
-from .declaration import Feature, Plain, Source
+from .declaration import Feature, Plain, Source, class_name, kind_class
 from .examples import as_array, fitted_array, pack_examples
-from .function_names import name_of
+from .function_names import Sent, name_of
 from .signatures import checking
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -85,36 +86,43 @@ def _all_end(paths: Any, suffix: str) -> bool:
     return all(path.endswith(suffix) for path in paths)
 
 
-def _files(kind: str, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
+def _files(kind: str | Sent, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
     return Pipeline(Source(kind, paths, features, options))
+
+
+@checking
+def read(
+    source: Any,
+    paths: Paths | None = None,
+    features: Features | None = None,
+    **options: Any,
+) -> Pipeline:
+    """Read with a class of your own: a subclass of ``hs.IndexedSource`` or ``hs.StreamSource``.
+
+    It is given itself, or by its name "module:Class".  Each process that reads opens the files that
+    ``paths`` name with ``Class(opening, **options)``; options are plain data.  Without
+    ``features`` the class determines the columns.  See docs/pipelines.md.
+    """
+    kind, files = class_name("source", source), paths or ()
+    made = kind_class("sources", kind)
+    try:
+        inspect.signature(made.open if "open" in vars(made) else made).bind(None, **options)
+    except TypeError as error:
+        raise TypeError(f"read({kind}): {error}") from None
+    return Pipeline(Source(kind, files, features, options))  # type: ignore[arg-type]
 
 
 @checking
 def read_tfrecord(
     paths: Paths,
     features: Features,
-    *,
-    compression: str | None = None,
-    verify: bool = True,
-    record: str = "auto",
 ) -> Pipeline:
     """TFRecord files of tf.train.Example or SequenceExample.
 
-    ``compression`` is "gzip", "zlib" or "none"; None (or "auto") looks at each file.  Compressed
-    files can not be read by number.  ``verify`` checks the checksums.  ``record`` is "example",
-    "sequence_example", or "auto" for either.
+    Each file shows whether it is compressed, with gzip or zlib; compressed files can not be read by
+    number.  Checksums are checked.
     """
-    if isinstance(compression, str):
-        compression = compression.lower()
-    one_of("compression", compression, (None, "auto", "none", "gzip", "zlib"))
-    return _files(
-        "tfrecord",
-        paths,
-        features,
-        compression={None: "auto", "none": None}.get(compression, compression),
-        verify=verify,
-        record=record,
-    )
+    return _files("tfrecord", paths, features)
 
 
 @checking
@@ -145,12 +153,9 @@ def read_csv(
     *,
     delimiter: str = ",",
     header: bool | Iterable[str] = True,
-    group_by: str | None = None,
 ) -> Pipeline:
     """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
-    False: ``features`` names them, in their order.
-
-    ``group_by`` names a column: adjacent rows with the same value in it make one example.
+    False: ``features`` names them, in their order.  A row is an example of scalars.
     """
     if not isinstance(delimiter, str):
         raise TypeError(f"delimiter={delimiter!r:.80} is {kind_of(delimiter)}, not a str")
@@ -167,14 +172,9 @@ def read_csv(
             "as header serves too"
         )
     for name, feature in (features or {}).items():
-        if feature.shape or feature.kind == "fixed":
+        if feature.kind != "scalar":
             raise ValueError(f"features[{name!r}] has a shape: a cell of a CSV file has none")
-        if feature.kind == "sequence" and (group_by is None or name == group_by):
-            raise ValueError(
-                f"features[{name!r}] is a sequence: only group_by makes sequences, of the other "
-                "columns"
-            )
-    return _files("csv", paths, features, delimiter=delimiter, header=names, group_by=group_by)
+    return _files("csv", paths, features, delimiter=delimiter, header=names)
 
 
 @checking
@@ -246,7 +246,6 @@ def from_function(
     *args: Any,
     features: Features | None = None,
     shards: int | None = None,
-    batched: bool = False,
     **kwargs: Any,
 ) -> Pipeline:
     """Read the examples that ``fn(*args, **kwargs)`` returns in a worker: any iterable of dicts.
@@ -259,17 +258,33 @@ def from_function(
     handed out after 50 ms, and trainers are told what they wait for.  Declare ``features`` then;
     without them the start waits for the first 64 examples.  Each stream is iterated in a thread of
     its own.
-
-    With ``batched=True`` it yields dicts of arrays ``[n, …]`` instead: n examples at once, without
-    a Python object for each row.  Batches may differ in n.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:
             raise ValueError(f"{name}= is given by the server where shards= is: leave it out")
     options = {"function": name_of(fn), "args": list(args), "kwargs": kwargs, "shards": shards}
-    if batched:
-        options["batched"] = True
     return _files("function", (), features, **options)
+
+
+@checking
+def from_indexed(
+    examples: Any, *args: Any, features: Features | None = None, **kwargs: Any
+) -> Pipeline:
+    """Read the examples of anything with ``len`` and ``[i]``, whose items are dicts of columns.
+
+    ``examples`` is such an object, which is sent to the workers, or a function, or its name
+    "module:function", that returns one there when it is called with ``args`` and ``kwargs``.  They
+    are read by number, so a shuffle is exact.
+    """
+    called = isinstance(examples, str | type) or not hasattr(examples, "__getitem__")
+    if called:
+        function = name_of(examples, "examples")
+    elif args or kwargs:
+        raise TypeError(f"from_indexed({kind_of(examples)}) takes no arguments for a function")
+    else:
+        function = Sent(f"{type(examples).__module__}:{type(examples).__qualname__}", examples)
+    options = {"function": function, "args": list(args), "kwargs": kwargs, "called": called}
+    return _files("indexed", (), features, **options)
 
 
 @checking

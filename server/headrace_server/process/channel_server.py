@@ -1,4 +1,4 @@
-"""One end of all channels to processes of the host: owners at the front, trainers at an owner.
+"""One end of all channels to an owner: those of trainers of its host.
 
     owner    Channel.connect, Began  ─┐
                                       ├─►  ChannelServer.hear, tell

@@ -75,7 +75,7 @@ def perform(
 
 
 class Pipe:
-    """The child's end: the front or a worker gets orders by it, and reports.
+    """The child's end: the locator or a worker gets orders by it, and reports.
 
     Make it first: it takes stdin away from user code that reads.
     """

@@ -71,6 +71,7 @@ class RunConfig(Limits):
     feeds: tuple[FeedConfig, ...]
     directory: str  # the run directory
     binds: tuple[str, ...]
+    worker_ports: tuple[int, int] | None = None  # of all workers; None: those after ``binds``
     lease_ttl_s: float = RunSettings.lease_ttl_s
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
@@ -83,8 +84,8 @@ class RunConfig(Limits):
     starts: tuple[int, ...] = ()  # … terms of the last known starts, this one at the end …
     start: int = 0  # … and the number of starts, as shown to people
     program: bytes = b""  # names the process that started the server
-    log_level: int = logging.INFO  # of the front and of trainers, as in that process
-    keys: str | None = None  # the directory; only the front reads its files
+    log_level: int = logging.INFO  # of the locator and of trainers, as in that process
+    keys: str | None = None  # the directory; whose files the locator and the workers read
     python_path: tuple[str, ...] = field(default=())
 
     @property
@@ -111,6 +112,8 @@ class RunConfig(Limits):
     @classmethod
     def from_plain(cls, plain: Any) -> RunConfig:
         tuples = {name: tuple(plain[name]) for name in ("binds", "starts", "python_path")}
+        if plain["worker_ports"] is not None:
+            tuples["worker_ports"] = tuple(plain["worker_ports"])
         feeds = tuple(map(FeedConfig.from_plain, plain["feeds"]))
         return cls(**{**plain, **tuples, "feeds": feeds})
 

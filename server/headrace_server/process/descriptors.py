@@ -62,7 +62,7 @@ def plan(hard: int, used: int, others: int, sessions: int) -> Division:
     if fit < 1:
         least = -(-(fixed + 1) * _STRANGERS_SHARE // (_STRANGERS_SHARE - 1))
         raise LimitExceeded(
-            f"the limit of open files is {hard} (RLIMIT_NOFILE), and the front needs at least "
+            f"the limit of open files is {hard} (RLIMIT_NOFILE), and the locator needs at least "
             f"{least}: raise it (ulimit -n; systemd: LimitNOFILE=; containers: ulimits: nofile)"
         )
     line = used + _SPARE + fit + strangers

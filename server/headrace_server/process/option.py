@@ -20,7 +20,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.placement import share_of
 
 #: A target is ``FILE.py:NAME``.
-Kind = Literal["text", "path", "target", "integer", "seconds", "flag", "share"]
+Kind = Literal["text", "path", "target", "integer", "seconds", "flag", "share", "ports"]
 
 
 #: Kinds of which not everything can be a value: their name in errors, their types, their form.
@@ -30,9 +30,17 @@ KINDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
     "flag": ("true or false", bool, bool),
     "path": ("a path", (str, bytes, os.PathLike), os.fsdecode),
 }
-_METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS", "share": "I/N"}
+_METAVARS = {
+    "text": "TEXT",
+    "path": "DIR",
+    "integer": "N",
+    "seconds": "SECONDS",
+    "share": "I/N",
+    "ports": "FIRST-LAST",
+}
 #: Upper bound of numbers that declare none; a wait of as many seconds is one that the system takes.
 _MOST = 10**9
+_MOST_PORT = 65_535
 #: Linux takes paths of fewer bytes than the first (PATH_MAX), and names of at most the second.
 _MOST_PATH, _NAME = 4096, 255
 
@@ -126,6 +134,8 @@ class Option:
                 return share_of(value)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{where} {error}") from None
+        if self.kind == "ports":
+            return _ports(value, where)
         if self.kind in KINDS:
             kind, types, form = KINDS[self.kind]
             if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
@@ -140,6 +150,21 @@ class Option:
         if self.choices and not (isinstance(value, str) and value in self.choices):
             raise ValueError(f"{where} is not one of {', '.join(self.choices)}")
         return value
+
+
+def _ports(value: Any, where: str) -> tuple[int, int]:
+    """Return the first and last port of "first-last", or of a pair."""
+    pair = value.split("-") if isinstance(value, str) else value
+    if not isinstance(pair, (tuple, list)) or len(pair) not in (1, 2):
+        raise TypeError(f'{where} is not a range of ports "first-last" or (first, last)')
+    numbers: list[Any] = [
+        int(p) if isinstance(p, str) and p.isascii() and p.isdigit() else p for p in pair
+    ]
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
+        raise ValueError(f'{where} is not a range of ports "first-last" or (first, last)')
+    if not 1 <= numbers[0] <= numbers[-1] <= _MOST_PORT:
+        raise ValueError(f"{where}: first and last port lie in 1 … {_MOST_PORT}, in this order")
+    return numbers[0], numbers[-1]
 
 
 def _check_path(path: str, where: str) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from headrace_proto.errors import ServerError
+from headrace_proto import __version__, limits
+from headrace_proto.errors import ServerError, UnknownFeed, VersionMismatch, near
+from headrace_proto.messages import Hello
 
 from .bounded_map import BoundedMap
 
@@ -21,6 +24,26 @@ _QUIET_S = 60.0
 _AT_ONCE = 20
 #: Peers that are remembered, so that each is logged once only.
 _REMEMBERED = 10_000
+
+
+def check_version(hello: Hello) -> None:
+    """Raise VersionMismatch where a trainer speaks another protocol."""
+    if hello.version != limits.PROTOCOL:
+        raise VersionMismatch(
+            f"the trainer (headrace {hello.library}) speaks protocol {hello.version}, the "
+            f"server (headrace {__version__}) {limits.PROTOCOL}: install the same release at both"
+        )
+
+
+def feed_named(name: str, feeds: Collection[str]) -> str:
+    """Return the feed of a name, the only one without a name; UnknownFeed lists the others."""
+    if not name and len(feeds) == 1:
+        return next(iter(feeds))
+    if name in feeds:
+        return name
+    listed = ", ".join(sorted(map(repr, feeds)))
+    what = f"there is no feed {name!r}" if name else "feed= is needed"
+    raise UnknownFeed(f"{what}; this server has {listed}{near(name, feeds)}")
 
 
 def fault_of_message(error: Exception) -> ServerError:

@@ -2,13 +2,13 @@
 
     /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
         lock                           held by flock as long as the server lives
-        workers                        the socket of the front, to which workers connect
         diary-<worker>                 what a worker does, and its totals over all lives
         source/                        modules of functions that are given by their source text
         index/                         indexes of files, where there is no state directory
         slab-<worker>-<life>-<n>       segments
         journals/feeds/NAME/           where there is no state directory
-        trainers-<worker>              the socket of trainers of this host
+        trainers-<worker>              its trainers, where there is no state directory
+        channels-<worker>              the socket of trainers of this host
         trainer-<session>-<life>       16 random bytes; a trainer on this host holds a shared flock.
                                        Then buffers for the states that it saves, where it has any
 

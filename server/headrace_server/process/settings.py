@@ -92,6 +92,7 @@ class RunSettings(Limits):
     """The options of ``hs.run`` and ``headrace serve``.
 
     bind: where trainers connect: tcp:// or ipc://, port * is a free one
+    worker_ports: ports of the workers, which trainers reach as they reach bind: publish them too
     keys: keys of this server and of the trainers that it lets in, as headrace keygen makes them
     insecure: bind to addresses that other machines can reach without keys
     lease_ttl_s: time without a message after which a trainer loses its batches
@@ -126,6 +127,9 @@ class RunSettings(Limits):
     # The default is that of the command line: trainers have to know it.
     bind: str | list[str] | None = _text(
         default=("tcp://127.0.0.1:5557",), metavar="ADDRESS", many=True
+    )
+    worker_ports: tuple[int, int] | str | None = _option(
+        "ports", absent="those after the port of bind; where that is any free one, free ones"
     )
     keys: str | os.PathLike[str] | None = _path(
         absent="no keys: every trainer that reaches it is let in"

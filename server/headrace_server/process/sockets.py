@@ -1,4 +1,4 @@
-"""All options of all ZeroMQ sockets of the server; workers are not on any (see ``channel``).
+"""All options of all ZeroMQ sockets of the server.
 
 Each number prevents a failure that has occurred: a full pipe that drops messages unnoticed, a frame
 header that claims 4 GB, a peer that connects and sends nothing, an exit that waits for unsent
@@ -31,7 +31,7 @@ class CanNotBind(ValueError):
     """An address that a user gave is in use, or does not belong to this machine."""
 
 
-#: Errors by which a front ends, and which are no faults of the program: no traceback is shown.
+#: Errors by which a process ends, and which are no faults of the program: no traceback is shown.
 EXPECTED = CanNotBind, LimitExceeded
 
 

@@ -1,7 +1,7 @@
 """The status of a server as typed plain data, with the rule by which each field is joined.
 
     counts of partitions ─ joined() ─► an owner's answer ─┐
-    the front's answer ───────────────────────────────────┤
+    the locator's answer ─────────────────────────────────┤
     what the supervisor knows ────────────────────────────┴─ joined() ─► status of server 0 ─┐
                                                                          status of server 1 ─┤
                                        that of all servers ◄─ joined() ──────────────────────┘
@@ -401,7 +401,7 @@ class ServerStatus(SeenServer):
     """The status of a server.
 
     info[version]: 1; the release that runs.
-    up: 1 while front and workers answer, else 0.
+    up: 1 while locator and workers answer, else 0.
     draining: 1 once nothing more is handed out.
     refused_total[reason]: Connections and messages that were refused: garbage, wrong keys, over a
       limit.

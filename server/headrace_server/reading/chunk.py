@@ -50,10 +50,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Examples as columns.  ``ordinals`` number them within the source; chance is keyed by them.
+    """Examples as columns: numpy arrays ``[n, …]``, ``Ragged`` where shapes vary, and ``Strings``.
 
-    ``facts`` are values that stages computed for each row (its class, its rate …): they stay with
-    the row, and user functions do not see them.
+    Its attributes are ``columns`` by name, the ``ordinals`` of the examples within the source, by
+    which chance is keyed, their ``origin``, and ``facts``: values that stages computed for each row
+    (its class, its rate …), which stay with the row, and which user functions do not see.
     """
 
     columns: Mapping[str, Column]
@@ -61,18 +62,26 @@ class Chunk:
     origin: Origin
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Column], ordinals: np.ndarray, file: str) -> Chunk:
+        """Return examples of one file, which are its records of these numbers."""
+        return cls(columns, ordinals, Origin.single(file, ordinals))
+
     def __len__(self) -> int:
         return len(self.ordinals)
 
     def take(self, rows: np.ndarray | slice) -> Chunk:
+        """Return these rows, in this order."""
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         facts = {name: fact[rows] for name, fact in self.facts.items()}
         return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Chunk:
+        """Return the rows with these columns in place of theirs."""
         return Chunk(dict(columns), self.ordinals, self.origin, self.facts)
 
     def with_fact(self, name: str, fact: np.ndarray) -> Chunk:
+        """Return the rows with a value for each, which ``fact_fields`` of the stage names."""
         return Chunk(self.columns, self.ordinals, self.origin, {**self.facts, name: fact})
 
     def without_fact(self, name: str) -> Chunk:

@@ -36,7 +36,8 @@ from ..shaping.plan import Read
 from .chunk import Chunk
 from .columns import Flat, flattened
 from .intake import Intake
-from .reader import BadRecords, IndexedReader
+from .reader import BadRecords
+from .source import IndexedSource
 from .sources import open_reader
 
 #: Maximum bytes of a part, whatever its number of rows.
@@ -78,7 +79,7 @@ class Conversion:
                 raise DataError(_NOTHING)
             self.fields: Mapping[str, Field] = self._intake.fields
             #: Number of examples of the source, where it is known before all are read.
-            self.length = reader.length if isinstance(reader, IndexedReader) else None
+            self.length = reader.length if isinstance(reader, IndexedSource) else None
             self.close = held_open.pop_all().close
 
     @property

@@ -15,13 +15,14 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..pipeline.declaration import Declaration
+from ..pipeline.declaration import Declaration, is_theirs
 from ..shaping.plan import Position, Read
 from .chunk import Chunk
 from .partition_rows import numbered, partition_reader
-from .reader import READ_BEFORE, BadRecords, IndexedReader, Reader, streams_of
-from .sampling import Stratified
+from .reader import READ_BEFORE, BadRecords
+from .source import IndexedSource, Reader, streams_of
 from .stages import RowStages
+from .stages.stratified_sample import StratifiedSample
 
 #: A chunk should take about this long to read and map: long enough to work on whole arrays, short
 #: enough that commits and new orders are taken in between.
@@ -53,26 +54,27 @@ class Intake:
         self._suspects = bad.hand.suspects.get(partition, set())
         # With fewer streams than partitions, all partitions read the same records, bad ones
         # included.
-        few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
+        few_streams = not isinstance(reader, IndexedSource) and reader.streams < partitions
         self._counted_elsewhere = few_streams and partition > 0
         self.stages = RowStages(declaration.stages, reader.fields)
         self.stages.check_names()
-        for sampler in self.stages.samplers:
-            sampler.announces = partition == 0
+        for step in self.stages.steps:
+            step.announces = partition == 0
         self.count_dropped()  # faults found when the source was opened
         if self.stages.fields is None:
             again = partial(RowStages, declaration.stages, reader.fields)
             _probe(reader, self.stages, self.bad, again)
             bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
-        self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
+        self._group = max((step.group for step in self.stages.steps), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # rows read by this life
         self._limit = _FIRST_CHUNK
         self._started = 0.0
         self._waits_since = 0.0  # when the source was found to have nothing yet
-        named = [leaf.options.get("function") for leaf in declaration.source.leaves]
-        self.awaited = ", ".join(str(name) for name in named if name)  # sources that may wait
+        # Sources of the user's code, which may wait.
+        named = [leaf.options.get("function", leaf.kind) for leaf in declaration.source.leaves]
+        self.awaited = ", ".join(str(name) for name in named if is_theirs(name))
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -81,9 +83,9 @@ class Intake:
         return None if known is None else dict(known)
 
     @property
-    def stratified(self) -> list[Stratified]:
+    def stratified(self) -> list[StratifiedSample]:
         """The stages with target proportions."""
-        return [s for s in self.stages.samplers if isinstance(s, Stratified)]
+        return [step for step in self.stages.steps if isinstance(step, StratifiedSample)]
 
     def share(self) -> int | None:
         """Return the number of examples of an epoch; None where only reading shows it."""
@@ -110,7 +112,7 @@ class Intake:
         return self._group or int(min(most or _LARGEST_CHUNK, max(_FIRST_CHUNK, quick)))
 
     def ready(self, read: Read) -> int:
-        """Return how many rows of a read are there, at most its limit; see ``MayWait``."""
+        """Return how many rows of a read are there, at most its limit."""
         whole = self._group > 0
         n = self._reader.ready(read.epoch, read.position, read.limit, whole)
         now = time.monotonic()

@@ -1,8 +1,8 @@
 """One partition's share of a source, in the declared order, from a position of some bytes.
 
                       no seed            seed                      seed and window
-    IndexedReader     slice              permutation of all        permuted windows of the share
-    StreamReader      stream by stream   refused                   permuted windows of each stream
+    IndexedSource     slice              permutation of all        permuted windows of the share
+    StreamSource      stream by stream   refused                   permuted windows of each stream
 
 The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
 an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk shorter than
@@ -38,17 +38,8 @@ from headrace_server.shaping.chance import Permutation
 
 from .chunk import Chunk
 from .columns import Rows, numbers_of
-from .reader import (
-    IN_STREAM,
-    ORDINAL_BITS,
-    BadRecords,
-    ChecksAhead,
-    IndexedReader,
-    MayWait,
-    Reader,
-    StreamReader,
-    read_on,
-)
+from .reader import IN_STREAM, ORDINAL_BITS, BadRecords
+from .source import IndexedSource, Reader, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
@@ -71,18 +62,18 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
-    kind = NumberedShare if isinstance(reader, IndexedReader) else StreamedShare
+    kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
     return kind(reader, order, partition, partitions, bad or BadRecords())  # type: ignore[arg-type]
 
 
 class NumberedShare:
-    """The share of an IndexedReader."""
+    """The share of an IndexedSource."""
 
     start = 0
 
     def __init__(
         self,
-        reader: IndexedReader,
+        reader: IndexedSource,
         order: ReadingOrder,
         partition: int,
         partitions: int,
@@ -94,7 +85,6 @@ class NumberedShare:
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
-        self._checks = reader if isinstance(reader, ChecksAhead) else None
         # Epoch and position of a later read, and those of its examples that are not checked yet.
         self._ahead: tuple[tuple[int, Position], np.ndarray] = (-1, 0), np.empty(0, np.int64)
 
@@ -137,14 +127,14 @@ class NumberedShare:
     ) -> bool:
         """Check examples of a later read until ``stop`` returns a value; return whether any."""
         hand = self._bad.hand
-        if self._checks is None or hand.left_out or any(hand.suspects.values()):
+        if hand.left_out or any(hand.suspects.values()):
             return False
         if self._ahead[0] != (epoch, position):
             rows = self._rows(epoch, position, min(position + limit, self.share))
             self._ahead = (epoch, position), numbers_of(rows)
         place, unchecked = self._ahead
         hand.reading(unchecked, epoch)
-        checked = self._checks.check_ahead(unchecked, stop) if len(unchecked) else 0
+        checked = self._reader.check_ahead(unchecked, stop) if len(unchecked) else 0
         self._ahead = place, unchecked[checked:]
         return checked > 0
 
@@ -170,13 +160,13 @@ class NumberedShare:
 
 
 class StreamedShare:
-    """The share of a StreamReader."""
+    """The share of a StreamSource."""
 
     start = (0, b"", 0)
 
     def __init__(
         self,
-        reader: StreamReader,
+        reader: StreamSource,
         order: ReadingOrder,
         partition: int,
         partitions: int,
@@ -219,9 +209,9 @@ class StreamedShare:
         return chunk, position
 
     def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
-        """Return how many rows a read gives without a wait, at most ``limit``; see ``MayWait``."""
+        """Return how many rows a read gives without a wait, at most ``limit``."""
         place, inner, _ = position
-        if not isinstance(self._reader, MayWait) or not 0 <= place < self._places:
+        if not self._reader.may_wait or not 0 <= place < self._places:
             return limit
         turn = epoch if self._order.reshuffle else 0
         stream = self._stream(turn, place)

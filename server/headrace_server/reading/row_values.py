@@ -67,6 +67,8 @@ class Values:
         self.label = f"{stage}: {argument} ({selector_text(selector)})"
         function = self._kind == "function"
         self._function = RowFunction(self._what, self.label, _REASON) if function else None
+        if self._function is not None:
+            self._function.load()
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
         """Return one number or bool per row; None where the whole chunk was bad and is skipped."""

@@ -1,1 +1,1 @@
-"""Starts the front and the workers, restarts them, and answers for the whole server."""
+"""Starts the locator and the workers, restarts them, and answers for the whole server."""

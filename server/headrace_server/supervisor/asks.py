@@ -1,4 +1,4 @@
-"""Questions of the supervisor to its owners and its front; the asking thread waits for the answers.
+"""Questions of the supervisor to its owners and its locator; the asking thread waits for answers.
 
     ask() ─► order with its number ─► owners ─► answer() by each ─► all answers
                   ▲
@@ -19,8 +19,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 
 from ..process.child import Child
 
-#: The front, in the place of an owner's number.
-FRONT = -1
+#: The locator, in the place of an owner's number.
+LOCATOR = -1
 
 
 @dataclass(slots=True)
@@ -78,13 +78,15 @@ class Asks:
             if error is not None:
                 raise error
             if asked.waiting:
-                names = ["the front" if one == FRONT else f"worker {one}" for one in asked.waiting]
+                names = [
+                    "the locator" if one == LOCATOR else f"worker {one}" for one in asked.waiting
+                ]
                 text = f"{' and '.join(names)} gave no answer ({order}) within {timeout_s:g} s"
                 raise ServerError(text)
             return dict(sorted(asked.answers.items()))
 
     def answer(self, who: int, request: int, **answer: Any) -> None:
-        """Take the answer of an owner or the front."""
+        """Take the answer of an owner or the locator."""
         asked = self._open.get(request)
         if asked is not None and who in asked.waiting:
             asked.waiting.remove(who)

@@ -1,6 +1,6 @@
-"""The processes of a server, its front and its workers: started, given orders, replaced, ended.
+"""The processes of a server, its locator and its workers: started, given orders, replaced, ended.
 
-    begin_front(), begin() ─► front, workers ─► order(), ask() ─► … ─► end()
+    begin_locator(), begin() ─► locator, workers ─► order(), ask() ─► … ─► end()
                                    │ die
                                    └─► on_death ─► begin_next() ─► the next life, once it can be
                                                                    started
@@ -28,8 +28,9 @@ from headrace_proto.interrupts import interrupts_held
 
 from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
+from ..process.public_socket import place_in, worker_binds
 from ..process.worker_diary import Entry
-from .asks import FRONT
+from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts
 
@@ -68,14 +69,14 @@ class Crew:
         self._closed = threading.Event()  # one start of the server has ended, and no next has begun
         self._closed.set()
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
-        self._front: Child | None = None
+        self._locator: Child | None = None
         self.posts: list[Post] = []
         look_s = self.patience.look_s
         self._unbegun: list[tuple[Post, str, bool]] = []  # see begin_next
         self._deaths = DeathWatch(self.children, self._bury, self._look, look_s)
 
-    def begin_front(self, timeout_s: float) -> None:
-        """Start the front, which reads its keys and then waits for ``begin``.
+    def begin_locator(self, timeout_s: float) -> None:
+        """Start the locator, which reads its keys and then waits for ``begin``.
 
         A wait for all of them lasts at most ``timeout_s``, or longer while workers make progress.
         """
@@ -83,19 +84,19 @@ class Crew:
         config = self.starts.config
         message = {"keys": config.keys, "log_level": config.log_level}
         with self.lock, interrupts_held():  # until then its reports wait
-            self._front = self._spawn("front", "headrace_server.front.front", message)
+            self._locator = self._spawn("locator", "headrace_server.supervisor.locator", message)
         self._watch()
 
     def begin(self) -> None:
-        """Start all workers; they wait for the front where they are ready first."""
+        """Start all workers."""
         config = self.starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         feeds = len(config.feeds)
         posts = [Post(i, d, self.patience, feeds) for i, d in enumerate(diaries)]
         with self.lock:
             self.posts = posts
-            if self._front is not None:  # else the server has failed
-                self._front.configure(msgpack.packb(config.to_plain(), default=str))
+            if self._locator is not None:  # else the server has failed
+                self._locator.configure(msgpack.packb(config.to_plain(), default=str))
         for post in posts:
             self._fill(post)
 
@@ -153,6 +154,7 @@ class Crew:
                 "worker": post.number,
                 "life": post.life,
                 "diary": post.diary_file.path,
+                "binds": self._binds(post),
                 **self.begun(post.number),
             }
             module = "headrace_server.worker.worker"
@@ -161,6 +163,16 @@ class Crew:
             asked = list(self.asked(post.number))
         for values in asked:  # the life before may have died with them
             child.order(**values)
+
+    def _binds(self, post: Post) -> list[str]:
+        config = self.starts.config
+        return worker_binds(config.binds, post.number, config.worker_ports, post.addresses)
+
+    def locate(self, post: Post, addresses: Sequence[str]) -> None:
+        """Tell the locator where a worker is, by the port or path of each address of the server."""
+        if addresses and post.addresses:
+            by_place = dict(zip(map(place_in, addresses), post.addresses, strict=True))
+            self.order(LOCATOR, order="located", worker=post.number, places=by_place)
 
     # Deaths
 
@@ -178,11 +190,11 @@ class Crew:
         words = obituary(child, end_of(code) if post is None else post.end(code))
         with self.lock:
             if post is None:
-                self._front = None
+                self._locator = None
                 self.on_death(words, None, None)
                 return
-            life, entry = post.vacate()
-        self.order(FRONT, order="worker_died", worker=post.number, life=life)
+            entry = post.vacate()
+        self.order(LOCATOR, order="worker_died", worker=post.number)
         self.on_death(words, post, entry)
 
     def begin_next(self, post: Post, words: str, begun: bool = False) -> None:
@@ -221,22 +233,22 @@ class Crew:
     # Processes, by name
 
     def by_number(self) -> dict[int, Child | None]:
-        """Return the front and all workers; None in place of a dead one."""
+        """Return the locator and all workers; None in place of a dead one."""
         with self.lock:
-            return {FRONT: self._front, **{post.number: post.child for post in self.posts}}
+            return {LOCATOR: self._locator, **{post.number: post.child for post in self.posts}}
 
     def children(self) -> list[Child]:
         """Return the children that live."""
         return [child for child in self.by_number().values() if child is not None]
 
     def number_of(self, child: Child) -> int | None:
-        """Return the number of a worker, or FRONT; None of a child that was replaced."""
+        """Return the number of a worker, or LOCATOR; None of a child that was replaced."""
         return next((number for number, one in self.by_number().items() if one is child), None)
 
     def order(self, number: int | None = None, /, **values: Any) -> None:
-        """Send an order to all workers, to one of them, or to the front."""
+        """Send an order to all workers, to one of them, or to the locator."""
         for one, child in self.by_number().items():
-            if child is not None and (one == number or (number is None and one != FRONT)):
+            if child is not None and (one == number or (number is None and one != LOCATOR)):
                 child.order(**values)
 
     # The end
@@ -253,16 +265,17 @@ class Crew:
         self._close()
         with self.lock:
             workers = [post.child for post in self.posts if post.child is not None]
-            lives = {post.number: post.vacate()[0] for post in self.posts}
+            for post in self.posts:
+                post.vacate()
         end(workers, 0.0)
-        for number, life in lives.items():
-            self.order(FRONT, order="worker_died", worker=number, life=life)
+        for post in self.posts:
+            self.order(LOCATOR, order="worker_died", worker=post.number)
 
     def end(self) -> None:
         """End all processes, once they have told their trainers."""
         self._close()
         with self.lock:
-            front, self._front = self._front, None
+            locator, self._locator = self._locator, None
             workers = {post.number: post.child for post in self.posts if post.child is not None}
             has_begun = bool(self.posts)
             self.posts = []  # a next life that begins just now finds no place to fill
@@ -271,10 +284,10 @@ class Crew:
         words = Deadline(_WORDS_S)
         unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
         end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
-        if front is not None:
+        if locator is not None:
             if has_begun:  # else it waits for a config
-                front.order(order="stop", unheard=unheard)
-            end([front], _STOP_S if has_begun else 0.0)
+                locator.order(order="stop", unheard=unheard)
+            end([locator], _STOP_S if has_begun else 0.0)
 
     def close(self) -> None:
         """End the watch for good."""

@@ -25,7 +25,7 @@ from ..process.rewinding import TOUCHED, USED
 from ..process.statuses import EventStatus, PartitionCounts, added
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
-from .asks import FRONT
+from .asks import LOCATOR
 from .deadly_rows import DeadlyRows
 from .liveness import FORGIVEN, WINDOW_S, Post
 from .starts import Starts
@@ -68,8 +68,8 @@ class Feeds:
     def __post_init__(self) -> None:
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first
         self.failure: HeadraceError | None = None  # of the server
-        self.addresses: list[str] = []  # on which the front listens; none before it does
-        self.keys_read = False  # whether the front has read its keys …
+        self.addresses: list[str] = []  # on which the locator listens; none before it does
+        self.keys_read = False  # whether the locator has read its keys …
         self.unusable: OSError | ValueError | None = None  # … or why it can not use them
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: dict[int, dict[str, Any]] = {}  # by owner: commits under earlier servers
@@ -111,19 +111,19 @@ class Feeds:
 
     # Reports
 
-    def listens(self, owner: int, addresses: list[str]) -> None:
-        """Note that the front listens."""
-        self.addresses = addresses
-
     def has_read_keys(self, owner: int) -> None:
-        """Note that the front can use its keys."""
+        """Note that the locator can use its keys."""
         self.keys_read = True
 
     def can_not_use_keys(
         self, owner: int, text: str, number: int | None = None, path: str | None = None
     ) -> None:
-        """Note that the front can not use its keys: why, and which file the system refused."""
+        """Note that the locator can not use its keys: why, and which file the system refused."""
         self.unusable = ValueError(text) if number is None else OSError(number, text, path)
+
+    def can_not_bind(self, owner: int, text: str) -> None:
+        """Note that a worker can not have its address: the server fails."""
+        self.failure = self.failure or ServerError(f"worker {owner}: {text}")
 
     def opened(self, owner: int, before: Any) -> None:
         """Note that an owner has opened the sources of all feeds."""
@@ -192,7 +192,7 @@ class Feeds:
             verdict = self.deadly_rows.died(entry, words)
         logger.warning("%s", words)
         self.note("worker died", words)
-        if self.failure is not None:  # workers end because the front has ended
+        if self.failure is not None:  # workers end because the locator has ended
             return False
         if verdict.failure is not None:
             feed, why = verdict.failure
@@ -215,7 +215,7 @@ class Feeds:
             for one in self._feeds.values():
                 one.fail("server", text)
             self.lock.notify_all()
-        self.order(FRONT, order="fail", code="server", text=text)
+        self.order(LOCATOR, order="fail", code="server", text=text)
 
     def fail(self, feed: str, code: str, text: str) -> None:
         """Let a feed fail at every owner, and in lives of owners that begin."""

@@ -63,6 +63,7 @@ class Post:
         self.number = number
         self.diary_file = DiaryFile(diary, feeds)
         self.life = 0
+        self.addresses: list[str] = []  # where its last life was bound
         self.child: Child | None = None
         self._patience = patience
         self._stillness = Stillness()
@@ -147,11 +148,10 @@ class Post:
             self._deaths.popleft()
         return len(self._deaths) <= FORGIVEN
 
-    def vacate(self) -> tuple[int, Entry]:
-        """Empty the post of a dead worker; return its life and its last entry."""
-        self.child = None
-        life, self.life = self.life, self.life + 1
-        return life, self.diary_file.read()
+    def vacate(self) -> Entry:
+        """Empty the post of a dead worker; return its last entry."""
+        self.child, self.life = None, self.life + 1
+        return self.diary_file.read()
 
 
 def end_of(code: int | None) -> str:

@@ -1,6 +1,6 @@
 """The status of a whole server at one moment, joined from what each of its processes knows.
 
-    the front: its keys, its refusals  ────┐
+    the locator: its keys, its refusals ───┐
     owner 0: its partitions, its sessions ─┤
     owner 1: …                            ─┼─► overview(): Server.stats, watch
     its posts, its events ─────────────────┘
@@ -31,7 +31,7 @@ def overview(
 ) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 
-    ``answers`` are those of the front and of all owners; ``more`` are further fields.
+    ``answers`` are those of the locator and of all owners; ``more`` are further fields.
     """
     known = {
         "version": __version__,
@@ -80,7 +80,7 @@ def _pipeline(feed: FeedConfig) -> PipelineStatus:
     order = [] if declaration.order.seed is None else ["shuffle"]
     return {
         "source": declaration.source.kinds,
-        "stages": [*order, *(stage.kind for stage in declaration.stages)],
+        "stages": [*order, *(str(stage.kind) for stage in declaration.stages)],
         "shape": declaration.shape.kind,
         "partitions": feed.partitions,
     }

@@ -1,12 +1,12 @@
-"""The supervisor: starts front and workers, restarts workers, ends everything in order.
+"""The supervisor: starts locator and workers, restarts workers, ends everything in order.
 
-    start ─► keys read ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
+    start ─► keys read ─► locator ready ─► workers bound ─► feeds open ─► … ─► stop
                               │               │
-                           dies: the       dies, or hangs and is ended: reported to the front,
+                           dies: the       dies, or hangs and is ended: reported to the locator,
                            server fails    started again with the next life, until the restart
                                            budget is spent; then feeds fail
 
-A state directory does not change before the front has read the keys.
+A state directory does not change before the locator has read the keys.
 
 A death with rows at hand that were at hand at the death before is no case for the budget but for
 ``deadly_rows.py``, which finds the row that kills.
@@ -38,7 +38,7 @@ from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
 from ..state.durable import Durable
-from .asks import FRONT, Asks
+from .asks import LOCATOR, Asks
 from .crew import Crew
 from .feeds import Feeds
 from .liveness import Patience, Post
@@ -97,8 +97,10 @@ class Supervisor:
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
             "keys_read": feeds.has_read_keys,
-            "ready": feeds.listens,
+            "ready": self._listens,
             "unusable": feeds.can_not_use_keys,
+            "bound": self._bound,
+            "not_bound": feeds.can_not_bind,
             "open": feeds.opened,
             USED: partial(feeds.marked, USED),
             TOUCHED: partial(feeds.marked, TOUCHED),
@@ -128,17 +130,19 @@ class Supervisor:
     def _start(self, begin: Callable[[RunConfig], RunConfig]) -> None:
         feeds, ended = self._feeds, self._ended
         self._requests = self._new_requests()
-        self._crew.begin_front(self._start_timeout_s)
+        self._crew.begin_locator(self._start_timeout_s)
         if self._config.keys is not None:
             self._crew.wait_until(
-                lambda: bool(feeds.keys_read or feeds.unusable), ended, "the front to read its keys"
+                lambda: bool(feeds.keys_read or feeds.unusable),
+                ended,
+                "the locator to read its keys",
             )
             if feeds.unusable is not None:
                 raise feeds.unusable
         self._starts.config = begin(self._config)
         self._starts.begin_all()
         self._crew.begin()
-        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the front to start")
+        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the locator to start")
         self.addresses = feeds.addresses
         opened, early = "the workers to open the sources", feeds.failed_early
         self._crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)
@@ -164,6 +168,18 @@ class Supervisor:
             "memory_bytes": self._worker_memory_bytes,
             "begun": {"paused": self.draining, **self._feeds.begun(owner)},
         }
+
+    def _listens(self, locator: int, addresses: list[str]) -> None:
+        """Note the public addresses, and tell the locator where the workers are."""
+        self._feeds.addresses = addresses
+        for post in self._crew.posts:
+            self._crew.locate(post, addresses)
+
+    def _bound(self, owner: int, addresses: list[str]) -> None:
+        """Tell the locator where a worker is."""
+        post = self._crew.posts[owner]
+        post.addresses = addresses
+        self._crew.locate(post, self._feeds.addresses)
 
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         """Take a report of a child."""
@@ -226,7 +242,7 @@ class Supervisor:
                 self._feeds.give_up(f"feed {feed!r} could not be taken back: {error}")
 
     def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
-        """Judge the death of a worker, or of the front."""
+        """Judge the death of a worker, or of the locator."""
         if post is not None and entry is not None:
             if self._feeds.died(words, post, entry, self._crew.clock()):
                 self._crew.begin_next(post, words)
@@ -264,8 +280,8 @@ class Supervisor:
         return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
 
     def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Any]]:
-        """Return what the front and each owner know of the status."""
-        answers = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
+        """Return what the locator and each owner know of the status."""
+        answers = self._asks.ask(range(LOCATOR, self._config.workers), "stats", timeout_s)
         return [self._feeds.lasting(number, answer) for number, answer in answers.items()]
 
     def look(self, timeout_s: float = 10.0) -> SeenServer:

@@ -9,27 +9,27 @@ Hello ─► hear() ─► desk ─► welcome()   a session is open, or goes on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_proto import __version__, limits
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     FeedRewound,
     HeadraceError,
     NotAllowed,
     ProtocolError,
-    UnknownFeed,
-    VersionMismatch,
     code_of,
-    near,
 )
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
+from ..process.bounded_map import BoundedMap
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
+from ..process.refusals import check_version, feed_named
 from .outbox import Outbox
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed, Usage
@@ -40,6 +40,8 @@ logger = logging.getLogger("headrace.trainers")
 REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 #: Refusals that are counted, by the error's code.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
+#: Maximum number of greetings that wait until the feeds are open; the oldest is forgotten.
+_MOST_HELD = 10_000
 #: Maximum length of the text that says where a trainer runs.
 _LONGEST_HOST = 100
 
@@ -59,35 +61,50 @@ class Admission:
     end: Callable[[bytes], None]  # ends the session of a connection
 
     def __post_init__(self) -> None:
-        self._front, self._sessions = self.outbox.front, self.outbox.sessions
+        self._socket, self._sessions = self.outbox.socket, self.outbox.sessions
+        #: Greetings that came before the feeds were open, and the descriptors they came by.
+        self._held: BoundedMap[bytes, tuple[Hello, Sequence[Frame], str, int]] = BoundedMap(
+            _MOST_HELD
+        )
 
-    def hear(self, identity: bytes, hello: Hello, frames: list[bytes], key: str) -> None:
-        """Answer a greeting: have the desk judge it, or send Refused, or a reason to wait."""
+    def opened(self) -> None:
+        """Answer the greetings that came before the feeds were open."""
+        held, self._held = self._held, BoundedMap(_MOST_HELD)
+        for identity, greeting in held.items():
+            self.hear(identity, *greeting)
+
+    def hear(
+        self, identity: bytes, hello: Hello, frames: Sequence[Frame], key: str, came_by: int
+    ) -> None:
+        """Answer a greeting: have the desk judge it, or send Refused, or a reason to wait.
+
+        ``came_by``: the descriptor of its connection.
+        """
         try:
             feed = self._feed_of(hello.feed)
+            if (hello.share, hello.shares) != feed.share:
+                text = f"this is share {feed.of_share} of feed {feed.name!r}"
+                self.outbox.send(identity, Pulse(0, 0, text))
+                return
             if not feed.opened:
+                self._held[identity] = hello, frames, key, came_by
                 raise Later("the workers are opening the feed's source")
-            self._admit(identity, hello, frames, key)
+            self._admit(identity, hello, frames, key, came_by)
         except Later as error:
             self.outbox.send(identity, Pulse(0, 0, str(error)))
         except HeadraceError as error:
             code = code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._front.refusals.add(_COUNTED[code], "", text, self.clock())
+                self._socket.refusals.add(_COUNTED[code], "", text, self.clock())
             self.outbox.send(identity, Refused(code, str(error)))
 
     def _checked(self, hello: Hello, key: str) -> tuple[ServedFeed, str]:
         """Return the feed that a greeting is for, and the name of its key."""
-        if hello.version != limits.PROTOCOL:
-            raise VersionMismatch(
-                f"the trainer (headrace {hello.library}) speaks protocol {hello.version}, the "
-                f"server (headrace {__version__}) {limits.PROTOCOL}: "
-                "install the same release at both"
-            )
+        check_version(hello)
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self._front.name_of(key)
+        name = self._socket.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
         feed = self._feed_of(hello.feed)
@@ -98,7 +115,9 @@ class Admission:
             )
         return feed, name
 
-    def _admit(self, identity: bytes, hello: Hello, frames: list[bytes], key: str) -> None:
+    def _admit(
+        self, identity: bytes, hello: Hello, frames: Sequence[Frame], key: str, came_by: int
+    ) -> None:
         feed, name = self._checked(hello, key)
         now = self.clock()
         session = self._sessions.named(feed.name, hello.nonce)
@@ -120,6 +139,7 @@ class Admission:
             self._sessions.move(session, identity)
             session.goes_on = True
         session.greeted(hello, identity)
+        self._socket.opened(session.number, came_by, now)
         session.seen = now
         if feed.failure is not None:
             self.welcome_to_failed(session, feed)
@@ -222,18 +242,11 @@ class Admission:
         return usage if usage.finished or begun else None
 
     def _feed_of(self, name: str) -> ServedFeed:
-        if not name and len(self.feeds) == 1:
-            return next(iter(self.feeds.values()))
-        feed = self.feeds.get(name)
-        if feed is None:
-            listed = ", ".join(sorted(map(repr, self.feeds)))
-            what = f"there is no feed {name!r}" if name else "feed= is needed"
-            raise UnknownFeed(f"{what}; this server has {listed}{near(name, self.feeds)}")
-        return feed
+        return self.feeds[feed_named(name, self.feeds)]
 
 
 def _greeting_of(
-    hello: Hello, frames: list[bytes], feed: ServedFeed
+    hello: Hello, frames: Sequence[Frame], feed: ServedFeed
 ) -> tuple[protocol.Hello, list[tuple[int, str, str]]]:
     """Return a greeting as the desk judges it, and the commits whose states are not valid."""
     slot: Slot = ANYONE

@@ -13,6 +13,8 @@ the public address to a channel, and messages must not come by both.
 A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
 a trainer that maps more than its share gets bytes, as if it were on another host.
 
+A message leaves by the connection of the trainer: a channel, or the worker's public socket.
+
 The memory of a batch is pinned for as long as its trainer maps it, or its bytes wait to be sent.
 A message that can not be sent is dropped: its trainer notices that, and greets again.
 """
@@ -20,7 +22,6 @@ A message that can not be sent is dropped: its trainer notices that, and greets 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -34,10 +35,10 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import FROM_SERVER, Answered, Ended, Given, Idle, LetGo, Pulse
 
 from ..leasing.protocol import Answer, Batch, Give
+from ..making.slab import map_segment
 from ..process.channel_server import ChannelServer, is_channel
-from ..process.relay_messages import SegmentRetired
+from ..process.public_socket import PublicSocket
 from .blocks import Blocks
-from .front_channel import FrontChannel
 from .served_feed import ServedFeed
 from .sessions import Session, SessionTable
 
@@ -97,7 +98,7 @@ def given_of(give: Give, frame: int = 0) -> Given:
 class Outbox:
     """The messages to all trainers of all feeds."""
 
-    front: FrontChannel
+    socket: PublicSocket
     directory: Path
     sessions: SessionTable
     channels: ChannelServer
@@ -106,6 +107,7 @@ class Outbox:
 
     def __post_init__(self) -> None:
         self.blocks: Blocks  # set once the slab is there
+        self._segments: dict[str, memoryview] = {}  # that were sent from
         self._kept_bytes = self.slab_bytes * _KEPT_SHARE
         self._lines: dict[int, list[Any]] = {}  # what waits for flush(), by session
         self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
@@ -117,7 +119,7 @@ class Outbox:
         header = FROM_SERVER.encode(message)
         if is_channel(identity):
             return self.channels.tell(identity, [header])
-        return self.front.say(identity, header)
+        return self.socket.say(identity, header)
 
     def tell(self, session: Session, message: Any) -> None:
         """Send a message to a trainer, after all that waits for it."""
@@ -256,19 +258,23 @@ class Outbox:
         batch, number = item.batch, session.number
         answers = self._answers.pop(number, _NOTHING)
         header = FROM_SERVER.encode(messages.Give(number, (item.given,), *answers))
-        if is_channel(session.identity):
+        block = self._block_of(batch)
+        unpin = partial(self.blocks.unpin, batch)
+        if is_channel(session.identity):  # a copy, since the block may be freed before it is read
             most_bytes = self.max_credits * batch.nbytes
-            frames = [header, self._bytes_of(batch)]
-            self.blocks.unpin(batch)
-            self.channels.send_payload(session.identity, frames, most_bytes)
+            self.channels.send_payload(session.identity, [header, bytes(block)], most_bytes)
+            unpin()
         else:
-            unpin = partial(self.blocks.unpin, batch)
-            self.front.send_block(session.identity, header, batch, unpin)
+            self.socket.send_block(session.identity, header, block, unpin)
 
-    def _bytes_of(self, batch: Batch) -> bytes:
-        """Copy a block, since it may be freed before the trainer has read its message."""
-        with open(self.directory / batch.body.segment, "rb") as segment:
-            return os.pread(segment.fileno(), batch.nbytes, batch.body.offset)
+    def _block_of(self, batch: Batch) -> memoryview:
+        """Return the memory of a batch."""
+        body = batch.body
+        memory = self._segments.get(body.segment)
+        if memory is None:
+            memory = map_segment(self.directory / body.segment).data
+            self._segments[body.segment] = memory
+        return memory[body.offset : body.offset + batch.nbytes]
 
     def _send_answers(self, number: int, session: Session | None) -> None:
         answers = self._answers.pop(number, None)
@@ -326,7 +332,7 @@ class Outbox:
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
         (self.directory / segment).unlink(missing_ok=True)
-        self.front.tell(SegmentRetired(segment))
+        self._segments.pop(segment, None)
         for session in self.sessions.present():
             if session.local:
                 self.tell(session, messages.Retired(session.number, (segment,)))

@@ -1,7 +1,7 @@
 """A worker that owns its feeds: it makes their batches, leases them, and takes commits and states.
 
-    trainers of this host ══ channels ══► ┌─ reception ─► desks ─┐
-    trainers elsewhere ══ front, relay ══► │                      ├─► outbox ─► trainers
+    trainers of this host ══ channels ═══► ┌─ reception ─► desks ─┐
+    trainers elsewhere ══ public socket ═► │                      ├─► outbox ─► trainers
     supervisor ── orders ────────────────► └─ partitions ◄────────┘
 
 One thread, one poll, one loop: handle messages of trainers, carry out what the desks say, make the
@@ -25,13 +25,12 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace_proto.channel import Channel
-from headrace_proto.clock import AwakeClock
+from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
@@ -39,10 +38,11 @@ from ..leasing.desk import Work
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
-from ..process.relay_messages import FROM_OWNER, Began
+from ..process.keyring import KeyRing
+from ..process.public_socket import PublicSocket
+from ..process.sockets import CanNotBind
 from ..process.worker_diary import long_inside
 from .commits import Stores
-from .front_channel import FrontChannel
 from .outbox import Outbox
 from .partition_opening import Life
 from .partitions import Partitions
@@ -54,14 +54,18 @@ R = TypeVar("R")
 logger = logging.getLogger("headrace.trainers")
 
 _TICK_S = 0.1
-#: Time for the front to open its socket: it starts at the same time.
-_FRONT_S = 600.0
-#: Maximum number of relayed messages before trainers of this host get their turn.
+#: Maximum number of messages of the public socket before trainers of this host get their turn.
 _BURST = 256
-#: Descriptors of one trainer: its session's file and its channel …
-_OF_TRAINER = 2
+#: Descriptors of one trainer: its session's file, its connection and its channel, …
+_OF_TRAINER = 3
+#: … of connections without a session, but no more than a quarter of all, …
+_STRANGERS = 1024
 #: … and of everything else, data and state buffers included, but no more than half of all.
 _OTHERS = 256
+#: Maximum wait for an address that another process has.
+_BIND_S = 3.0
+#: Maximum rest while blocks are being sent, whose memory may be wanted.
+_SENDING_S = 0.01
 #: The porter takes over when a step has taken this long …
 _LATE_S = 0.02
 #: … and checks that at this interval.
@@ -78,30 +82,30 @@ _ROUNDS = 8
 class Owner:
     """One life of the owner of some partitions of a server's feeds."""
 
-    def __init__(self, life: Life, pipe: Pipe, begun: Mapping[str, Any]) -> None:
-        """``begun``: how the feeds stand, see ``Switchboard.begin``."""
+    def __init__(
+        self, life: Life, pipe: Pipe, begun: Mapping[str, Any], binds: Sequence[str]
+    ) -> None:
+        """``begun``: how the feeds stand, see ``Switchboard.begin``.  ``binds``: its addresses."""
         config = life.config
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
         _remove_leftovers(config, life)
-        began = FROM_OWNER.encode(Began(life.worker, life.number))
-        front = Channel.connect(
-            directory / "workers", [began], _FRONT_S, meanwhile=pipe.check_parent
-        )
-        self._front = FrontChannel(front)
-        trainers, why = _bound(config.max_trainers)
+        trainers, connections, why = _bound(config.max_trainers)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
+        ring = None if config.keys is None else KeyRing(config.keys)
+        self._socket = PublicSocket(ring, connections)
+        pipe.report("bound", addresses=_bind(self._socket, binds, config, pipe))
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers, lives)
         channels = ChannelServer(
-            directory / f"trainers-{life.worker}",
+            directory / f"channels-{life.worker}",
             trainers + SPARE,
             lambda identity: sessions.of_connection(identity) is not None,
         )
         self._sessions, self._channels, self._pipe = sessions, channels, pipe
         self._outbox = Outbox(
-            self._front, directory, sessions, channels, config.slab_bytes, config.max_credits
+            self._socket, directory, sessions, channels, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock(2 * _TICK_S)
         feeds: dict[str, ServedFeed] = {}
@@ -128,7 +132,8 @@ class Owner:
             inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
         )
         self._next_tick = 0.0
-        self._numbers = channels.fileno(), self._front.fileno(), pipe.fileno()
+        self._numbers = channels.fileno(), pipe.fileno()
+        self._public = frozenset(self._socket.filenos())
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one more
         self._checked_s = 0.0  # of the current wait for trainers, spent in checks
@@ -139,22 +144,23 @@ class Owner:
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""
-        yield self._front.fileno()
+        yield from self._socket.open_files()
         yield from self._channels.filenos()
 
     def run(self) -> None:
         """Open the feeds, and serve them until an order to stop."""
         switchboard, partitions, poller = self._switchboard, self._partitions, self._poller
-        front, channels = self._front, self._channels
+        socket, channels = self._socket, self._channels
         stores = partitions.stores.fileno()
-        for fileno in (*self._numbers, stores):
+        for fileno in (*self._numbers, *self._public, stores):
             if fileno >= 0:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
 
         def rest(at_most_s: float) -> list[tuple[int, int]]:
             # A thread that writes would wait for the interpreter while this one polls.
-            expects = channels.anybody and not partitions.stores.writing
+            expects = channels.anybody or socket.anybody
+            expects = expects and not partitions.stores.writing
             return self._spin.wait(poller.poll, at_most_s, expects)
 
         with self._lock:
@@ -169,11 +175,11 @@ class Owner:
                 self._hear(ready)
                 found = partitions.next_work()
                 switchboard.act()
-                busy = bool(front.heard or channels.unheard)
+                busy = bool(channels.unheard)
                 if found is not None:
                     self._make(*found)
                     busy = True
-                busy = self._send_out() or busy
+                busy = self._send_out() or busy or socket.waits or socket.pending
         self._ended = True
 
     def _open(self) -> None:
@@ -259,20 +265,22 @@ class Owner:
                 self._checked_s = 0.0
             return events
         self._checked_s = 0.0  # the rest is a wait that counts by itself
-        due_in_s = self._partitions.stores.due_in_s
-        return self._partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s, due_in_s))
+        due_in_s = min(self._outbox.due_in_s, self._partitions.stores.due_in_s)
+        at_most_s = _SENDING_S if self._socket.sending else _TICK_S
+        return self._partitions.rest(rest, min(at_most_s, due_in_s))
 
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders, and carry out what the desks say."""
-        switchboard, (channels, front, pipe) = self._switchboard, self._numbers
-        heard = bool(ready or self._channels.unheard or self._front.heard)
+        switchboard, (channels, pipe) = self._switchboard, self._numbers
+        socket, public = self._socket, not self._public.isdisjoint(ready)
+        heard = bool(ready or self._channels.unheard or socket.waits or socket.pending)
         if heard:
             if channels in ready or self._channels.unheard:
                 switchboard.reception.hear_channels()
-            if front in ready and not self._front.is_full:
-                self._front.hear()
-            if front in ready or self._front.heard:
-                switchboard.reception.hear_relayed(_BURST)
+            if public or socket.pending:
+                socket.hear(self._clock())
+            if socket.waits:
+                switchboard.reception.hear_socket(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     switchboard.obey(order)
@@ -283,6 +291,8 @@ class Owner:
             switchboard.reception.tick(self._clock())
             self._channels.tick()
             self._pipe.check_parent()
+        if socket.sending and socket.sweep():
+            heard = True
         if heard:
             switchboard.act()
 
@@ -335,25 +345,57 @@ class Owner:
         if not self._closed:
             self._closed = True
             self._switchboard.reception.close()
+            self._socket.close()
 
 
 def _used(stores: Stores, feed: str, partition: int) -> list[float] | None:
     return stores.used((feed, partition))
 
 
-def _bound(max_trainers: int) -> tuple[int, str]:
-    """Return the bound of trainers, and the reason where it is below the option."""
+def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: Pipe) -> list[str]:
+    """Bind to the addresses of this worker, which the life before may have for a moment.
+
+    CanNotBind names one that another process has.
+    """
+    deadline = Deadline(_BIND_S)
+    found: dict[str, str] = {}
+    for bind, public in zip(binds, config.binds, strict=True):
+        while bind not in found:
+            try:
+                (found[bind],) = socket.bind([bind])
+                continue
+            except CanNotBind as error:
+                if not deadline.left_s:
+                    if public.endswith((":*", ":0")) and bind != public:  # any port will do
+                        (found[bind],) = socket.bind([public])
+                        continue
+                    raise CanNotBind(
+                        f"{error}: it is a worker's, of the server at {public}"
+                    ) from None
+            pipe.check_parent()
+            time.sleep(_LOOK_S)
+    return [found[bind] for bind in binds]
+
+
+def _bound(max_trainers: int) -> tuple[int, int, str]:
+    """Return the bounds of trainers and connections, and why the first is below the option."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    fit = max(1, (limit - min(_OTHERS, limit // 2)) // _OF_TRAINER)
-    if fit >= max_trainers:
-        return max_trainers, ""
-    return fit, (
-        f"the limit of open files ({limit}, RLIMIT_NOFILE) allows {fit}, "
-        f"and max_trainers={max_trainers}"
+    strangers = min(_STRANGERS, limit // 4)
+    fit = max(1, (limit - strangers - min(_OTHERS, limit // 2)) // _OF_TRAINER)
+    trainers = min(fit, max_trainers)
+    if trainers == max_trainers:
+        return trainers, trainers + strangers // 2, ""
+    return (
+        trainers,
+        trainers + strangers // 2,
+        (
+            f"the limit of open files ({limit}, RLIMIT_NOFILE) allows {fit}, "
+            f"and max_trainers={max_trainers}"
+        ),
     )
 
 
@@ -362,7 +404,7 @@ def _remove_leftovers(config: RunConfig, life: Life) -> None:
     if not life.number:
         return
     directory = Path(config.directory)
-    for pattern in (f"slab-{life.worker}-*", f"trainers-{life.worker}"):
+    for pattern in (f"slab-{life.worker}-*", f"channels-{life.worker}"):
         for path in directory.glob(pattern):
             path.unlink(missing_ok=True)
     remove_files(directory, life.worker, config.workers)

@@ -25,7 +25,8 @@ from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
-from ..reading.reader import BadRecords, IndexedReader, Reader, RowsAtHand
+from ..reading.reader import BadRecords, RowsAtHand
+from ..reading.source import IndexedSource, Reader
 from ..reading.sources import open_reader
 from .commits import Stores
 
@@ -95,7 +96,7 @@ class Opener:
         reader = self._reader(config)
         if partition:  # partition 0 counts damage that shows when a file is opened
             self._bad[config.name].counts.clear()
-        elif isinstance(reader, IndexedReader) and not reader.length:
+        elif isinstance(reader, IndexedSource) and not reader.length:
             logger.warning("feed %r: the source has no example", config.name)
         with Step(self._diary, config.name, partition, opening=True):
             try:

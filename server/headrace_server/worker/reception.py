@@ -1,6 +1,6 @@
 """The reception: trainers' messages in their sessions, and the ends of sessions.
 
-    channels, front ─► _take ─┬─ Hello ─► admission.py: opens a session, by the desk
+    channels, socket ─► _take ─┬─ Hello ─► admission.py: opens a session, by the desk
                               ├─ of a session ─► the handler of the message's type
                               └─ neither ─► Unknown, or garbage: rate_limits.py
 
@@ -15,15 +15,15 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto import limits
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
-    LimitExceeded,
     NotAllowed,
     ProtocolError,
 )
@@ -49,10 +49,10 @@ from headrace_proto.state_buffers import (
 
 from ..process.channel_server import TURN_S
 from ..process.config import RunConfig
+from ..process.rate_limits import RateLimits
 from ..process.refusals import fault_of_message
 from .admission import REVOKED, Admission
 from .outbox import Outbox
-from .rate_limits import RateLimits
 from .requests import FeedRequests
 from .served_feed import ServedFeed
 from .sessions import Session
@@ -137,15 +137,18 @@ class Reception:
 
     def __post_init__(self) -> None:
         outbox = self.outbox
-        self._front, self._channels, self._sessions = outbox.front, outbox.channels, outbox.sessions
+        self._socket, self._channels = outbox.socket, outbox.channels
+        self._sessions = outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
-            refusals=self._front.refusals,
+            refusals=self._socket.refusals,
             send=outbox.send,
             end=self._end,
         )
-        self._handlers: dict[type, Callable[[Session, ServedFeed, Any, list[bytes]], object]] = {
+        self._handlers: dict[
+            type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
+        ] = {
             Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
@@ -165,31 +168,29 @@ class Reception:
 
     # In
 
-    def hear_relayed(self, burst: int) -> int:
-        """Handle messages that the front has relayed; return how many."""
-        for identity in self._front.flooding:
-            self._end_flood(identity)
-        self._front.flooding.clear()
+    def hear_socket(self, burst: int) -> None:
+        """Handle messages of trainers on other hosts, and greetings."""
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self._front.heard or (heard and time.monotonic() >= until):
-                return heard
-            key, identity, frames = self._front.receive()
+            if not self._socket.waits or (heard and time.monotonic() >= until):
+                return
+            try:
+                key, identity, frames = self._socket.receive()
+            except Exception as error:  # no message ends the process
+                self._socket.refuse(error, self.clock())
+                continue
             self._take(identity, frames, key)
-        return burst
-
-    def _end_flood(self, identity: bytes) -> None:
-        """Mute a connection that sends faster than its messages can be handled."""
-        if identity not in self._limits.muted:
-            error = LimitExceeded("a trainer sends messages faster than they can be handled")
-            self._limits.silence("messages", identity, self._who(identity), error, self.clock())
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
         for identity, frames in self._channels.hear():
             self._take(identity, frames, None)
 
-    def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
+    def opened(self) -> None:
+        """Answer the greetings that came before the feeds were open."""
+        self.admission.opened()
+
+    def _take(self, identity: bytes, frames: Sequence[Frame], key: str | None) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         if identity in self._limits.muted:
             self._limits.drop()
@@ -209,13 +210,13 @@ class Reception:
         return "a trainer" if session is None else session.who
 
     def _on_message(
-        self, identity: bytes, message: Any, frames: list[bytes], key: str | None
+        self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None
     ) -> None:
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._limits.bears(identity, self.clock()):
-                self.admission.hear(identity, message, frames, key)
+                self.admission.hear(identity, message, frames, key, self._socket.last_came_by)
             return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
@@ -238,7 +239,7 @@ class Reception:
         session.heard += not isinstance(message, Attach)
 
     def _on_renew(
-        self, session: Session, feed: ServedFeed, renew: Renew, frames: list[bytes]
+        self, session: Session, feed: ServedFeed, renew: Renew, frames: Sequence[Frame]
     ) -> None:
         if renew.said != session.heard:  # one was lost: the trainer greets again
             logger.warning(
@@ -263,12 +264,14 @@ class Reception:
         self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(
-        self, session: Session, feed: ServedFeed, attach: Attach, frames: list[bytes]
+        self, session: Session, feed: ServedFeed, attach: Attach, frames: Sequence[Frame]
     ) -> None:
         self._sessions.attach(session, attach.proof)
         self._give_buffers(session, feed)
 
-    def _on_bye(self, session: Session, feed: ServedFeed, bye: Bye, frames: list[bytes]) -> None:
+    def _on_bye(
+        self, session: Session, feed: ServedFeed, bye: Bye, frames: Sequence[Frame]
+    ) -> None:
         level = logging.DEBUG if feed.owner else logging.INFO
         logger.log(level, "%s left feed %r", session.who, feed.name)
         self._leave(session)
@@ -292,7 +295,9 @@ class Reception:
         if session.local:
             self._budget.open(session, feed.states.buffer_bytes)
 
-    def _on_step(self, session: Session, feed: ServedFeed, step: Step, frames: list[bytes]) -> None:
+    def _on_step(
+        self, session: Session, feed: ServedFeed, step: Step, frames: Sequence[Frame]
+    ) -> None:
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
         if excess > 0:  # more commits than it can have batches
             session.messages += _OF_FALSE * excess
@@ -322,7 +327,9 @@ class Reception:
             except ValueError as error:
                 raise ProtocolError(str(error)) from None
 
-    def _on_save(self, session: Session, feed: ServedFeed, save: Save, frames: list[bytes]) -> None:
+    def _on_save(
+        self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
+    ) -> None:
         """Commit a batch of segments, if its states are valid."""
         shared = save.frame >= FIRST_BUFFER
         blocks = (session.buffers or ()) if shared else frames
@@ -357,7 +364,7 @@ class Reception:
     def forget(self, session: Session) -> None:
         """End a session that the desk has ended."""
         self._sessions.leave(session)
-        self._front.left(session.number)
+        self._socket.left(session.number, self.clock())
         self._channels.drop(session.identity)
         self.outbox.forget(session.number)
         self.feeds[session.feed].counters.on_left(session.tally)
@@ -392,9 +399,9 @@ class Reception:
     def _judge(self, now: float) -> None:
         """End sessions with revoked keys, and begin another second of message counts."""
         limits = self._limits
-        if self._front.tick(now):
+        if self._socket.tick(now):
             for session in self._sessions.present():
-                if self._front.name_of(session.key) is None:
+                if self._socket.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
                     limits.silence("revoked", session.identity, session.who, error, now)
         if limits.second_is_over(now):
@@ -411,7 +418,8 @@ class Reception:
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
         present = Counter(session.name for session in self._sessions.present())
-        return {"refused": dict(self._front.refusals.counts), "present": dict(present)}
+        refused = dict(self._socket.refusals.counts)
+        return {"refused": refused, "present": dict(present)}
 
     def close(self) -> None:
         """Tell all trainers that the server stops.
@@ -423,5 +431,3 @@ class Reception:
         for session in self._sessions.present():
             returns = durable and session.process != self.config.program
             self.outbox.stop(session, self.feeds[session.feed], returns)
-            if not returns:  # the next start of the server does not wait for it
-                self._front.left(session.number)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
@@ -60,7 +61,7 @@ class FeedRequests:
     def __post_init__(self) -> None:
         #: By feed: calls that wait until all its partitions are open.
         self.calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
-        self.handlers: dict[type, Callable[[Session, ServedFeed, Any, list[bytes]], object]] = {
+        self.handlers: dict[type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
             Retarget: self._retarget,
@@ -76,7 +77,9 @@ class FeedRequests:
         self.outbox.hurry(session.number)
         self.do(self.partitions.stores.hurry)
 
-    def _flush(self, session: Session, feed: ServedFeed, flush: Flush, frames: list[bytes]) -> None:
+    def _flush(
+        self, session: Session, feed: ServedFeed, flush: Flush, frames: Sequence[Frame]
+    ) -> None:
         """Keep the states of a trainer's lanes.  The last message of a flush is answered."""
         self.do(self._keep, session, feed, flush, frames[0] if frames else b"")
 
@@ -100,7 +103,7 @@ class FeedRequests:
             self.partitions.stores.then(name, partial(self.outbox.answer_request, answered))
 
     def _snapshot(
-        self, session: Session, feed: ServedFeed, message: Snapshot, frames: list[bytes]
+        self, session: Session, feed: ServedFeed, message: Snapshot, frames: Sequence[Frame]
     ) -> None:
         """Have the supervisor copy all stores; a trainer that asks again is answered again."""
         request = message.request

@@ -89,6 +89,7 @@ class ServedFeed:
         self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
+        self.share = config.share
         self.of_share = "{}/{}".format(*config.share)
         self.shared = self.owners > 1 or config.share[1] > 1
         # It distinguishes tokens of this process from those of an earlier one.

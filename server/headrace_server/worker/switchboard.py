@@ -28,7 +28,6 @@ from ..leasing import protocol
 from ..leasing.desk import SESSIONS
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from ..process.relay_messages import Ready
 from .feed_status import feeds_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
@@ -325,7 +324,7 @@ class Switchboard:
     def _report(self) -> None:
         if not self._reported_open and all(feed.opened for feed in self.feeds.values()):
             self._reported_open = True
-            self.outbox.front.tell(Ready())  # before the address is published
+            self.reception.opened()
             feeds = self.feeds.items()
             before = {n: [[p, *of] for p, of in f.counters.before.items()] for n, f in feeds}
             self.pipe.report("open", before=before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-import time
+import threading
 import traceback
 from contextlib import suppress
 from typing import Any
@@ -13,14 +13,12 @@ from typing import Any
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import LOG_FORMAT, Pipe
 from ..process.config import RunConfig
+from ..process.sockets import CanNotBind
 from ..process.worker_diary import Diary
-from .front_channel import FrontGone
 from .owner import Owner
 from .partition_opening import Life
 
-#: Time that a worker whose front has died waits for the supervisor to end it.
-_ALONE_S = 5.0
-#: When memory runs out, the kernel kills a worker, which can be replaced, before the front.
+#: When memory runs out, the kernel kills a worker, which can be replaced, before others.
 _OOM_SCORE = b"500"
 
 
@@ -44,7 +42,12 @@ def serve(plain: Any, pipe: Pipe) -> None:
         diary=Diary(plain["diary"]),
         marks=plain["marks"],
     )
-    worker = Owner(life, pipe, plain["begun"])
+    try:
+        worker = Owner(life, pipe, plain["begun"], plain["binds"])
+    except CanNotBind as error:
+        pipe.report("not_bound", text=str(error))  # the supervisor ends this process
+        threading.Event().wait()
+        return
     let_go_in_children(lambda: (pipe.fileno(), *worker.filenos()))
     with OwnProcess():
         worker.run()
@@ -62,8 +65,6 @@ def main() -> None:
     try:
         serve(plain, pipe)
     except BaseException as error:
-        if isinstance(error, (BrokenPipeError, FrontGone)):
-            time.sleep(_ALONE_S)  # the supervisor ends this process too, and gives the reason
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             text = f"it ran out of memory (worker_memory_bytes={limit or 'unbounded'}): {text}"

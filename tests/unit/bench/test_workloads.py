@@ -11,7 +11,8 @@ import headrace_server as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import open_reader
 from tests.bench import records, workloads
 from tests.bench.alone import ALONE
@@ -32,7 +33,7 @@ def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
     source = hs.read_tfrecord(str(file), features).batch(1).declaration().source
     cache = IndexCache(str(tmp_path / "index"))
     reader = open_reader(source, resolve(source.paths), BadRecords(), cache)
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     columns = reader.take(slice(0, 2)).columns
     for i, row in enumerate(rows):
         assert row_of(columns["n"], i) == row["n"]

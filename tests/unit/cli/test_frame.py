@@ -121,10 +121,10 @@ def test_an_error_of_the_users_file_names_what_it_says_there(
     feeds.write_text(
         "import headrace_server as hs\n"
         "def records():\n"
-        "    return hs.read_tfrecord('x', {'a': hs.scalar('int64')}, record='none').batch(1)\n"
+        "    return hs.read_csv('x', delimiter='--').batch(1)\n"
     )
     assert frame.main(["preview", f"{feeds}:records"]) == 2
-    assert "record='none' is not one of" in capsys.readouterr().err
+    assert "delimiter='--' is not one character" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(greet):

@@ -88,6 +88,6 @@ def test_a_feed_that_is_not_served_is_named(
 def test_a_server_that_has_failed_knows_no_feeds_and_says_why(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
-    served.fail("the front is gone")
+    served.fail("the locator is gone")
     assert main(["inspect", "k", "--feed", "speech", "--http", served.address]) == 1
-    assert capsys.readouterr().err.endswith("answers 503: the front is gone\n")
+    assert capsys.readouterr().err.endswith("answers 503: the locator is gone\n")

@@ -49,9 +49,9 @@ def test_a_feed_that_has_failed_makes_the_exit_code_1(
 
 
 def test_a_server_that_is_gone_makes_it_1_too(served: Served, capsys: pytest.CaptureFixture[str]):
-    served.fail("the front is gone")
+    served.fail("the locator is gone")
     assert main(["status", "--http", served.address]) == 1
-    assert "the front is gone" in capsys.readouterr().out
+    assert "the locator is gone" in capsys.readouterr().out
 
 
 def test_living_servers_are_shown_and_the_dead_one_is_named(

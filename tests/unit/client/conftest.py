@@ -17,9 +17,9 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
     """The sockets by which sessions of this process reach servers."""
     opened: list[zmq.Socket[bytes]] = []
 
-    def noted(socket: zmq.Socket[bytes], sleep: Sleep) -> Transport:
+    def noted(socket: zmq.Socket[bytes], sleep: Sleep, monitor: int) -> Transport:
         opened.append(socket)
-        return Transport(socket, sleep)
+        return Transport(socket, sleep, monitor)
 
     monkeypatch.setattr("headrace.connection.Transport", noted)
     return opened

@@ -1,4 +1,7 @@
-"""A server that is a socket in the test, which sends the messages for it."""
+"""A server that is a socket in the test, which sends the messages for it.
+
+It is its own locator: it answers greetings that ask where its owners are, unless the test does.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from headrace_proto.messages import (
     Hello,
     Over,
     Pulse,
+    ServedShare,
     Step,
     Welcome,
 )
@@ -52,6 +56,7 @@ class Peer:
         self._said: dict[bytes, int] = {}  # messages since the Welcome, by connection
         self._gets: list[Get] = []  # requests without an answer
         self.greeted: Hello | None = None  # the last greeting
+        self.owners = 1  # so many are at its address; 0: a test answers lookups
 
     def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s
@@ -59,6 +64,10 @@ class Peer:
             if self._socket.poll(50):
                 self.identity, header, *_ = self._socket.recv_multipart()
                 message = FROM_TRAINER.decode(header)
+                lookup = isinstance(message, Hello) and not message.shares
+                if lookup and self.owners:
+                    self.locate()
+                    continue
                 if isinstance(message, Hello):
                     self.greeted = message
                 if isinstance(message, kind):
@@ -71,6 +80,11 @@ class Peer:
             message = Pulse(message.session, said, message.waiting)
         self._said[self.identity] = 0 if isinstance(message, Welcome) else said + 1
         self._socket.send_multipart([self.identity, FROM_SERVER.encode(message), *frames])
+
+    def locate(self, share: int = 0, shares: int = 1) -> None:
+        """Answer a greeting that asks where the owners are."""
+        workers = (self.address,) * max(1, self.owners)
+        self.say(ServedShare("f", share, shares, 4, self.address, {}, workers))
 
     def say_raw(self, header: bytes) -> None:
         self._socket.send_multipart([self.identity, header])

@@ -18,7 +18,7 @@ def at(address: str, share: int = 0, shares: int = 2, server: str = "", **of: An
     session.address, session.shares = address, 0
     facts = {"feed": "f", "partitions": 4, "declaration": {"source": "s", "shape": "t"}, **of}
     session.served = ServedShare(
-        share=share, shares=shares, server=server or address, sessions=0, **facts
+        share=share, shares=shares, server=server or address, workers=(address,), **facts
     )
     return session
 

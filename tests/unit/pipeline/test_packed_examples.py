@@ -24,7 +24,7 @@ def unpacked(packed, name):
         else span
         for key, span in packed["columns"][name].items()
     }
-    field = packed_fields(packed)[name]
+    field = packed_fields(packed["columns"])[name]
     extents = np.zeros((n, 0), np.int64)
     if column["extents"] is not None:
         extents = np.frombuffer(column["extents"], np.int64).reshape(n, field.ragged_dims)

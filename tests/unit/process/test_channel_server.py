@@ -1,4 +1,4 @@
-"""The channel between front and workers: messages written whole arrive, and no front waits."""
+"""The channels of a worker: messages written whole arrive, and no worker waits."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def wire(*frames: bytes) -> bytes:
 
 
 def read_on(place: Place, channel: Channel, count: int) -> list[list[bytes]]:
-    """A worker reads, and the front writes on, until so many messages have come."""
+    """A trainer reads, and the worker writes on, until so many messages have come."""
     got: list[list[bytes]] = []
     deadline = time.monotonic() + LIMIT_S
     while len(got) < count:
@@ -264,8 +264,8 @@ def test_the_rest_of_a_partial_write_is_written_next_for_any_cut():
 # A worker that does not read
 
 
-def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: Place):
-    """Some hundred kB of 64 MB fit the socket: a front that waited would never return."""
+def test_a_worker_waits_for_no_trainer_and_all_arrives_when_it_reads_on(place: Place):
+    """Some hundred kB of 64 MB fit the socket: a worker that waited would never return."""
     silent = place.worker(b"0-0")
     other = place.worker(b"1-0")
     told = [[b"%d" % i, bytes([i]) * (1 << 20)] for i in range(64)]

@@ -24,6 +24,7 @@ RUN = RunConfig(
     feeds=(FEED, dataclasses.replace(FEED, name="other")),
     directory="/dev/shm/there",
     binds=("tcp://127.0.0.1:*", "ipc:///tmp/x"),
+    worker_ports=(7000, 7004),
     workers=5,
     lease_ttl_s=0.25,
     max_credits=3,

@@ -49,7 +49,7 @@ except OSError:
     pass
 assert max(connections) == division.line - 1, (connections, division)
 assert len(connections) > division.connections
-for _ in range(40):  # all that the front may ever open
+for _ in range(40):  # all that the locator may ever open
     with own():
         fd = os.open("/dev/null", os.O_RDONLY)
     assert division.line <= fd < division.limit

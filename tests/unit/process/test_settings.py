@@ -14,7 +14,8 @@ import headrace_server as hs
 from headrace_server.process.settings import RunSettings, options_of
 
 BATCHES = hs.from_examples([{"i": 1}]).batch(1)
-KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool, "share": str}
+KINDS = {"integer": int, "seconds": float, "flag": bool}
+KINDS |= dict.fromkeys(("text", "path", "share", "ports"), str)
 
 
 def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind():
@@ -42,7 +43,7 @@ def test_run_has_the_signature_of_its_settings_and_documents_each():
         assert f"\n* ``{option.argument}``" in told
     assert "* ``max_trainers``: trainers at once (default: 4096; 1 … 65536)\n" in told
     assert (
-        "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``keys``" in told
+        "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``worker_ports``" in told
     )  # what the command line binds to is not said here
 
 

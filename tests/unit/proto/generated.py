@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from headrace_proto import checks, messages
 from headrace_proto.codec import Registry
-from headrace_server.process import relay_messages
 from tests.examples import some
 
 #: The same examples in every run: a failure stays until it is repaired.
@@ -19,8 +18,6 @@ steady = settings(derandomize=True, deadline=None, database=None, max_examples=s
 REGISTRIES: tuple[Registry, ...] = (
     messages.FROM_TRAINER,
     messages.FROM_SERVER,
-    relay_messages.FROM_FRONT,
-    relay_messages.FROM_OWNER,
 )
 KINDS = [(registry, kind) for registry in REGISTRIES for kind in registry.kinds]
 NAMES = [kind.__name__ for _, kind in KINDS]

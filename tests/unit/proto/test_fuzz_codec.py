@@ -79,7 +79,7 @@ MESSAGES = {
         Idle(7, (3, 4), (3,)),
         Over(7, 5, 2, -1, (3, 4)),
         LetGo(7),
-        ServedShare("speech", 1, 4, 64, "headrace-0-1-2", 3, {"shape": "0a"}),
+        ServedShare("speech", 1, 4, 64, "headrace-0-1-2", {"shape": "0a"}, ("tcp://0.0.0.0:1",)),
     ],
 }
 

@@ -17,7 +17,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged, Strings
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, indexed, opened
 
@@ -97,7 +98,7 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_every_type_is_read_in_every_order(tmp_path: Path, way: dict[str, Any]) -> None:
     reader = opened("arrow", write(tmp_path / "a.arrow", table(), **way))
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
 

@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import uuid
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, StreamReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
 
@@ -36,7 +36,7 @@ def write(path: Any, text: str | bytes) -> str:
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
     reader = opened("csv", write(tmp_path / name, TEXT.replace("nan", "4e3")))
-    assert isinstance(reader, StreamReader)
+    assert isinstance(reader, StreamSource)
     assert reader.fields == {
         "id": Field("bytes"),
         "n": Field("int64"),
@@ -66,61 +66,27 @@ def test_remote_files_are_a_stream_each() -> None:
     assert [row["n"] for row in all_of(reader)] == [0, 10, 1, 11, 2, 12]
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_neighbouring_rows_of_a_group_are_one_example(tmp_path: Path, name: str) -> None:
-    text = 'who,t,v,sex\np,0,1.5,f\np,1,2.5,f\nq,0,"3",m\np,0,4,f\np,1,5,f\np,2,6,f\n'
-    path = write(tmp_path / name, text)
-    reader = opened("csv", path, group_by="who")
-    assert reader.fields == {
-        "who": Field("bytes"),
-        "t": Field("int64", (None,)),
-        "v": Field("float64", (None,)),
-        "sex": Field("bytes", (None,)),
-    }
-    assert all_of(reader) == [
-        {"who": b"p", "t": [0, 1], "v": [1.5, 2.5], "sex": [b"f"] * 2},
-        {"who": b"q", "t": [0], "v": [3.0], "sex": [b"m"]},
-        {"who": b"p", "t": [0, 1, 2], "v": [4.0, 5.0, 6.0], "sex": [b"f"] * 3},
-    ]
-    with pytest.raises(DataError, match=rf"^{path}: there is no column 'z'; it has 'who', "):
-        opened("csv", path, group_by="z")
-    features = {"sex": Feature("scalar", "string"), "v": Feature("sequence", "float32")}
-    features["sex"] = Feature("scalar", "bytes")
-    reader = opened("csv", path, group_by="who", features=features)
-    assert all_of(reader)[0] == {"sex": b"f", "v": [1.5, 2.5]}
-
-
 CELLS = st.text("a,\"\n\r' é0", max_size=5)
 
 
 @settings(max_examples=some(80))
 @given(
     st.lists(st.tuples(st.integers(0, 2), CELLS, st.integers(-9, 9)), max_size=12),
-    st.booleans(),
     st.sampled_from(["\n", "\r\n"]),
 )
 def test_a_written_file_is_read_from_any_position(
-    rows: list[tuple[int, str, int]], grouped: bool, newline: str
+    rows: list[tuple[int, str, int]], newline: str
 ) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=newline, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["k", "s", "n"])
     writer.writerows(rows)
     path = write(f"memory://{uuid.uuid4().hex}/a.csv", text.getvalue())
-    kind: Any = "sequence" if grouped else "scalar"
     features = {
-        "k": Feature("scalar", "int64"),
-        "s": Feature(kind, "bytes"),
-        "n": Feature(kind, "int64"),
+        n: Feature("scalar", t) for n, t in (("k", "int64"), ("s", "bytes"), ("n", "int64"))
     }
-    reader = opened("csv", path, features=features, group_by="k" if grouped else None)
-    want = [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
-    if grouped:
-        want = [
-            {"k": k, "s": [r["s"] for r in group], "n": [r["n"] for r in group]}
-            for k, group in ((k, list(g)) for k, g in groupby(want, lambda row: row["k"]))
-        ]
-    assert all_of(reader) == want
+    reader = opened("csv", path, features=features)
+    assert all_of(reader) == [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
 
 
 BROKEN = [
@@ -157,29 +123,6 @@ def test_a_bad_row_is_named_or_skipped(
     assert len(all_of(reader)) == 2
 
 
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ("p,1,f\np,x,f\n", "row 2, column 'v': 'x' is not"),
-        ("p,1,f\np,,f\n", "row 2, column 'v': it is empty within a sequence"),
-        ("p,1,f\np,2,m\n", "column 'sex' is declared as scalar and differs"),
-        ("p,1,f\np,2\np,3,f\n", "row 2 has 2 cells"),
-    ],
-)
-def test_a_group_with_a_bad_row_is_bad_whole(tmp_path: Path, rows: str, text: str) -> None:
-    features = {
-        "who": Feature("scalar", "bytes"),
-        "v": Feature("sequence", "float32"),
-        "sex": Feature("scalar", "bytes"),
-    }
-    path = write(tmp_path / "a.csv", f"who,v,sex\n{rows}q,7,m\n")
-    with pytest.raises(DataError, match=text):
-        opened("csv", path, features=features, group_by="who").read(0, b"", 9)
-    bad = BadRecords(skip=True)
-    reader = opened("csv", path, features=features, group_by="who", bad=bad)
-    assert all_of(reader) == [{"who": b"q", "v": [7.0], "sex": b"m"}]
-
-
 def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
     features = {
         "n": Feature("scalar", "int64", (), -1, True),
@@ -203,8 +146,6 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
     good = write(tmp_path / "good", "n\n1\n")
     with pytest.raises(DataError, match=r"twice: two columns are named 'n'; rename one$"):
         opened("csv", twice)
-    with pytest.raises(DataError, match=r"there is no column 'm'; it has 'n'$"):
-        opened("csv", good, group_by="m")
     features = {"n": Feature("scalar", "int64")}
     bad = BadRecords(skip=True)
     assert all_of(opened("csv", twice, good, features=features, bad=bad)) == [{"n": 1}]

@@ -16,10 +16,11 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.parts_reader import PartsReader, ReaderPart
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
-from headrace_server.reading.sources.parts_reader import PartsReader, ReaderPart
 from tests.unit.readers import OPEN, all_of
 
 ID = {"i": hs.scalar("int64")}
@@ -61,7 +62,7 @@ def test_takes_and_skips_of_a_numbered_source_are_slices_of_its_list(data: st.Da
         else:
             pipeline, want = pipeline.skip(count), want[count:]
     reader = opened(pipeline)
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     assert ids(reader) == want
 
 

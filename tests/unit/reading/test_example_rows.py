@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Origin
+from headrace_server.reading.example_rows import schema_of
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources.example_rows import schema_of
 from tests.unit.readers import examples
 
 FEATURES = {

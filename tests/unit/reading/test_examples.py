@@ -10,7 +10,7 @@ from hypothesis import given
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.pipeline.examples import pack_examples
-from headrace_server.reading.reader import IndexedReader
+from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_columns import columns
 
@@ -21,7 +21,7 @@ def test_examples_are_read_in_every_order() -> None:
         for i in range(9)
     ]
     reader = opened("examples", **pack_examples(rows))
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     assert reader.fields == {
         "n": Field("int64"),
         "x": Field("float16", (None, 2)),

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading import row_functions as module
+from headrace_server.reading import stage as module
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.stages import RowStages
+from headrace_server.reading.stages import RowStages, flat_map
 from headrace_server.reading.user_columns import examples_of
 
 FIELDS = {
@@ -154,9 +154,9 @@ def test_an_example_with_a_wrong_output_is_bad(function, text):
 
 
 def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):
-    monkeypatch.setattr(module, "MAX_OUTPUTS", 10)
+    monkeypatch.setattr(flat_map, "MAX_OUTPUTS", 10)
     with pytest.raises(DataError, match="gave more than 10 outputs for one example"):
         stages(lambda p: p.flat_map(endless), ONE).apply(numbers(1), BadRecords())
     monkeypatch.setattr(module, "_MOST_ROWS", 12)
-    with pytest.raises(DataError, match="record 1: flat_map makes 13 rows of 2 examples, and 9"):
+    with pytest.raises(DataError, match="ups makes 13 rows of 2 examples, and 9 of this"):
         stages(lambda p: p.flat_map(ups), ONE).apply(numbers(4, 9), BadRecords())

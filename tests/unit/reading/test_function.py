@@ -12,7 +12,8 @@ import pytest
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
@@ -95,9 +96,14 @@ def faulty() -> Faulty:
 FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
 
 
+def indexed(name: str, *args: Any, **more: Any) -> Any:
+    options = {"function": HERE + name, "args": list(args), "kwargs": {}, "called": True}
+    return opened("indexed", **options, **more)
+
+
 def test_a_sequence_is_read_by_number() -> None:
-    reader = opened("function", function=HERE + "listed", args=[100])
-    assert isinstance(reader, IndexedReader)
+    reader = indexed("listed", 100)
+    assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == want(100)
     assert reader.take(slice(3, 4)).origin.describe(0) == f"{HERE}listed, record 3"
@@ -138,7 +144,7 @@ class Endless:
 
 @pytest.mark.parametrize("length", [2**50, sys.maxsize])
 def test_a_sequence_may_be_longer_than_any_memory(length: int) -> None:
-    reader = opened("function", function=HERE + "Endless", args=[length])
+    reader = indexed("Endless", length)
     assert reader.length == length
     chunk = reader.take(np.array([2**49 + 3, 1, length - 1]))
     assert [r["n"] for r in examples(chunk)] == [3, 1, (length - 1) % 8]
@@ -166,9 +172,9 @@ def test_a_function_that_fails_at_once_is_named() -> None:
     ):
         opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
     with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
-        opened("function", function=HERE + "listed")
-    with pytest.raises(DataError, match=r"unsized: the length of its result: it raised TypeError"):
-        opened("function", function=HERE + "unsized")
+        opened("function", function=HERE + "listed").read(0, b"", 1)
+    with pytest.raises(DataError, match=r"unsized: it raised TypeError: len\(\) of unsized object"):
+        indexed("unsized")
 
 
 @pytest.mark.parametrize("name", ["odd", "odd_list"])
@@ -181,23 +187,24 @@ def test_a_function_that_fails_at_once_is_named() -> None:
     ],
 )
 def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, text: str) -> None:
-    options = {"function": HERE + name, "args": [[0, value, 2]]}
     features = {"n": Feature("scalar", "int64")}
 
     def read(bad: BadRecords) -> Any:
-        reader = opened("function", features=features, bad=bad, **options)
-        return reader.take(slice(0, 3)) if name == "odd_list" else reader.read(0, b"", 9)[0]
+        given = [0, value, 2]
+        if name == "odd_list":
+            return indexed(name, given, features=features, bad=bad).take(slice(0, 3))
+        options = {"function": HERE + name, "args": [given]}
+        return opened("function", features=features, bad=bad, **options).read(0, b"", 9)[0]
 
     with pytest.raises(DataError, match=text):
         read(BadRecords())
     bad = BadRecords(skip=True)
     assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
     assert bad.counts == {reason: 1}
-    all_of(opened("function", features=features, bad=bad, **options))
 
 
 def test_an_exception_of_a_sequence_is_reported_for_that_example_only() -> None:
     with pytest.raises(DataError, match="faulty, record 1: it raised OSError: disk on fire"):
-        opened("function", function=HERE + "faulty").take(slice(0, 3))
-    reader = opened("function", function=HERE + "faulty", bad=BadRecords(skip=True))
+        indexed("faulty").take(slice(0, 3))
+    reader = indexed("faulty", bad=BadRecords(skip=True))
     assert [r["n"] for r in all_of(reader)] == [0, 2]

@@ -7,7 +7,7 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.sources import example_rows
+from headrace_server.reading import example_rows
 
 
 def infer_fields(rows: list[dict]) -> dict[str, Field]:

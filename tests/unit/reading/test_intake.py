@@ -90,19 +90,12 @@ def generated(n: int, shard: int) -> Any:
     return ({"i": 100 * shard + i, "y": i % 2, "w": 1.0 + i % 2} for i in range(n + shard))
 
 
-def arrays(n: int) -> Any:
-    for at in range(0, n, 4):
-        i = np.arange(at, min(at + 4, n))
-        yield {"i": i, "y": i % 2, "w": 1.0 + i % 2}
-
-
 SOURCES = {
     "by number": lambda: numbered(13).shuffle(seed=1),
     "taken": lambda: numbered(30).skip(9).take(13),
     "concatenated": lambda: numbered(5).concat(numbered(8)).shuffle(seed=1),
     "streams": lambda: hs.from_function(generated, 6, shards=2).shuffle(seed=1, window=4),
     "streams taken": lambda: hs.from_function(generated, 9, shards=2).skip(3).take(13),
-    "batched": lambda: hs.from_function(arrays, 13, batched=True).shuffle(seed=1, window=5),
 }
 STAGES: dict[str, Any] = {
     "map": lambda p: p.map(noisy, seed=7),

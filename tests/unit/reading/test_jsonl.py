@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import jsonl
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
@@ -40,7 +41,7 @@ def write(path: Any, *lines: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.jsonl", IndexedReader), ("a.gz", StreamReader)])
+@pytest.mark.parametrize(("name", "kind"), [("a.jsonl", IndexedSource), ("a.gz", StreamSource)])
 def test_objects_are_read_in_every_order(tmp_path: Path, name: str, kind: type) -> None:
     reader = opened("jsonl", write(tmp_path / name, *ROWS))
     assert isinstance(reader, kind)
@@ -133,7 +134,7 @@ def test_a_bad_line_is_named_or_skipped(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace_server.reading.sources.example_rows.PROBED", 1)
+    monkeypatch.setattr("headrace_server.reading.example_rows.PROBED", 1)
     path = write(tmp_path / name, {"a": 1}, line, {"a": 3})
     reader = opened("jsonl", path)
     with pytest.raises(DataError, match=text) as caught:

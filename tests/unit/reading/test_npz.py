@@ -16,7 +16,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, opened
 
 ARRAYS: dict[str, np.ndarray] = {
@@ -55,7 +56,7 @@ def write(path: Any, save: Any = np.savez, **arrays: np.ndarray) -> str:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_every_array_is_a_column(tmp_path: Path, save: Any) -> None:
     reader = opened("npz", write(tmp_path / "a.npz", save, **ARRAYS))
-    assert isinstance(reader, IndexedReader)
+    assert isinstance(reader, IndexedSource)
     assert reader.fields["x"] == Field("float32", (2, 2))
     assert reader.fields["big"] == Field("int32")
     assert reader.fields["words"] == Field("bytes", (2,))

@@ -12,6 +12,7 @@ from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.reader import ORDINAL_BITS
+from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.shaping.chance import Permutation
 from tests.examples import some
 
@@ -24,7 +25,7 @@ def chunk_of(file, numbers):
     return Chunk({"x": numbers * 10}, numbers, Origin.single(file, numbers))
 
 
-class Numbered:
+class Numbered(IndexedSource):
     """Examples 0 … length-1, less the ``bad`` ones.  Remembers how it was asked."""
 
     fields = FIELDS
@@ -47,7 +48,7 @@ class Numbered:
         pass
 
 
-class Streamed:
+class Streamed(StreamSource):
     """Streams of the given lengths, less the ``bad`` ordinals.  Gives at most ``most`` records at
     a time; says that a stream ends with its last record (``eager``) or with an empty chunk."""
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.reading.sources.record_streams import Place, place_at
+from headrace_server.reading.record_streams import Place, place_at
 from tests.unit.readers import opened
 
 
 def test_a_place_travels_as_bytes() -> None:
-    place = Place(2**40, 7, 9)
-    assert place_at(struct.pack("<3Q", *place)) == place
-    assert place_at(b"") == Place(0, 0, 0)
+    place = Place(2**40, 7)
+    assert place_at(struct.pack("<2Q", *place)) == place
+    assert place_at(b"") == Place(0, 0)
     with pytest.raises(ValueError, match="2 bytes are no position"):
         place_at(b"xx")
 

@@ -97,7 +97,7 @@ def test_the_estimate_reaches_the_target_and_depends_on_no_cut(cut):
     assert np.abs(share - [0.4, 0.3, 0.3]).max() < 0.05
     whole, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y)
     assert ordinals(out) == ordinals(whole)
-    assert sum(run.samplers[0].stats()["accepted"]) == len(out)
+    assert sum(run.steps[0].stats()["accepted"]) == len(out)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_label_out_of_range_is_a_bad_example(dtype, value):
     same = [0.2, 0.3, 0.5]
     out, run = applied(lambda s: s.stratified_sample("y", same, init_probs=same), bad=bad, y=y)
     assert ordinals(out) == [0, 2] and bad.counts == {"label_out_of_range": 1}
-    assert run.samplers[0].stats()["accepted"] == [1, 0, 1]
+    assert run.steps[0].stats()["accepted"] == [1, 0, 1]
 
 
 def test_changes_that_are_remembered_are_bounded():
     run = stages(lambda s: s.stratified_sample("y", [0.5, 0.5]), y=[0])
     for k in range(1, 300):
-        run.samplers[0].set_target([1 / k, 1 - 1 / k], k)
-    assert len(run.samplers[0].stats()["changes"][0]) == 64
+        run.steps[0].set_target([1 / k, 1 - 1 / k], k)
+    assert len(run.steps[0].stats()["changes"][0]) == 64
     assert len(str(run.state())) < 20_000
 
 
@@ -142,7 +142,7 @@ def test_a_rate_that_is_none_is_a_bad_example(value):
 
 
 def test_more_copies_than_memory_holds_are_refused_with_the_row():
-    with pytest.raises(DataError, match=r"a.npz, record 3: .*lower its rate"):
+    with pytest.raises(DataError, match=r"a.npz, record 3: .*at most 16777216 can be at once"):
         applied(lambda s: s.resample_at_rate("r"), r=np.array([1, 1, 1, 1e6] + 20 * [9e5]))
 
 

@@ -20,7 +20,8 @@ from headrace_proto.errors import DataError
 from headrace_server.files.extras import PackageMissing
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading import sources
-from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import opened
 
 _TABLE = pa.table(
@@ -87,7 +88,7 @@ def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name: str, tmp_path:
 
 
 def _read_all(reader: sources.Reader) -> None:
-    if isinstance(reader, IndexedReader):
+    if isinstance(reader, IndexedSource):
         reader.take(np.arange(reader.length)[::-1])
         return
     for stream in range(reader.streams):
@@ -107,6 +108,9 @@ def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
 def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("arrow", "parquet"):
+        monkeypatch.delitem(sys.modules, f"{sources.__name__}.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(PackageMissing, match=r"pip install '\.\[server\]' in a checkout"):
         opened(kind)

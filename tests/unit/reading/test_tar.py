@@ -19,7 +19,8 @@ from headrace_proto import limits
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords, StreamReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
 
@@ -73,7 +74,7 @@ def want(n: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz"])
 def test_neighbours_of_one_stem_are_an_example(tmp_path: Path, name: str) -> None:
     reader = opened("tar", write(tmp_path / name, packed(*members(7))))
-    assert isinstance(reader, StreamReader)
+    assert isinstance(reader, StreamSource)
     assert reader.fields == {
         "__key__": Field("bytes"),
         "x.npy": Field("float32", (None, 2)),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.reading.sources.forward_files import Damaged
+from headrace_server.reading.forward_files import Damaged
 from headrace_server.reading.sources.tar import Member, content, members
 from tests.examples import some
 

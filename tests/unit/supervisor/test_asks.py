@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.supervisor.asks import FRONT, Asks
+from headrace_server.supervisor.asks import LOCATOR, Asks
 from tests.patience import PATIENCE_S, eventually
 
 
@@ -30,7 +30,7 @@ class Server:
         self.asks = Asks(self.lock, self.wait_for, self.children, lambda: self.failure)
 
     def children(self) -> Any:
-        owners = range(FRONT, 2)
+        owners = range(LOCATOR, 2)
         return {n: None if n in self.dead else Child(n, self.orders) for n in owners}
 
     def wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
@@ -79,9 +79,9 @@ def test_the_next_life_of_an_owner_is_asked_again_until_it_has_answered():
 def test_those_who_gave_no_answer_in_time_are_named():
     server = Server()
     with pytest.raises(
-        ServerError, match=r"the front and worker 0 gave no answer \(stats\) within"
+        ServerError, match=r"the locator and worker 0 gave no answer \(stats\) within"
     ):
-        server.asks.ask(range(FRONT, 1), "stats", 0.0)
+        server.asks.ask(range(LOCATOR, 1), "stats", 0.0)
     server.hear(0, request=1)  # too late: harmless
 
 

@@ -13,7 +13,7 @@ import headrace_server as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import USED
 from headrace_server.process.worker_diary import Diary
-from headrace_server.supervisor.asks import FRONT
+from headrace_server.supervisor.asks import LOCATOR
 from headrace_server.supervisor.feeds import Feeds
 from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
 from headrace_server.supervisor.starts import Starts
@@ -54,14 +54,14 @@ def test_deaths_of_a_worker_are_forgiven_a_few_times(tmp_path: Path):
     server, post = Server("a"), Post(0, tmp_path / "diary-0", Patience(8, 20))
     post.begin()
     Diary(post.diary_file.path)
-    _, entry = post.vacate()
+    entry = post.vacate()
     for _ in range(FORGIVEN):
         assert server.feeds.died("it died", post, entry, 5.0)
     assert server.feeds.failure is None and server.orders == []
     assert not server.feeds.died("it died", post, entry, 5.0)
     text = "it died\nIt died 4 times within 60 s and is given up."
     assert str(server.feeds.failure) == text
-    assert server.orders == [(FRONT, {"order": "fail", "code": "server", "text": text})]
+    assert server.orders == [(LOCATOR, {"order": "fail", "code": "server", "text": text})]
     assert server.feeds.outcome() == {"a": ("server", text, {})}
 
 
@@ -74,12 +74,12 @@ def over(of: Feeds, owner: int, feed: str, code: str = "", text: str = "") -> No
 
 
 @pytest.mark.parametrize("error", [ValueError("keys='k' has no x"), PermissionError(13, "no", "f")])
-def test_a_fault_of_the_keys_is_the_error_that_the_front_met(error: ValueError | PermissionError):
+def test_a_fault_of_the_keys_is_the_error_that_the_locator_met(error: ValueError | PermissionError):
     of = feeds("f")
     if isinstance(error, PermissionError):
-        of.can_not_use_keys(FRONT, text="no", number=13, path="f")
+        of.can_not_use_keys(LOCATOR, text="no", number=13, path="f")
     else:
-        of.can_not_use_keys(FRONT, text=str(error))
+        of.can_not_use_keys(LOCATOR, text=str(error))
     assert type(of.unusable) is type(error) and str(of.unusable) == str(error)
 
 

@@ -1,4 +1,4 @@
-"""The status joins the answers of the front and of owners with what the supervisor knows."""
+"""The status joins the answers of the locator and of owners with what the supervisor knows."""
 
 from __future__ import annotations
 

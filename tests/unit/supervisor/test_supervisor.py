@@ -58,7 +58,7 @@ def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
     for life in range(2):
         os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGKILL)
         eventually(lambda life=life: f"worker-0-{life + 1}" in supervisor.pids())
-    assert sorted(supervisor.pids()) == ["front", "worker-0-2"]
+    assert sorted(supervisor.pids()) == ["locator", "worker-0-2"]
     assert rows(supervisor) == list(range(400))
     assert supervisor.failure is None
 
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
 def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    """1. The front stands still; 2. so does this process, for an hour; 3. it wakes first."""
+    """1. The locator stands still; 2. so does this process, for an hour; 3. it wakes first."""
     slept, looks, answers = [0.0], [0], []
 
     def now() -> float:
@@ -74,9 +74,9 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         return time.monotonic() + slept[0]
 
     supervisor = start()
-    front = supervisor.pids()["front"]
+    locator = supervisor.pids()["locator"]
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
-    os.kill(front, signal.SIGSTOP)
+    os.kill(locator, signal.SIGSTOP)
     thread = threading.Thread(target=lambda: answers.append(supervisor.look(PATIENCE_S)))
     thread.start()
     try:
@@ -84,7 +84,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         slept[0], last = 3600.0, looks[0]
         eventually(lambda: looks[0] >= last + 2 or not thread.is_alive())
     finally:
-        os.kill(front, signal.SIGCONT)
+        os.kill(locator, signal.SIGCONT)
     thread.join(PATIENCE_S)
     assert answers and "default" in answers[0]["feeds"]
 
@@ -118,23 +118,23 @@ def test_the_fourth_death_within_the_window_is_the_last(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Owners inform their trainers of an end at once; without a front none of them can."""
+    """Owners inform their trainers of an end at once; without a locator none of them can."""
     monkeypatch.setattr(crew, "_WORDS_S", 0.1)
 
 
-def test_without_its_front_the_server_has_failed_and_every_wait_ends(hasty: None, start: Start):
+def test_without_its_locator_the_server_has_failed_and_every_wait_ends(hasty: None, start: Start):
     supervisor = start()
     told: list[bool] = []
     waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
     drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
     waiter.start()
-    os.kill(supervisor.pids()["front"], signal.SIGKILL)
+    os.kill(supervisor.pids()["locator"], signal.SIGKILL)
     waiter.join()
     drainer.start()
     drainer.join()
     assert told == [True, True]
-    assert str(supervisor.failure) == "front was killed by SIGKILL"
-    assert "front" not in supervisor.pids()
+    assert str(supervisor.failure) == "locator was killed by SIGKILL"
+    assert "locator" not in supervisor.pids()
 
 
 def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):
@@ -174,9 +174,9 @@ def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     with no_descriptors():
         os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
         eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 24]") > 1)
-        assert sorted(supervisor.pids()) == ["front"] and supervisor.failure is None
+        assert sorted(supervisor.pids()) == ["locator"] and supervisor.failure is None
     assert rows(supervisor) == list(range(12)) and supervisor.failure is None
-    eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1"])
+    eventually(lambda: sorted(supervisor.pids()) == ["locator", "worker-0-1"])
 
 
 def test_a_worker_is_started_again_as_soon_as_there_are_threads(
@@ -201,9 +201,9 @@ def test_a_worker_is_started_again_as_soon_as_there_are_threads(
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    """The front stays, and gives trainers the reason."""
+    """The locator stays, and gives trainers the reason."""
     supervisor = start()
-    front = supervisor.pids()["front"]
+    locator = supervisor.pids()["locator"]
 
     def refused(*args: Any) -> Any:
         raise OSError(5, "the disk is broken")
@@ -212,11 +212,11 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     why = r"'default' could not be taken back: .*the disk is broken"
     with pytest.raises(ServerError, match=why):
         supervisor.restart("default")
-    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {"front": front}
+    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {"locator": locator}
     with pytest.raises(ServerError, match=why):
         rows(supervisor)
     supervisor.stop()
-    assert supervisor.pids() == {} and gone(front)
+    assert supervisor.pids() == {} and gone(locator)
 
 
 def test_stops_from_several_threads_are_one(start: Start):
@@ -230,13 +230,13 @@ def test_stops_from_several_threads_are_one(start: Start):
     assert supervisor.pids() == {}
 
 
-def test_a_front_that_does_not_listen_is_ended_all_the_same(
+def test_a_locator_that_does_not_listen_is_ended_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace_server.supervisor.crew._STOP_S", 0.3)
     supervisor = start()
     pids = supervisor.pids()
-    os.kill(pids["front"], signal.SIGSTOP)
+    os.kill(pids["locator"], signal.SIGSTOP)
     supervisor.stop()
     assert all(map(gone, pids.values()))
 

@@ -49,7 +49,9 @@ def drain(
 # Reading
 
 
-def test_health_is_that_of_the_front_and_readiness_that_of_the_feeds(watch: Watch, server: Watched):
+def test_health_is_that_of_the_locator_and_readiness_that_of_the_feeds(
+    watch: Watch, server: Watched
+):
     assert get(watch, "/healthz").status == 200
     assert get(watch, "/readyz").status == 200
     server.feeds["a"]["state"] = "opening"
@@ -93,11 +95,11 @@ def test_one_that_starts_lives_and_is_not_ready_and_one_that_failed_does_neither
     told = get(starting, "/inspect?key=k")
     assert (told.status, told.body) == (503, b"the workers are opening the sources\n")
     server = Watched()
-    server.fail("the front is gone")
+    server.fail("the locator is gone")
     failed = Watch()
     failed.begin(server)
     told = get(failed, "/healthz")
-    assert (told.status, told.body) == (503, b"the front is gone\n")
+    assert (told.status, told.body) == (503, b"the locator is gone\n")
     assert get(failed, "/readyz").status == 503 and get(failed, "/metrics").status == 200
     assert get(failed, "/").status == 200 and get(failed, "/status.json").status == 200
     failed.end()

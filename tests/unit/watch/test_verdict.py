@@ -63,7 +63,7 @@ def test_busy_workers_are_told_from_one_another_by_what_takes_their_time(slow: s
     assert says in judged(0.5, share("work"), seconds=seconds)[2]
 
 
-def test_where_nothing_of_that_is_so_the_fronts_words_stand():
+def test_where_nothing_of_that_is_so_the_servers_words_stand():
     assert judged(0.4, waiting="2 ranks have not joined: 0, 1")[1:] == (
         "leases",
         "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",

@@ -34,37 +34,33 @@ BLOCK = 64
 NOBODY = b"nobody of that name"
 
 
-class Front:
-    """Messages to the front, and the trainers that get them."""
+class Socket:
+    """The public socket, and the trainers that get its messages."""
 
     def __init__(self) -> None:
         self.said: dict[bytes, list[bytes]] = {}  # headers, by connection
-        self.blocks: list[tuple[bytes, bytes, Any, Callable[[], object]]] = []
-        self.told: list[Any] = []
+        self.blocks: list[tuple[bytes, bytes, memoryview, Callable[[], object]]] = []
 
     def say(self, connection: bytes, header: bytes) -> bool:
         self.said.setdefault(connection, []).append(header)
         return connection != NOBODY
 
     def send_block(
-        self, connection: bytes, header: bytes, batch: Any, sent: Callable[[], object]
+        self, connection: bytes, header: bytes, block: memoryview, sent: Callable[[], object]
     ) -> None:
-        self.blocks.append((connection, header, batch, sent))
-
-    def tell(self, message: Any) -> None:
-        self.told.append(message)
+        self.blocks.append((connection, header, block, sent))
 
 
 class Post:
     """An outbox, and trainers by way of the front."""
 
     def __init__(self, directory: Path) -> None:
-        self.front = Front()
+        self.socket = Socket()
         self.sessions = SessionTable(directory)
         channels: Any = None  # nobody comes by a channel
-        front: Any = self.front
+        socket: Any = self.socket
         self.outbox = Outbox(
-            front, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
+            socket, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
         )
         self.freed: list[Any] = []
         slab: Any = SimpleNamespace(free=self.freed.append)
@@ -90,7 +86,7 @@ class Post:
 
     def received(self, session: Session) -> list[Any]:
         """Return the messages to a trainer since the last call."""
-        return [FROM_SERVER.decode(header) for header in self.front.said.pop(session.identity, [])]
+        return [FROM_SERVER.decode(header) for header in self.socket.said.pop(session.identity, [])]
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ class Waiting:
         owner._spin = SimpleNamespace(recent_s=1.0, rested=self.waits.append)
         owner._switchboard = SimpleNamespace(act=lambda: None)
         owner._outbox = SimpleNamespace(due_in_s=1.0)
+        owner._socket = SimpleNamespace(sending=False)
         owner._step = self._check
         owner._checked_s = 0.0
         self._owner, self._next = owner, False

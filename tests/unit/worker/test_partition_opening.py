@@ -104,7 +104,7 @@ def test_how_far_an_index_is_stands_in_the_diary(
     file = tmp_path / "large.tfrecord"
     file.write_bytes(bytes(1000))
 
-    def scan(data: Any, verify: bool, told: Callable[[int], None]) -> None:
+    def scan(data: Any, told: Callable[[int], None]) -> None:
         told(470)
         raise MemoryError
 

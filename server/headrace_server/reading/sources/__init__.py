@@ -1,34 +1,91 @@
-"""One module per kind of source, imported when a pipeline asks for it."""
+"""The kinds of sources: a module for each, imported when a pipeline asks for it.
+
+A module is named as the method that declares it, and has a class that subclasses ``Source``.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
-from headrace_server.files.extras import require
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.reader import BadRecords, Opening, Reader
+from headrace_proto.errors import DataError, kind_of
 
-__all__ = ["open_reader"]
-
-#: The kinds of sources.  Each is also the name of its module here.
-_KINDS = (
-    *("tfrecord", "arrow", "parquet", "jsonl", "csv", "npz", "tar", "tokens", "function"),
-    *("examples", "cut", "concat"),
-)
-#: The kinds that are read by pyarrow, which a process imports only to read one of them.
-_WITH_ARROW = ("arrow", "parquet")
+from ...files.index_cache import IndexCache
+from ...files.manifest import DataFile
+from ...pipeline.declaration import Source as Declared
+from ...pipeline.declaration import is_theirs, kind_class
+from ...pipeline.examples import names_fault
+from ..chunk import Chunk
+from ..columns import Rows
+from ..reader import BadRecords
+from ..row_functions import user_code
+from ..source import IndexedSource, Opening, Reader, Source, StreamSource
+from ..user_columns import Results
 
 
 def open_reader(
-    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+    source: Declared, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> Reader:
-    """Return the reader of a source.  PackageMissing (an ImportError) names a missing package."""
-    if source.kind not in _KINDS:
-        raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
-    if source.kind in _WITH_ARROW:
-        require("pyarrow", "server", f"a source of kind {source.kind!r}")
-    module = import_module(f"{__name__}.{source.kind}")
-    return cast(Reader, module.open_reader(Opening(source, files, bad, cache)))
+    """Return the reader of a source.  ImportError names what is missing, or no class."""
+    kind = kind_class("sources", source.kind)
+    opening = Opening(files, source.features, bad, cache)
+    if not is_theirs(source.kind):
+        return cast(Reader, kind.open(opening, **source.options))
+    name = str(source.kind)
+    with user_code(name, bad):
+        reader = kind.open(opening, **source.options)
+        return (
+            _TheirRows(reader, name, bad)
+            if isinstance(reader, IndexedSource)
+            else _TheirStreams(reader, name, bad)
+        )
+
+
+class _Theirs(Source):
+    """A source of the user's: its faults name it, and its columns are fitted to its fields."""
+
+    def __init__(self, reader: Any, name: str, bad: BadRecords) -> None:
+        self.fields = dict(reader.fields)
+        if fault := names_fault(self.fields):
+            raise DataError(f"{name} has {fault}")
+        self._reader: Any = reader
+        self._name, self._bad = name, bad
+        self._results = Results(self.fields, "", "; that is what the fields of the source say")
+
+    def _fitted(self, chunk: Chunk) -> Chunk:
+        """Return the rows of a chunk that fit the fields of the source; report the others."""
+        if not isinstance(chunk, Chunk):
+            raise DataError(f"{self._name} gave {kind_of(chunk)}, and not a Chunk")
+        if missing := self.fields.keys() - chunk.columns.keys():
+            raise DataError(f"{self._name} gave no column {min(missing)!r}, which its fields name")
+        if not len(chunk):
+            return chunk.with_columns(Chunk.empty(self.fields).columns)
+        return self._results.put(chunk, chunk.columns, {}, self._bad)
+
+    def close(self) -> None:
+        with user_code(self._name, self._bad):
+            self._reader.close()
+
+
+class _TheirRows(_Theirs, IndexedSource):
+    def __init__(self, reader: IndexedSource, name: str, bad: BadRecords) -> None:
+        super().__init__(reader, name, bad)
+        self.length = int(reader.length)
+
+    def take(self, rows: Rows) -> Chunk:
+        with user_code(self._name, self._bad):
+            return self._fitted(self._reader.take(rows))
+
+
+class _TheirStreams(_Theirs, StreamSource):
+    def __init__(self, reader: StreamSource, name: str, bad: BadRecords) -> None:
+        super().__init__(reader, name, bad)
+        self.streams, self.may_wait = int(reader.streams), reader.may_wait
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        with user_code(self._name, self._bad):
+            chunk, after = self._reader.read(stream, position, limit)
+            return self._fitted(chunk), after
+
+    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+        with user_code(self._name, self._bad):
+            return int(self._reader.ready(stream, position, limit, whole))

@@ -19,27 +19,30 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
+from headrace_server.files.extras import require
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of, ranges
-from headrace_server.reading.declared_types import rows_of_items
-from headrace_server.reading.reader import BadRecords, IndexedReader, Opening
-from headrace_server.reading.sources.column_parts import (
+from headrace_server.reading.column_parts import (
     ColumnPart,
     StoredColumn,
     StoredRows,
     files_that_serve,
     origin_in,
 )
-from headrace_server.reading.sources.example_rows import Schema
-from headrace_server.reading.sources.parts_reader import PartsReader
+from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of, ranges
+from headrace_server.reading.declared_types import rows_of_items
+from headrace_server.reading.example_rows import Schema
+from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import Opening
+
+pa = require("pyarrow", "server", "read_arrow")
 
 # ── Arrow arrays as columns, without copying payload.
 #
@@ -423,21 +426,26 @@ class _File:
     get: Callable[[int], Any]
 
 
-def open_reader(opening: Opening) -> IndexedReader:
-    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
-    maps = MappedFiles(files, copies=cache.copies)
-    number = {file: i for i, file in enumerate(files)}
+class Arrow(PartsReader):
+    """All files as one mapped range, or batch by batch where they must be decoded."""
 
-    def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
-        one = _open(file, pa.py_buffer(maps.file_data(number[file])), source.features, bad)
-        return one, one.fields
+    def __init__(self, opening: Opening) -> None:
+        files, bad, cache = opening.files, opening.bad, opening.cache
+        maps = MappedFiles(files, copies=cache.copies)
+        number = {file: i for i, file in enumerate(files)}
 
-    schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
-    content = [one for _, one, _ in served]
-    try:
-        return _mapped(maps, content, schema, bad)
-    except NotMapped:
-        return _decoded(content, schema, bad, cache)
+        def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
+            data = pa.py_buffer(maps.file_data(number[file]))
+            one = _open(file, data, opening.features, bad)
+            return one, one.fields
+
+        schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
+        content = [one for _, one, _ in served]
+        try:
+            parts = _mapped(maps, content, schema, bad)
+        except NotMapped:
+            parts = _decoded(content, schema, bad, cache)
+        super().__init__(schema.fields, parts)
 
 
 def _open(file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords) -> _File:
@@ -539,7 +547,7 @@ class _Batches:
 
 def _mapped(
     maps: MappedFiles, opened: Sequence[_File], schema: Schema, bad: BadRecords
-) -> IndexedReader:
+) -> list[ColumnPart]:
     """Read all files as one mapped range.
 
     NotMapped where a buffer lies elsewhere, or files differ in how they store a column.
@@ -574,8 +582,7 @@ def _mapped(
         columns[name] = ArrowColumn(arrays, place, located.locate)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)
-    return PartsReader(schema.fields, [part])
+    return [ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)]
 
 
 # ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
@@ -583,7 +590,7 @@ def _mapped(
 
 def _decoded(
     opened: Sequence[_File], schema: Schema, bad: BadRecords, cache: IndexCache
-) -> IndexedReader:
+) -> list[ColumnPart]:
     load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
@@ -601,7 +608,7 @@ def _decoded(
             columns = partial(load, one, number, names)
             parts.append(ColumnPart(rows, columns, schema, origin_in(one.file.path, first), bad))
             first += rows
-    return PartsReader(schema.fields, parts)
+    return parts
 
 
 def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:

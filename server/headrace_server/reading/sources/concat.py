@@ -14,36 +14,47 @@ from itertools import accumulate
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, resolve
-from headrace_server.pipeline.declaration import Source, fields_text
+from headrace_server.pipeline.declaration import Plain, fields_text
+from headrace_server.pipeline.declaration import Source as Declared
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import IndexedReader, MayWait, Opening, Reader, streams_of
+from headrace_server.reading.parts_reader import PartsReader, ReaderPart
+from headrace_server.reading.source import (
+    IndexedSource,
+    Opening,
+    Reader,
+    Source,
+    StreamSource,
+    streams_of,
+)
 
-from .parts_reader import PartsReader, ReaderPart
-
-
-def open_reader(opening: Opening) -> Reader:
-    """Return the reader of all; DataError where their columns differ."""
-    from . import open_reader as open_any
-
-    readers: list[Reader] = []
-    parts = opening.source.parts
-    try:
-        for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
-            readers.append(open_any(part, own, opening.bad, opening.cache))
-            _check_alike(readers[0].fields, readers[-1].fields)
-    except BaseException:
-        for reader in readers:
-            reader.close()
-        raise
-    indexed = [reader for reader in readers if isinstance(reader, IndexedReader)]
-    if len(indexed) < len(readers):
-        return _JoinedStreams(readers)
-    return PartsReader(
-        readers[0].fields, [ReaderPart(reader, readers[0].fields) for reader in indexed]
-    )
+from . import open_reader
 
 
-def _shared_out(parts: Sequence[Source], files: tuple[DataFile, ...]) -> list[tuple[DataFile, ...]]:
+class Concat(Source):
+    """The sources in their order; DataError where their columns differ."""
+
+    @classmethod
+    def open(cls, opening: Opening, sources: Sequence[Plain]) -> Reader:
+        readers: list[Reader] = []
+        parts = [Declared.from_plain(source) for source in sources]
+        try:
+            for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
+                readers.append(open_reader(part, own, opening.bad, opening.cache))
+                _check_alike(readers[0].fields, readers[-1].fields)
+        except BaseException:
+            for reader in readers:
+                reader.close()
+            raise
+        indexed = [reader for reader in readers if isinstance(reader, IndexedSource)]
+        if len(indexed) < len(readers):
+            return _JoinedStreams(readers)
+        fields = readers[0].fields
+        return PartsReader(fields, [ReaderPart(reader, fields) for reader in indexed])
+
+
+def _shared_out(
+    parts: Sequence[Declared], files: tuple[DataFile, ...]
+) -> list[tuple[DataFile, ...]]:
     """Return the files of each source, out of those listed when the feed started."""
     listed = {file.path: file for file in files}
     shares = [
@@ -63,21 +74,19 @@ def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
         )
 
 
-class _JoinedStreams:
-    """A StreamReader of the streams of others, one after the other."""
+class _JoinedStreams(StreamSource):
+    """A StreamSource of the streams of others, one after the other."""
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._readers = [streams_of(reader) for reader in readers]
         self.fields = readers[0].fields
+        self.may_wait = any(reader.may_wait for reader in self._readers)
         self._starts = [0, *accumulate(reader.streams for reader in self._readers)]
         self.streams = self._starts[-1]
 
     def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
         i = bisect_right(self._starts, stream) - 1
-        reader = self._readers[i]
-        if not isinstance(reader, MayWait):
-            return limit
-        return reader.ready(stream - self._starts[i], position, limit, whole)
+        return self._readers[i].ready(stream - self._starts[i], position, limit, whole)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         i = bisect_right(self._starts, stream) - 1

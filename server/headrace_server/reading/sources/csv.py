@@ -1,11 +1,7 @@
-"""CSV files, plain or compressed (.gz): a stream per file.
+"""CSV files, plain or compressed (.gz): a stream per file, an example of scalars per row.
 
     header     True: the first row names the columns; a list: these are their names, and no row
                is; False: the features name them, in their order
-    group_by   None: each row is an example of scalars
-               a column: neighbouring rows that agree in it are one example.  That column is a
-               scalar, the others are sequences [T]; one declared as scalar must not differ
-               within the group.  A value that comes back after others begins a new example.
 
 Quoted cells may hold delimiters, doubled quotes and newlines.  An empty cell is a missing value,
 except in columns of bytes, where it is the empty string.  Without features the first thousand
@@ -20,7 +16,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -30,11 +26,10 @@ from typing import Any, NamedTuple
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near, rewording
 from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.reader import Opening, StreamReader
-
-from .forward_files import Damaged, Lines, open_forward
-from .record_streams import Place, Record, Records, file_streams
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.forward_files import Damaged, Lines, open_forward
+from headrace_server.reading.record_streams import Place, Record, Records, file_streams
+from headrace_server.reading.source import Opening, Source, StreamSource
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.
@@ -52,24 +47,29 @@ Cells = list[str]
 _Column = tuple[str, int, Callable[[str], Any]]
 
 
-def open_reader(opening: Opening) -> StreamReader:
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
-    table = _Table(opening.source)
-    table.features = opening.source.features or table.probed(opening.files)
-    return file_streams(opening, table.examples, table.features)
+class Csv(Source):
+    """A stream per file."""
+
+    @classmethod
+    def open(
+        cls,
+        opening: Opening,
+        delimiter: str = ",",
+        header: bool | list[str] = True,
+    ) -> StreamSource:
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
+        names = None if header is True else list(header or opening.features or ())
+        table = _Table(delimiter, names)
+        table.features = opening.features or table.probed(opening.files)
+        return file_streams(opening, table.examples, table.features)
 
 
 class _Table:
     """How to read the files: names, dtypes and delimiter."""
 
-    def __init__(self, source: Source) -> None:
-        options = source.options
-        self.delimiter: str = options.get("delimiter", ",")
-        self.group_by: str | None = options.get("group_by")
-        self.names: list[str] | None = None  # None: in the first row of each file
-        header = options.get("header", True)
-        if header is not True:
-            self.names = list(header or source.features or ())
+    def __init__(self, delimiter: str, names: list[str] | None) -> None:
+        """``names`` None: they are in the first row of each file."""
+        self.delimiter, self.names = delimiter, names
         #: Set before examples are read.
         self.features: Mapping[str, Feature] = {}
 
@@ -79,46 +79,42 @@ class _Table:
     @contextmanager
     def open(self, file: DataFile, place: Place) -> Iterator[tuple[list[str], Iterator[_Row]]]:
         """Open a file from a place on: the names of its columns, and its rows."""
-        names = self.names
+        names, number = self.names, place.record
         if names is None:
             with open_forward(file) as stream, rewording(Damaged, "", csv.Error):
                 lines = Lines(stream)  # empty ones may precede the header
                 names = next(filter(None, self.cells(lines)), [])
-            place = max(place, Place(lines.byte, 0, 1))
+            place, number = max(place, Place(lines.byte)), number + 1
         self.check(names)
         with open_forward(file, place.byte) as stream:
-            yield names, self.rows(Lines(stream, place.byte), place.row, len(names))
+            yield names, self.rows(Lines(stream, place.byte), number, len(names))
 
     def check(self, names: list[str]) -> None:
         """Raise _WrongHeader where a file has not the wanted columns; it may have none at all."""
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise _WrongHeader(f"two columns are named {min(twice)!r}; rename one")
-        grouped = [] if self.group_by is None else [self.group_by]
-        for name in (*self.features, *grouped) if names else ():
+        for name in self.features if names else ():
             if name not in names:
                 has = ", ".join(map(repr, names))
                 raise _WrongHeader(f"there is no column {name!r}; it has {has}{near(name, names)}")
 
     def examples(self, file: DataFile, walk: Records) -> Iterator[Record]:
-        """Yield the examples of a file: rows, or groups of rows."""
+        """Yield the examples of a file."""
         with self.open(file, walk.place) as (names, rows):
             columns = [
                 (name, names.index(name), _parser(feature.dtype))
                 for name, feature in self.features.items()
                 if name in names
             ]
-            by = self.group_by
-            alone = ([row] for row in rows)
-            for group in _grouped(rows, names.index(by)) if by in names else alone:
-                begin, end, record_number = group[0], group[-1], walk.place.record
-                here = Place(begin.byte, record_number, begin.number)
-                walk.place = Place(end.end, record_number + 1, end.number + 1)
-                try:
-                    record = Record(here, self._example(group, columns))
-                except _Fault as fault:
-                    record = Record(here, None, *fault.args)
-                yield record
+            for row in rows:
+                here = Place(row.byte, walk.place.record)
+                walk.place = Place(row.end, here.record + 1)
+                if row.wrong:
+                    yield Record(here, None, row.wrong)
+                    continue
+                values, wrong = _values(row, columns)
+                yield Record(here, None, wrong, "wrong_type") if wrong else Record(here, values)
 
     def rows(self, lines: Lines, number: int, columns: int) -> Iterator[_Row]:
         """Yield the rows of lines, from the one of a number on."""
@@ -137,45 +133,6 @@ class _Table:
                 wrong = f"row {number} has {len(cells)} cells, and there are {columns} columns"
             yield _Row(byte, lines.byte, number, cells, wrong)
             number += 1
-
-    def _example(self, group: Sequence[_Row], columns: Sequence[_Column]) -> dict[str, Any]:
-        """Return the example of neighbouring rows.  _Fault where there is none."""
-        for row in group:
-            if row.wrong:
-                raise _Fault(row.wrong, "corrupt_record")
-        if self.group_by is None:
-            return self._values(group[0], columns)
-        return self._joined(group, [self._values(row, columns) for row in group])
-
-    def _joined(self, group: Sequence[_Row], rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join the values of rows: those of scalars are alike, the others are sequences."""
-        joined: dict[str, Any] = {}
-        for name in rows[0]:
-            values = joined[name] = [row[name] for row in rows]
-            where = f"column {name!r}"
-            if self.features[name].kind != "scalar":
-                if None in values:
-                    text = f"row {group[values.index(None)].number}, {where}: it is empty"
-                    raise _Fault(f"{text} within a sequence", "missing_feature")
-                continue
-            joined[name] = values[0]
-            if any(value != values[0] for value in values):
-                text = f"row {group[0].number}, {where} is declared as scalar"
-                raise _Fault(f"{text} and differs within the group", "wrong_type")
-        return joined
-
-    def _values(self, row: _Row, columns: Sequence[_Column]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        cells = row.cells
-        for name, i, parse in columns:
-            cell = cells[i]
-            try:
-                values[name] = parse(cell) if cell or parse is _ENCODED else None
-            except (ValueError, KeyError):
-                dtype = "an integer" if parse is _integer else "a value of its dtype"
-                text = f"{cell!r:.60} is not {dtype}"
-                raise _Fault(f"row {row.number}, column {name!r}: {text}", "wrong_type") from None
-        return values
 
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
         """Infer the features from the first rows."""
@@ -198,12 +155,20 @@ class _Table:
                 break
         if wrong and not columns:
             raise DataError(wrong)
-        return {
-            name: Feature(
-                "scalar" if self.group_by in (None, name) else "sequence", _dtype_of(cells)
-            )
-            for name, cells in columns.items()
-        }
+        return {name: Feature("scalar", _dtype_of(cells)) for name, cells in columns.items()}
+
+
+def _values(row: _Row, columns: Sequence[_Column]) -> tuple[dict[str, Any], str]:
+    """Return the values of a row, and the fault of one of them, or ""."""
+    values: dict[str, Any] = {}
+    for name, i, parse in columns:
+        cell = row.cells[i]
+        try:
+            values[name] = parse(cell) if cell or parse is _ENCODED else None
+        except (ValueError, KeyError):
+            dtype = "an integer" if parse is _integer else "a value of its dtype"
+            return {}, f"row {row.number}, column {name!r}: {cell!r:.60} is not {dtype}"
+    return values, ""
 
 
 def _dtype_of(cells: Sequence[str]) -> str:
@@ -260,25 +225,3 @@ class _Row(NamedTuple):
 
 class _WrongHeader(Damaged):
     """The columns of a file are not those that are wanted, or two have one name."""
-
-
-class _Fault(Exception):
-    """An example can not be used: the text, and the reason by its short name."""
-
-
-def _grouped(rows: Iterable[_Row], key_at: int) -> Iterator[list[_Row]]:
-    """Yield neighbouring rows that agree in a cell.
-
-    A row with a fault may belong to the group before it, which is then incomplete.
-    """
-    group: list[_Row] = []
-    for row in rows:
-        if row.wrong and not group:
-            yield [row]
-            continue
-        if group and not (row.wrong or row.cells[key_at] == group[0].cells[key_at]):
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group

@@ -14,21 +14,19 @@ them, are numbered anew.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace_server.pipeline.declaration import Plain
+from headrace_server.pipeline.declaration import Source as Declared
 from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.reader import (
-    BadRecords,
-    IndexedReader,
-    MayWait,
-    Opening,
-    Reader,
-    StreamReader,
-)
+from headrace_server.reading.parts_reader import PartsReader, ReaderPart
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.source import IndexedSource, Opening, Reader, Source, StreamSource
 
-from .parts_reader import PartsReader, ReaderPart
+from . import open_reader
 
 #: Number of records that the walk to the first example reads at once.
 _WALKED = 1024
@@ -36,24 +34,26 @@ _WALKED = 1024
 _PASSED = struct.Struct("<q")
 
 
-def open_reader(opening: Opening) -> Reader:
-    """Open the source that is cut, and leave out its unwanted examples."""
-    source, files, bad, cache = opening.source, opening.files, opening.bad, opening.cache
-    from . import open_reader as open_any
+class Cut(Source):
+    """The source that is cut, opened, without its unwanted examples."""
 
-    start, stop = source.options["start"], source.options["stop"]
-    reader = open_any(source.parts[0], files, bad, cache)
-    if isinstance(reader, IndexedReader):
-        return PartsReader(reader.fields, [ReaderPart(reader, reader.fields, start, stop)])
-    counts = dict(bad.counts)
-    try:
-        cut = _CutStreams(reader, start, stop, bad)
-    except BaseException:
-        reader.close()
-        raise
-    bad.counts.clear()  # the same records are read and counted again later
-    bad.counts.update(counts)
-    return cut
+    @classmethod
+    def open(
+        cls, opening: Opening, sources: Sequence[Plain], start: int, stop: int | None
+    ) -> Reader:
+        bad, declared = opening.bad, Declared.from_plain(sources[0])
+        reader = open_reader(declared, opening.files, bad, opening.cache)
+        if isinstance(reader, IndexedSource):
+            return PartsReader(reader.fields, [ReaderPart(reader, reader.fields, start, stop)])
+        counts = dict(bad.counts)
+        try:
+            cut = _CutStreams(reader, start, stop, bad)
+        except BaseException:
+            reader.close()
+            raise
+        bad.counts.clear()  # the same records are read and counted again later
+        bad.counts.update(counts)
+        return cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class _Part:
     passed: int
 
 
-class _CutStreams:
-    """A StreamReader of the remaining parts of another's streams."""
+class _CutStreams(StreamSource):
+    """A StreamSource of the remaining parts of another's streams."""
 
-    def __init__(self, reader: StreamReader, start: int, stop: int | None, bad: BadRecords) -> None:
+    def __init__(self, reader: StreamSource, start: int, stop: int | None, bad: BadRecords) -> None:
         self._reader, self._bad = reader, bad
-        self.fields = reader.fields
+        self.fields, self.may_wait = reader.fields, reader.may_wait
         self._parts: list[_Part] = []
         before = 0  # number of examples of earlier streams, as far as it matters
         for stream in range(reader.streams):
@@ -123,8 +123,6 @@ class _CutStreams:
         return part, passed, inner, limit
 
     def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
-        if not isinstance(self._reader, MayWait):
-            return limit
         part, _, inner, most = self._at(stream, position, limit)
         n = self._reader.ready(part.stream, inner, most, whole)
         return limit if n == most else n

@@ -9,24 +9,25 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import packed_fields
+from headrace_server.pipeline.examples import SharedBytes, packed_fields
+from headrace_server.reading.column_parts import whole_part
 from headrace_server.reading.columns import Column, Strings, column_of
-from headrace_server.reading.reader import IndexedReader, Opening
-
-from .column_parts import whole_part
-from .example_rows import Schema
-from .parts_reader import PartsReader
+from headrace_server.reading.example_rows import Schema
+from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.source import Opening
 
 
-def open_reader(opening: Opening) -> IndexedReader:
-    """Return the reader of the packed examples, to which features were applied already."""
-    options, bad = opening.source.options, opening.bad
-    fields, memory = packed_fields(options), options["memory"].array
-    columns = {
-        name: _unpacked(options["columns"][name], memory, field, options["n"])
-        for name, field in fields.items()
-    }
-    return PartsReader(fields, [whole_part("examples", columns, fields, Schema(fields), bad)])
+class Examples(PartsReader):
+    """The packed examples, to which features were applied already."""
+
+    def __init__(
+        self, opening: Opening, n: int, columns: Mapping[str, Any], memory: SharedBytes
+    ) -> None:
+        fields = packed_fields(columns)
+        data = memory.array
+        unpacked = {name: _unpacked(columns[name], data, f, n) for name, f in fields.items()}
+        schema = Schema(fields)
+        super().__init__(fields, [whole_part("examples", unpacked, fields, schema, opening.bad)])
 
 
 def _unpacked(packed: Mapping[str, Any], memory: np.ndarray, field: Field, n: int) -> Column:

@@ -1,7 +1,7 @@
 """One JSON object per line.
 
-    plain         IndexedReader: where lines begin and end is scanned once and kept
-    compressed    StreamReader (.gz): one stream per file
+    plain         IndexedSource: where lines begin and end is scanned once and kept
+    compressed    StreamSource (.gz): one stream per file
 
 Lines of white space are no records.  null is a missing value.  Without declared features
 the first records show the columns: a list with different lengths among them varies.
@@ -18,11 +18,17 @@ import numpy as np
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import mapped
-from headrace_server.reading.reader import BadRecords, Opening, Reader
-
-from .example_rows import Row, RowPart, reader_of_rows
-from .forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
-from .record_streams import Place, Record, Records, file_streams
+from headrace_server.reading.example_rows import Row, RowPart, reader_of_rows
+from headrace_server.reading.forward_files import (
+    MARK,
+    MOST_LINE,
+    Lines,
+    compression_of,
+    open_forward,
+)
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.record_streams import Place, Record, Records, file_streams
+from headrace_server.reading.source import Opening, Reader, Source
 
 _NEWLINE = 10
 #: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
@@ -31,11 +37,15 @@ _INK = np.array([not bytes([byte]).isspace() for byte in range(256)])
 _BLOCK = 1 << 24
 
 
-def open_reader(opening: Opening) -> Reader:
-    files, features = opening.files, opening.source.features
-    if any(compression_of(file.path) for file in files):
-        return file_streams(opening, _lines, features)
-    return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
+class Jsonl(Source):
+    """Lines of files: by number, or forward where a file is compressed."""
+
+    @classmethod
+    def open(cls, opening: Opening) -> Reader:
+        files, features = opening.files, opening.features
+        if any(compression_of(file.path) for file in files):
+            return file_streams(opening, _lines, features)
+        return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
 def parsed(line: bytes | memoryview) -> Mapping[str, Any]:
@@ -92,7 +102,7 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
 
 def _lines(file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the lines of a file that is compressed."""
-    byte, number, _ = walk.place
+    byte, number = walk.place
     with open_forward(file, byte) as stream:
         lines = Lines(stream, byte)
         for line in lines:

@@ -26,10 +26,10 @@ from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_stream
 from headrace_server.files.mapped_files import mapped
+from headrace_server.reading.column_parts import files_that_serve, whole_part
 from headrace_server.reading.columns import Column, Ragged, Strings, field_of
-from headrace_server.reading.reader import IndexedReader, Opening
-from headrace_server.reading.sources.column_parts import files_that_serve, whole_part
-from headrace_server.reading.sources.parts_reader import PartsReader
+from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.source import Opening
 
 # ── Arrays of the .npy format, as views of their bytes.  Object arrays are refused.
 
@@ -91,21 +91,25 @@ _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
 
 
-def open_reader(opening: Opening) -> IndexedReader:
-    """Open the files.  Their headers have all places, so no index is cached."""
-    options = opening.source.options
-    ragged: Mapping[str, str] = options.get("ragged") or {}
+class Npz(PartsReader):
+    """Arrays of files whose headers have all places, so no index is cached."""
 
-    def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
-        with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
-            data = mapped(file, opening.cache.copies)
-            columns = _columns(_arrays(file, data, options.get("column")), ragged)
-        return columns, {name: field_of(column) for name, column in columns.items()}
+    def __init__(
+        self,
+        opening: Opening,
+        column: str | None = None,
+        ragged: Mapping[str, str] | None = None,
+    ) -> None:
+        def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
+            with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
+                data = mapped(file, opening.cache.copies)
+                columns = _columns(_arrays(file, data, column), ragged or {})
+            return columns, {name: field_of(column) for name, column in columns.items()}
 
-    schema, served = files_that_serve(opening, opened)
-    bad = opening.bad
-    parts = [whole_part(f.path, columns, fields, schema, bad) for f, columns, fields in served]
-    return PartsReader(schema.fields, parts)
+        schema, served = files_that_serve(opening, opened)
+        bad = opening.bad
+        parts = [whole_part(f.path, columns, fields, schema, bad) for f, columns, fields in served]
+        super().__init__(schema.fields, parts)
 
 
 def _arrays(file: DataFile, data: np.ndarray, column: str | None) -> dict[str, np.ndarray]:

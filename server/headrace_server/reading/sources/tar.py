@@ -25,11 +25,11 @@ import numpy as np
 from headrace_proto import limits
 from headrace_server.files.manifest import DataFile
 from headrace_server.reading.columns import Strings
-from headrace_server.reading.reader import Opening, StreamReader
+from headrace_server.reading.forward_files import Damaged, open_forward
+from headrace_server.reading.record_streams import Place, Record, Records, file_streams
+from headrace_server.reading.source import Opening, Source, StreamSource
 
-from .forward_files import Damaged, open_forward
 from .npz import array_column, npy_array
-from .record_streams import Place, Record, Records, file_streams
 
 KEY = "__key__"
 #: Bound of the size of a member, so that a seek beyond it is possible.
@@ -47,9 +47,12 @@ _UNSOUND = (
 )
 
 
-def open_reader(opening: Opening) -> StreamReader:
-    wanted = features = opening.source.features
-    return file_streams(opening, partial(_examples, wanted), features)
+class Tar(Source):
+    """Neighbouring members of one stem; a stream per file."""
+
+    @classmethod
+    def open(cls, opening: Opening) -> StreamSource:
+        return file_streams(opening, partial(_examples, opening.features), opening.features)
 
 
 class Member(NamedTuple):

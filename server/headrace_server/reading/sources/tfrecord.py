@@ -1,7 +1,7 @@
 """TFRecord files of tf.train.Example or SequenceExample, without TensorFlow.
 
-    uncompressed   IndexedReader: every file is mapped, its frames are indexed once
-    compressed     StreamReader: one stream per file, a position is (record, decompressed byte)
+    uncompressed   IndexedSource: every file is mapped, its frames are indexed once
+    compressed     StreamSource: one stream per file, a position is (record, decompressed byte)
 
 Framing is checked when a file is indexed, the checksum of a payload when the record is first read;
 neither is checked again.  Damage that ends a file (cut off, or a length that is wrong) does not
@@ -44,125 +44,26 @@ from headrace_server.reading.columns import (
     window,
 )
 from headrace_server.reading.declared_types import default_column
-from headrace_server.reading.reader import Faults, IndexedReader, Opening, StreamReader, without
-from headrace_server.reading.sources.forward_files import (
+from headrace_server.reading.forward_files import (
     Compression,
     Damaged,
     compression_of,
     open_forward,
 )
-from headrace_server.reading.sources.parts_reader import PartsReader
-from headrace_server.reading.sources.record_streams import Place, Streams
-
-# ── Finds frames of small records many at a time: walks a stretch of a file in parallel lanes.
-#
-#     file   |h....|h.....|h....|h...|h.....|h....|h.....|h...|
-#     lane 0  ^ ──────────────────►|
-#     lane 1                       ^ ────────────────►|        each from a header of a known kind
-#     lane 2                                          ^ ─────►
-#
-# One walk from frame to frame can not use arrays, but a thousand walks at once can.  The place
-# where a lane begins is a guess: bytes of a payload may look like a header.  It counts when the
-# lane before it ends exactly there, so the result is that of a single walk from the first frame.
-# Where a lane meets a header that was not checked before, a single walk continues.
-
-
-_AROUND: Final = 16  # bytes of a frame beside its payload
-#: Maximum size of a record in lanes: longer ones are few enough to walk, and slow to find.
-_LONGEST: Final = 4096
-_LANES: Final = 1024
-#: Bytes walked at once, so that progress on a slow disk is visible.
-_STRETCH: Final = 64 * 1024**2
-_PAGE: Final = 4096
-#: Least number of lanes: fewer are no faster than a single walk.
-_FEWEST: Final = 64
-#: Number of records in a lane: many, compared with the search for its beginning.
-_DEEP: Final = 192
-_MOST_STEPS: Final = 4 * _DEEP
-_NONE: Final = -1
-
-
-def walk_in_lanes(
-    data: np.ndarray, position: int, known: Mapping[int, int], frame: float
-) -> tuple[np.ndarray, int]:
-    """Return frames from ``position`` on, as far as lanes go, and the start of the next one.
-
-    ``known`` are checksums of lengths, by length; ``frame`` is the usual size of a frame.
-    """
-    lengths = [length for length in known if length <= _LONGEST]
-    reach = max(lengths, default=0) + _AROUND
-    last = data.size - reach  # from here on a frame might not be whole
-    lane = max(int(_DEEP * frame), 2 * reach)
-    count = min(_LANES, _STRETCH // lane, (last - position) // lane)
-    if not lengths or count < _FEWEST:
-        return np.empty(0, np.int64), position
-    # one forward read, which is fast on a disk
-    data[position : position + lane * count : _PAGE].max()
-    heads = _Heads(data, {length: known[length] for length in lengths})
-    starts = np.append(
-        position, heads.first(position + lane * np.arange(1, count, dtype=np.int64), reach)
-    )
-    starts = starts[starts != _NONE]
-    ends = np.append(starts[1:], position + lane * count)
-    rows, stops = _in_step(heads, starts, ends, last)
-    broken = np.flatnonzero(stops != ends)  # the first lane that does not lead to the next
-    used = int(broken[0]) + 1 if broken.size else len(starts)
-    frames = rows.T[:used]
-    return frames[frames != _NONE], int(stops[used - 1])
-
-
-def _in_step(
-    heads: _Heads, starts: np.ndarray, ends: np.ndarray, last: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return frames by step and lane, and where each lane stopped: at, past or before its end."""
-    position, going = starts, np.ones(len(starts), bool)
-    rows: list[np.ndarray] = []
-    while going.any() and len(rows) < _MOST_STEPS:
-        payload = heads.lengths(np.minimum(position, last))
-        going = going & (payload != _NONE)
-        rows.append(np.where(going, position, _NONE))
-        position = np.where(going, position + payload + _AROUND, position)
-        going &= position < ends
-    return np.array(rows), position
-
-
-class _Heads:
-    """Known headers at any place."""
-
-    def __init__(self, data: np.ndarray, known: Mapping[int, int]) -> None:
-        self._lengths = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
-        self._checksums = np.ndarray((data.size - 3,), "<u4", data, 0, (1,))
-        self._beyond = max(known) + 1
-        self._known = np.full(self._beyond + 1, _NONE, np.int64)
-        self._known[list(known)] = list(known.values())
-
-    def lengths(self, at: np.ndarray) -> np.ndarray:
-        """Return the lengths in the headers there; -1 where there is no known header."""
-        length = np.minimum(self._lengths[at], self._beyond).astype(np.int64)
-        sound = self._known[length] == self._checksums[at + 8]
-        return np.where(sound, length, _NONE)
-
-    def first(self, at: np.ndarray, within: int) -> np.ndarray:
-        """Return the first known header at or after each of these; -1 where none is near."""
-        around = at[:, None] + np.arange(within)
-        rows, offsets = np.nonzero(self._lengths[around] < self._beyond)
-        places = around[rows, offsets]
-        sound = self.lengths(places) != _NONE
-        found = np.full(len(at), _NONE)
-        rows, firsts = np.unique(rows[sound], return_index=True)
-        found[rows] = places[sound][firsts]
-        return found
-
+from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.reader import Faults, without
+from headrace_server.reading.record_streams import Place, Streams, Walk
+from headrace_server.reading.source import IndexedSource, Opening, Reader, Source
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.
 #
 #     u64 length | u32 crc(length) | payload | u32 crc(payload)        little-endian, crc32c, masked
 #
-# A file is walked once, a large one of small records in lanes (above): the walk checks
-# lengths and their checksums, and the result is one array of frame bounds.  A wrong length can not
-# be stepped over (nothing in the format marks the next frame), so it ends the usable part of the
-# file: the index then names the damage instead of raising, and the records before it stay readable.
-# Payload checksums are checked when a record is first read.
+# A file is walked once: the walk checks lengths and their checksums, and the result is one array of
+# frame bounds.  A wrong length can not be stepped over (nothing in the format marks the next
+# frame), so it ends the usable part of the file: the index then names the damage instead of
+# raising, and the records before it stay readable.  Payload checksums are checked when a record is
+# first read.
 
 
 crc32c = require("google_crc32c", "server", "read_tfrecord")
@@ -181,8 +82,6 @@ _MASK_DELTA: Final = 0xA282EAD8
 _KNOWN_LENGTHS = 65536
 #: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
 _FLUSH = 65536
-#: Records walked one by one before others are walked in lanes; more after lanes found nothing.
-_PATIENCE = 1024
 #: Size of a payload from which on a call per record costs little beside its checksum.
 _BIG_PAYLOAD = 4096
 
@@ -204,10 +103,8 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def scan(
-    data: np.ndarray, verify: bool = True, progress: Callable[[int], None] = lambda done: None
-) -> FrameIndex:
-    """Return the frames of a whole file (uint8).  ``verify=False`` trusts every length that fits.
+def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> FrameIndex:
+    """Return the frames of a whole file (uint8).
 
     ``progress`` is called now and then with the number of bytes scanned.
     """
@@ -216,10 +113,10 @@ def scan(
     parts: list[np.ndarray] = []
     fresh: list[int] = []
     known: dict[int, int] = {}
-    position, damage, patience = 0, 0, _PATIENCE
+    position, damage = 0, 0
     while size - position >= HEAD:
         length, crc = unpack(view, position)
-        if verify and known.get(length) != crc:
+        if known.get(length) != crc:
             if not length_is_sound(bytes(view[position : position + HEAD])):
                 damage = CORRUPT
                 break
@@ -228,18 +125,13 @@ def scan(
             known[length] = crc
         stop = position + length + HEAD + FOOT
         if stop > size:
-            # The file was cut off, or the length itself is wrong.
-            sound = length_is_sound(bytes(view[position : position + HEAD]))
-            damage = TRUNCATED if sound else CORRUPT
+            damage = TRUNCATED
             break
         fresh.append(position)
         position = stop
-        if len(fresh) >= patience:
-            frames, after = walk_in_lanes(data, position, known, (position - fresh[0]) / len(fresh))
-            parts += [np.array(fresh, np.int64), frames]
-            fresh = []
-            position = after
-            patience = _PATIENCE if frames.size > patience else min(2 * patience, _FLUSH)
+        if len(fresh) == _FLUSH:
+            parts.append(np.array(fresh, np.int64))
+            fresh.clear()
             progress(position)
     else:
         damage = TRUNCATED if position < size else 0
@@ -1047,16 +939,13 @@ Learn = Callable[[np.ndarray, int, int], Form | None]
 class ExampleParser:
     """Parses chunks of records; remembers layouts from one chunk to the next."""
 
-    def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
-        """``feature_lists`` False: ignore the second field of the message (Example)."""
+    def __init__(self, features: Mapping[str, Feature]) -> None:
         self._wants: tuple[WantedFeature, ...] = tuple(
             map(WantedFeature, features, features.values())
         )
         self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
         self._listed = {
-            want.name.encode(): i
-            for i, want in enumerate(self._wants)
-            if want.sequence and feature_lists
+            want.name.encode(): i for i, want in enumerate(self._wants) if want.sequence
         }
         self._kinds = [want.kind for want in self._wants]
         self._templates: list[Form] = []
@@ -1238,42 +1127,42 @@ _LENGTH = struct.Struct("<Q")
 _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
-def open_reader(opening: Opening) -> IndexedReader | StreamReader:
-    """Return an indexed reader where no file is compressed, else streams."""
-    options, features = opening.source.options, opening.source.features or {}
-    fields = {name: feature.field for name, feature in features.items()}
-    given = options.get("compression", "auto")
-    compressions = [_detected(file) if given == "auto" else given for file in opening.files]
-    parser = ExampleParser(features, options.get("record", "auto") != "example")
-    if any(compressions):
+class Tfrecord(Source):
+    """By number where no file is compressed, else streams."""
 
-        def walk(stream: int, place: Place) -> _Walk:
-            return _Walk(opening, parser, stream, compressions[stream], place)
+    @classmethod
+    def open(cls, opening: Opening) -> Reader:
+        features = opening.features or {}
+        fields = {name: feature.field for name, feature in features.items()}
+        compressions = [_detected(file) for file in opening.files]
+        parser = ExampleParser(features)
+        if any(compressions):
 
-        return Streams(fields, len(compressions), walk, _OPEN_STREAMS)
-    return PartsReader(fields, [_Records(opening, parser)])
+            def walk(stream: int, place: Place) -> _Walk:
+                return _Walk(opening, parser, stream, compressions[stream], place)
+
+            return Streams(fields, len(compressions), walk, _OPEN_STREAMS)
+        return PartsReader(fields, [_Records(opening, parser)])
 
 
 # ── mapped files ─────────────────────────────────────────────────────────────────────────────────
 
 
-class _Records:
-    """The one SourcePart of uncompressed files: the files in order, records in order."""
+class _Records(IndexedSource):
+    """The one part of uncompressed files: the files in order, records in order."""
 
     def __init__(self, opening: Opening, parser: ExampleParser) -> None:
         files, bad, cache = opening.files, opening.bad, opening.cache
-        verify = opening.source.options.get("verify", True)
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
         self._files = MappedFiles(files, cache.directory, cache.copies)
-        kind = "tfrecord frames" if verify else "tfrecord frames, unverified"
         indexes = []
         for i, file in enumerate(files):
 
             def build(i: int = i, file: DataFile = file) -> np.ndarray:
-                return np.append(*scan(self._files.file_data(i), verify, cache.progress_of(file)))
+                return np.append(*scan(self._files.file_data(i), cache.progress_of(file)))
 
-            indexes.append(cache.get(file, kind, build))
+            indexes.append(cache.get(file, "tfrecord frames", build))
         bounds = [index[:-1] for index in indexes]
         #: Good records of each file, and readable ones: one more where reading the damage has to
         #: raise.
@@ -1296,7 +1185,7 @@ class _Records:
             bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
         none = np.empty(0, np.int64)
         self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
-        self._verified = np.zeros(self.length, bool) if verify else None
+        self._verified = np.zeros(self.length, bool)
 
     def _damage_error(self, i: int) -> DataError:
         file, at = self._files.files[i], self._ends[i]
@@ -1332,7 +1221,7 @@ class _Records:
 
     def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
         """Verify checksums of these examples until ``stop`` returns a value; return how many."""
-        if self._verified is None or self._damage or not self._files.local:
+        if self._damage or not self._files.local:
             return 0
         rows = rows[:_AHEAD_RECORDS]
         fresh = np.flatnonzero(~self._verified[rows])
@@ -1356,12 +1245,11 @@ class _Records:
     ) -> tuple[dict[str, Column], Faults]:
         data, lengths = self._files.data, stops - starts
         columns, faults = self._parser.parse(data, starts, lengths)
-        if self._verified is not None:
-            fresh = np.flatnonzero(~self._verified[ordinals])
-            if fresh.size:
-                wrong = bad_payloads(data, starts[fresh], lengths[fresh])
-                faults.update((int(fresh[k]), _BAD_CHECKSUM) for k in wrong)
-                self._verified[ordinals[np.delete(fresh, wrong)]] = True
+        fresh = np.flatnonzero(~self._verified[ordinals])
+        if fresh.size:
+            wrong = bad_payloads(data, starts[fresh], lengths[fresh])
+            faults.update((int(fresh[k]), _BAD_CHECKSUM) for k in wrong)
+            self._verified[ordinals[np.delete(fresh, wrong)]] = True
         return columns, faults
 
     def close(self) -> None:
@@ -1385,9 +1273,7 @@ def _detected(file: DataFile) -> Compression:
     return compression_of(file.path)
 
 
-def _frames(
-    file: DataFile, compression: Compression, verify: bool, place: Place
-) -> Generator[bytes]:
+def _frames(file: DataFile, compression: Compression, place: Place) -> Generator[bytes]:
     """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
     at = place.byte
     with open_forward(file, at, compression) as stream:
@@ -1395,7 +1281,7 @@ def _frames(
             size = HEAD
             if len(frame) == HEAD:
                 length: int = _LENGTH.unpack_from(frame)[0]
-                if length > MAX_RECORD_BYTES or (verify and not length_is_sound(frame)):
+                if not length_is_sound(frame):
                     raise Damaged("the length of the record, or its checksum, is wrong")
                 size = HEAD + length + FOOT
                 frame += stream.read(length + FOOT)
@@ -1409,7 +1295,7 @@ def _frames(
             yield frame
 
 
-class _Walk:
+class _Walk(Walk):
     """A walk over the records of a compressed file."""
 
     def __init__(
@@ -1422,14 +1308,9 @@ class _Walk:
     ) -> None:
         self.place, self._name = place, opening.files[stream].path
         self._parser, self._bad = parser, opening.bad
-        self._verify = opening.source.options.get("verify", True)
-        self._frames = _frames(opening.files[stream], compression, self._verify, place)
+        self._frames = _frames(opening.files[stream], compression, place)
         self._left: Iterator[bytes] = self._frames
         self._damage: Damaged | None = None  # the fault where the frames end
-
-    def ready(self, limit: int, whole: bool) -> int:
-        """Return ``limit``: what a file has is there."""
-        return limit
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         found: list[bytes] = []
@@ -1458,7 +1339,7 @@ class _Walk:
     def _parse(self, data: np.ndarray, bounds: np.ndarray) -> tuple[Chunk, Faults]:
         starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
         columns, faults = self._parser.parse(data, starts, lengths)
-        if self._verify and starts.size:
+        if starts.size:
             wrong = bad_payloads(data, starts, lengths)
             faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
         record = self.place.record + np.arange(starts.size, dtype=np.int64)

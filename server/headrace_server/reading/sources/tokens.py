@@ -20,45 +20,53 @@ from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import RemoteCopies, mapped
+from headrace_server.reading.column_parts import whole_part
 from headrace_server.reading.columns import Column, Ragged, Strings
-from headrace_server.reading.reader import IndexedReader, Opening
+from headrace_server.reading.example_rows import Schema
+from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.source import Opening
 
-from .column_parts import whole_part
-from .example_rows import Schema
 from .npz import npy_array
-from .parts_reader import PartsReader
 
 
-def open_reader(opening: Opening) -> IndexedReader:
-    """Open the files.  All features are declared, except the dtype of .npy files."""
-    source, files = opening.source, opening.files
-    options = source.options
-    copies = opening.cache.copies
-    arrays = [_tokens(file, options["dtype"], copies) for file in files]
-    dtype = arrays[0].dtype
-    for file, array in zip(files, arrays, strict=True):
-        if array.dtype != dtype:
-            raise DataError(f"{file.path} holds {array.dtype}, and {files[0].path} {dtype}")
-    window, lanes, shift = options["window"], options["lanes"], options["shift"]
-    name = dtypes.name_of(dtype)
-    fields = {"tokens": Field(name, (window,))}
-    if shift:
-        fields["targets"] = Field(name, (window,))
-    if window is None:
-        fields = {"key": Field(dtypes.BYTES), **fields}
-    if not any(len(array) - shift >= (window or lanes) for array in arrays):
-        wanted = f"window={window}" if lanes is None else f"lanes={lanes}"
-        raise DataError(
-            f"{files[0].path} has {len(arrays[0])} tokens: too few for {wanted} and shift={shift}"
-        )
-    schema, parts = Schema(fields), []
-    for number, (file, array) in enumerate(zip(files, arrays, strict=True)):
-        if lanes is None:
-            columns = _windows(array, window, shift)
-        else:
-            columns = _lanes(number, array, lanes, shift)
-        parts.append(whole_part(file.path, columns, fields, schema, opening.bad))
-    return PartsReader(fields, parts)
+class Tokens(PartsReader):
+    """Mapped files.  All features are declared, except the dtype of .npy files."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        dtype: str | None,
+        window: int | None,
+        lanes: int | None,
+        shift: int,
+    ) -> None:
+        files = opening.files
+        arrays = [_tokens(file, dtype, opening.cache.copies) for file in files]
+        first = arrays[0].dtype
+        for file, array in zip(files, arrays, strict=True):
+            if array.dtype != first:
+                raise DataError(f"{file.path} holds {array.dtype}, and {files[0].path} {first}")
+        name = dtypes.name_of(first)
+        fields = {"tokens": Field(name, (window,))}
+        if shift:
+            fields["targets"] = Field(name, (window,))
+        if window is None:
+            fields = {"key": Field(dtypes.BYTES), **fields}
+        if not any(len(array) - shift >= (window or lanes or 0) for array in arrays):
+            wanted = f"window={window}" if lanes is None else f"lanes={lanes}"
+            raise DataError(
+                f"{files[0].path} has {len(arrays[0])} tokens: too few for {wanted} and "
+                f"shift={shift}"
+            )
+        schema, parts = Schema(fields), []
+        for number, (file, array) in enumerate(zip(files, arrays, strict=True)):
+            columns = (
+                _windows(array, window, shift)
+                if window is not None
+                else _lanes(number, array, lanes or 1, shift)
+            )
+            parts.append(whole_part(file.path, columns, fields, schema, opening.bad))
+        super().__init__(fields, parts)
 
 
 def _tokens(file: DataFile, dtype: str | None, copies: RemoteCopies | None) -> np.ndarray:

@@ -1,0 +1,209 @@
+"""Parts of sources that hold whole columns: Arrow, Parquet, numpy files, examples in memory.
+
+    stored column ──read──► rows, and which of them are missing or unsound
+                  ──fit───► the declared field, defaults in place of missing values
+
+A row with a fault in any column is reported once and left out of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from headrace_proto.errors import DataError, near
+from headrace_proto.schema import Field
+from headrace_server.files.manifest import DataFile
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import (
+    Column,
+    Rows,
+    concatenate,
+    numbers_of,
+    repeated,
+    row_count,
+    row_of,
+    take,
+)
+from headrace_server.reading.declared_types import clash, fitted, misfit
+from headrace_server.reading.example_rows import Schema, schema_of
+from headrace_server.reading.reader import BadRecords, Faults, without
+from headrace_server.reading.source import IndexedSource, Opening
+
+T = TypeVar("T")
+#: Maximum number of columns that an error lists.
+_LISTED = 20
+
+
+class StoredRows(NamedTuple):
+    """Rows of a column as stored.
+
+    Values of missing and unsound rows are arbitrary but readable.
+    """
+
+    column: Column
+    missing: np.ndarray | None = None  # bool [n]
+    unsound: tuple[tuple[np.ndarray, str], ...] = ()  # bool [n], and the broken rule
+
+
+class StoredColumn(Protocol):
+    @property
+    def field(self) -> Field: ...
+
+    def read(self, rows: Rows) -> StoredRows: ...
+
+
+class Whole(NamedTuple):
+    """A column that is in memory as a whole."""
+
+    column: Column
+    field: Field
+
+    def read(self, rows: Rows) -> StoredRows:
+        return StoredRows(take(self.column, rows))
+
+
+def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
+    """Return the origin of consecutive rows of a file, from record ``first`` on."""
+
+    return lambda rows: Origin.single(file, first + numbers_of(rows))
+
+
+def files_that_serve(
+    opening: Opening,
+    opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]],
+    names_of: Callable[[T], Collection[str]] | None = None,
+) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
+    """Return the schema, and the files that have its columns; report the others.
+
+    The schema is the declared one, or that of the first file.  Each file comes as it was opened,
+    with its fields.  ``names_of`` gives the names of all columns, where ``opened`` gives the fields
+    of the wanted.
+    """
+    features, bad = opening.features, opening.bad
+    schema = None if features is None else schema_of(features)
+    served = []
+    for file in opening.files:
+        try:
+            content, fields = opened(file)
+        except DataError as error:
+            bad.report(error, "corrupt_file")
+            continue
+        schema = schema or Schema(fields)
+        names = fields if names_of is None else names_of(content)
+        if _serves(file.path, fields, names, schema, bad):
+            served.append((file, content, fields))
+    return schema or Schema({}), served
+
+
+def _serves(
+    file: str, have: Mapping[str, Field], names: Collection[str], schema: Schema, bad: BadRecords
+) -> bool:
+    """Return whether a file has the columns of the schema; report the reason if not."""
+
+    def report(name: str, text: str, reason: str) -> bool:
+        bad.report(DataError(f"{file}, column {name!r}: {text}"), reason)
+        return False
+
+    for name, want in schema.fields.items():
+        field = have.get(name)
+        if field is None:
+            if name in schema.defaults:
+                continue
+            listed = ", ".join(map(repr, islice(names, _LISTED)))
+            listed += ", …" if len(names) > _LISTED else ""
+            text = (
+                f"the file has no such column (it has {listed}); give the feature a default, or "
+                f"leave it out{near(name, names)}"
+            )
+            return report(name, text, "missing_feature")
+        reason = clash(field, want)
+        if reason is None and not schema.declared and field != want:
+            reason = f"is {field} here and {want} in the first file; declare the features"
+        if reason is not None:
+            return report(name, f"it {reason}", "wrong_type")
+    for name in () if schema.declared else have.keys() - schema.fields.keys():
+        text = "the first file has no such column; declare the features"
+        return report(name, text, "wrong_type")
+    return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnPart(IndexedSource):
+    """A part over stored columns.  ``columns`` may load them, and raise DataError."""
+
+    length: int
+    columns: Callable[[], Mapping[str, StoredColumn]]
+    schema: Schema
+    origin: Callable[[Rows], Origin]
+    bad: BadRecords
+
+    def take(self, rows: Rows) -> Chunk:
+        try:
+            held = self.columns()
+        except DataError as error:
+            self.bad.report(error, "corrupt_file", row_count(rows))
+            return replace(Chunk.empty(self.schema.fields), origin=self.origin(slice(0, 0)))
+        wrong: Faults = {}
+        columns: dict[str, Column] = {}
+        for name, want in self.schema.fields.items():
+            column = self._column(name, held.get(name), want, rows, wrong)
+            if column is not None:
+                columns[name] = column
+        index, origin = numbers_of(rows), self.origin(rows)
+        if not wrong:
+            return Chunk(columns, index, origin)
+        kept = without(Chunk({}, index, origin), wrong, self.bad, ", ")
+        return self.take(kept.ordinals)
+
+    def _column(
+        self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
+    ) -> Column | None:
+        if stored is None:
+            return repeated(self.schema.defaults[name], row_count(rows))
+        column, missing, unsound = stored.read(rows)
+        sound = np.ones(row_count(rows), bool)
+        if missing is not None and missing.any():
+            if name not in self.schema.defaults:
+                text = f"column {name!r}: it is null; give the feature a default"
+                _add_all(wrong, missing, "missing_feature", text)
+                return None
+            sound = ~missing
+            column = take(column, np.flatnonzero(sound))
+        for mask, rule in unsound:
+            _add_all(wrong, mask & sound, "corrupt_record", f"column {name!r}: {rule}")
+        if wrong:
+            return None
+        try:
+            column = column if stored.field == want else fitted(column, want)
+        except ValueError:
+            for i, row in enumerate(np.flatnonzero(sound).tolist()):
+                if text := misfit(row_of(column, i), want):
+                    wrong.setdefault(row, ("wrong_type", f"column {name!r}: {text}"))
+            return None
+        if sound.all():
+            return column
+        both = concatenate([column, self.schema.defaults[name]])
+        return take(both, np.where(sound, np.cumsum(sound) - 1, len(column)))
+
+
+def _add_all(wrong: Faults, mask: np.ndarray, reason: str, text: str) -> None:
+    for i in np.flatnonzero(mask).tolist():
+        wrong.setdefault(i, (reason, text))
+
+
+def whole_part(
+    file: str,
+    columns: Mapping[str, Column],
+    fields: Mapping[str, Field],
+    schema: Schema,
+    bad: BadRecords,
+) -> ColumnPart:
+    """Return the part of columns that are in memory as a whole."""
+    whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
+    rows = len(next(iter(columns.values()), ()))
+    return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)

@@ -1,0 +1,24 @@
+"""``keep``: the rows for which a value is true (``keep_input`` of the buckets)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..chunk import Chunk
+from ..reader import BadRecords
+from ..row_values import Rule
+from ..sampling import Sampler
+
+
+class Keep(Sampler):
+    """Drops the rows whose value is false."""
+
+    rule = Rule("it must be true or false", "wrong_type", most=1, whole=True)
+
+    def __init__(self, keep: list[Any]) -> None:
+        super().__init__("bucket", "keep_input", keep)
+
+    def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        return self.kept(chunk, values.astype(bool), "not_kept")

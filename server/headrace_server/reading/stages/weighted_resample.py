@@ -1,0 +1,68 @@
+"""``weighted_resample``: each row a Poisson number of times, in proportion to its weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ...shaping.row_copies import RunningMean
+from ..chunk import Chunk
+from ..reader import BadRecords
+from ..row_values import Rule, below
+from ..sampling import Sampler
+from ..stage import Fields
+from .resample_at_rate import ResampleAtRate
+
+
+class WeightedResample(ResampleAtRate):
+    """Rates over a running mean of weights; with ``class_weights`` the value is a class."""
+
+    def __init__(
+        self,
+        overall_rate: float,
+        mean_decay: float,
+        warmup: int | None,
+        seed: int,
+        group: int | None,
+        weights: list[Any] | None = None,
+        labels: list[Any] | None = None,
+        class_weights: list[float] | None = None,
+    ) -> None:
+        self.group = group or 0  # None until the shape of the pipeline is known
+        self._seed = seed
+        self._class_weights = None if class_weights is None else np.array(class_weights)
+        if class_weights is None:
+            self.rule = Rule("a weight is finite and 0 or more")
+            Sampler.__init__(self, "weighted_resample", "weights", weights)
+        else:
+            self.rule = below(len(class_weights), "label_out_of_range")
+            Sampler.__init__(self, "weighted_resample", "labels", labels)
+        self._mean = RunningMean(self.group, overall_rate, mean_decay, warmup)
+
+    def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        weights = values
+        if self._class_weights is not None:
+            weights = self._class_weights[values.astype(np.int64)]
+        try:
+            # A chunk is a group of the source, for any number of rows after earlier stages.
+            rates = self._mean.rates(weights)
+        except ValueError as error:
+            fault = DataError(
+                f"{chunk.origin.describe(0)} and those after it: {self.values.label}: {error}"
+            )
+            bad.report(fault, "zero_weights", len(chunk))
+            return chunk.take(slice(0, 0))
+        return self.copied(chunk.with_fact("rate", rates.astype(np.float32)), rates)
+
+    def fact_fields(self, before: Fields | None) -> dict[str, Field]:
+        return {"rate": Field("float32")}
+
+    def state(self) -> Any:
+        return self._mean.snapshot()
+
+    def restore(self, state: Any) -> None:
+        self._mean.restore(state)

@@ -1,0 +1,321 @@
+"""The locator: the process with the server's public address, which tells trainers of the workers.
+
+    trainer ── Hello ─► locator ─► ServedShare   which share of the feed, and where each worker is
+                                ─► Pulse         not yet: a worker is being started
+                                ─► Refused       no such feed, another version, a failed server
+
+It hands nothing out and runs no user code, so it answers at once while workers start, die, open
+sources or compute.  A trainer asks it when it connects, and again when a worker is away.
+
+It is a process of its own since strangers can reach it: its division of descriptors, and messages
+that fill its memory, are no affair of the program that called ``hs.run``.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.channel import Frame
+from headrace_proto.clock import AwakeClock
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Hello,
+    Pulse,
+    Refused,
+    ServedShare,
+)
+
+from ..pipeline.declaration import digest
+from ..process.bounded_map import BoundedMap
+from ..process.child import LOG_FORMAT, Pipe, perform
+from ..process.config import FeedConfig, RunConfig
+from ..process.descriptors import divide, own, undivide
+from ..process.keyring import KeyRing
+from ..process.public_socket import PublicSocket
+from ..process.rate_limits import RateLimits
+from ..process.refusals import check_version, fault_of_message, feed_named
+from ..process.sockets import EXPECTED
+from ..process.worker_diary import DiaryReader, long_inside
+from ..state.statedir import described
+
+logger = logging.getLogger("headrace.locator")
+
+_TICK_S = 0.1
+#: Maximum number of messages before events and orders get their turn.
+_BURST = 256
+#: Maximum number of trainers that ask at once, for the division of descriptors.
+_ASKING = 1024
+#: Descriptors that it opens itself: the directory of keys, and diaries.
+_OWN = 8
+#: Maximum number of greetings that wait for the start of a worker; the oldest is forgotten.
+_MOST_HELD = 10_000
+#: Time in which trainers of workers that ended without a word learn that the server has stopped.
+_LAST_WORDS_S = 1.5
+
+
+def digests(feed: FeedConfig) -> dict[str, str]:
+    """Return a digest of each part of a feed that all its servers must have alike.
+
+    Files count by name and size, since they may lie elsewhere on each host and be written there at
+    another time.
+    """
+    plain = described(feed)
+    pipeline: Mapping[str, Any] = plain["pipeline"]
+    source = {name: value for name, value in pipeline["source"].items() if name != "paths"}
+    files = [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in plain["files"]]
+    parts = {**pipeline, "source": source, "files": files}
+    return {name: digest(part) for name, part in parts.items()}
+
+
+class ServedShares:
+    """The share of each feed that one server has, and where its workers are.
+
+    A trainer compares the answers of all servers of a feed: they must have the same declaration.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._feeds = {feed.name: feed for feed in config.feeds}
+        self._owners = {feed.name: config.owners_of(feed) for feed in config.feeds}
+        self._server = Path(config.directory).name
+        self._digests: dict[str, dict[str, str]] = {}  # by feed, once a trainer has asked
+        #: By worker: by the port or path of the server, where the worker is.
+        self._places: dict[int, dict[str, str]] = {}
+        self._diaries: dict[int, DiaryReader] = {}
+        self._directory = Path(config.directory)
+        self._dead: set[int] = set()
+
+    def located(self, worker: int, places: Mapping[str, str]) -> None:
+        """Note where a worker is, by the port or path at which trainers reach the server."""
+        self._places[worker] = dict(places)
+        self._dead.discard(worker)
+
+    def died(self, worker: int) -> None:
+        """Note that a worker is dead; the next one has the same place, if it can."""
+        self._dead.add(worker)
+
+    def answer(self, hello: Hello, reached: str) -> ServedShare | Pulse:
+        """Answer a greeting; ``reached``: the port or path of the server that it came to.
+
+        HeadraceError: it can not be answered.
+        """
+        check_version(hello)
+        name = feed_named(hello.feed, self._feeds)
+        feed, owners = self._feeds[name], range(self._owners[name])
+        if any(owner not in self._places for owner in owners):
+            return Pulse(0, 0, "the worker is being started")
+        if name not in self._digests:
+            self._digests[name] = digests(feed)
+        found = [self._places[owner] for owner in owners]
+        return ServedShare(
+            feed=name,
+            share=feed.share[0],
+            shares=feed.share[1],
+            partitions=feed.partitions,
+            server=self._server,
+            declaration=self._digests[name],
+            workers=tuple(of.get(reached) or next(iter(of.values())) for of in found),
+            waiting="; ".join(filter(None, map(self._away, owners)))[:1000],
+        )
+
+    def _away(self, worker: int) -> str:
+        """Return why a worker may not answer, in words; "" where it should."""
+        if worker in self._dead:
+            return "the worker is being started"
+        try:
+            diary = self._diaries.get(worker)
+            if diary is None:
+                with own():
+                    diary = DiaryReader(str(self._directory / f"diary-{worker}"))
+                self._diaries[worker] = diary
+        except OSError:  # no descriptor or no memory is left for an explanation
+            return ""
+        entry = diary.read()
+        return long_inside(worker, entry.inside, entry.since)
+
+
+class Locator:
+    """One public address."""
+
+    def __init__(self, config: RunConfig, pipe: Pipe, ring: KeyRing | None) -> None:
+        self._config = config
+        self._pipe = pipe
+        self._clock = AwakeClock(2 * _TICK_S)
+        division = divide(_OWN + len(config.binds), _ASKING)
+        self._socket = PublicSocket(ring, division.connections)
+        self._limits = RateLimits(
+            most=config.max_messages_per_s,
+            refusals=self._socket.refusals,
+            send=self._send,
+            end=lambda connection: None,
+        )
+        self._served = ServedShares(config)
+        #: Greetings that wait for the start of a worker, and where they came to.
+        self._held: BoundedMap[bytes, tuple[Hello, str]] = BoundedMap(_MOST_HELD)
+        self._failure: tuple[str, str] | None = None
+        self._next_tick = 0.0
+        self._stops_at: float | None = None
+        self._orders: dict[str, Callable[..., None]] = {
+            "located": self._locate,
+            "worker_died": lambda worker: self._served.died(worker),
+            "fail": self._fail,
+            "stats": self._answer_stats,
+            "stop": self._stop,
+        }
+
+    def bind(self) -> list[str]:
+        """Bind the public socket; return the addresses for trainers."""
+        return self._socket.bind(self._config.binds)
+
+    def run(self) -> None:
+        """Serve until an order to stop."""
+        socket, pipe = self._socket, self._pipe
+        poller = select.epoll()
+        for number in (pipe.fileno(), *socket.filenos()):
+            poller.register(number, select.EPOLLIN)
+        while self._stops_at is None or self._clock() < self._stops_at:
+            at_once = socket.pending or socket.waits
+            ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
+            if pipe.fileno() in ready:
+                for order in pipe.read_orders():
+                    perform(self._orders, order)
+            now = self._clock()
+            socket.hear(now)
+            if now >= self._next_tick:  # it lets new keys in before their greetings come
+                self._next_tick = now + _TICK_S
+                self._tick(now)
+            self._hear_trainers()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._socket.close()
+        undivide()
+
+    def _tick(self, now: float) -> None:
+        self._socket.tick(now)
+        self._limits.second_is_over(now)
+        self._pipe.check_parent()
+
+    # Trainers
+
+    def _hear_trainers(self) -> None:
+        for _ in range(_BURST):
+            if not self._socket.waits:
+                return
+            try:
+                _, connection, frames = self._socket.receive()
+                self._hear(connection, frames)
+            except Exception as error:  # no message ends the process
+                self._socket.refuse(error, self._clock())
+
+    def _hear(self, connection: bytes, frames: list[Frame]) -> None:
+        if connection in self._limits.muted:
+            self._limits.drop()
+            return
+        try:
+            if len(frames) != 1:
+                raise ProtocolError(f"a greeting of {len(frames)} frames came")
+            message = FROM_TRAINER.decode(frames[0])
+        except HeadraceError as error:
+            self._limits.bad(connection, "a trainer", error, self._clock())
+            return
+        if self._limits.bears(connection, self._clock()) and isinstance(message, Hello):
+            self._answer(connection, message, self._socket.last_came_to)
+
+    def _answer(self, connection: bytes, hello: Hello, reached: str) -> None:
+        if self._failure is not None:
+            self._send(connection, Refused(*self._failure))
+            return
+        try:
+            answer = self._served.answer(hello, reached)
+        except HeadraceError as error:
+            self._send(connection, Refused(code_of(error), str(error)))
+            return
+        except Exception as fault:
+            said = fault_of_message(fault)
+            self._limits.silence("fault", connection, "a trainer", said, self._clock(), fault)
+            return
+        if isinstance(answer, Pulse):
+            self._held[connection] = hello, reached
+        self._send(connection, answer)
+
+    def _send(self, connection: bytes, message: Any) -> bool:
+        return self._socket.say(connection, FROM_SERVER.encode(message))
+
+    # The supervisor
+
+    def _locate(self, worker: int, places: Mapping[str, str]) -> None:
+        self._served.located(worker, places)
+        self._answer_held()
+
+    def _fail(self, code: str, text: str) -> None:
+        self._failure = code, text
+        self._answer_held()
+
+    def _answer_held(self) -> None:
+        held, self._held = self._held, BoundedMap(_MOST_HELD)
+        for connection, (hello, reached) in held.items():
+            self._answer(connection, hello, reached)
+
+    def _answer_stats(self, request: int) -> None:
+        """Describe the keys, and what was refused; workers describe the trainers."""
+        access = {**self._socket.keys, "refused": dict(self._socket.refusals.counts)}
+        self._pipe.report("answer", request=request, access=access)
+
+    def _stop(self, unheard: list[int]) -> None:
+        """End; first tell trainers of workers (``unheard``) that could not tell them themselves."""
+        self._failure = "lost", "the server was stopped"
+        lasts = unheard and self._config.state_directory is None
+        self._stops_at = self._clock() + (_LAST_WORDS_S if lasts else 0.0)
+
+
+def serve(plain: Any, pipe: Pipe) -> None:
+    """Run the locator of a server, until an order to stop.
+
+    It reads its keys before the server begins.  Where they can not be used, it reports why, and
+    ends.
+    """
+    keys = plain["keys"]
+    try:
+        ring = None if keys is None else KeyRing(keys)
+    except OSError as error:
+        path = error.filename and str(error.filename)
+        pipe.report("unusable", text=error.strerror, number=error.errno, path=path)
+        return
+    except ValueError as error:
+        pipe.report("unusable", text=str(error))
+        return
+    if ring is not None and not ring.names:
+        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", keys)
+    pipe.report("keys_read")
+    locator = Locator(RunConfig.from_plain(pipe.read_config()), pipe, ring)
+    try:
+        pipe.report("ready", addresses=locator.bind())
+        locator.run()
+    finally:
+        locator.close()
+
+
+def main() -> None:
+    """Run the process."""
+    pipe = Pipe()
+    plain = pipe.read_config()
+    logging.basicConfig(level=plain["log_level"], format=LOG_FORMAT)
+    try:
+        serve(plain, pipe)
+    except BaseException as error:
+        pipe.report("dying", text=f"{error}")
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""The laws by which what trainers saw is judged.
+
+content     every batch and segment is that of the reference, with its facts
+once        every row of an epoch is trained once, none is missing
+order       segments come in order, each with the state that was saved last; a lane keeps its
+            example to the end; an epoch with borders ends before the next one begins
+stream      one trainer gets exactly the batches of the reference, partitions in turn
+ranks       get rounds of one partition, epoch and bucket, and equally many
+resumed     what comes after a snapshot is what the original would have given
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests import reference
+from tests.combinations.declarations import MARK
+from tests.combinations.runs import Draw, Place, Run
+from tests.combinations.training import Taken
+
+#: A segment: partition, index of insertion, number in its example.
+Cell = tuple[int, int, int]
+
+
+class Case:
+    """What the reference says of a feed."""
+
+    def __init__(self, draw: Draw, partitions: int) -> None:
+        feed, run = draw.feed, draw.run
+        self.feed, self.partitions = feed, partitions
+        #: Number of trainers or ranks whose batches may be incomplete at the end.
+        self._most = max(run.world, run.after, run.trainers if feed.lanes else 1)
+        declared = feed.declared()
+        self.batches = [reference.batches(declared, p, partitions) for p in range(partitions)]
+        self.cells: dict[Cell, dict[str, Any]] = {}
+        if feed.segmented:
+            for p in range(partitions):
+                for example in reference.segments(declared, p, partitions):
+                    for cell in example:
+                        self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
+
+    def broken(
+        self,
+        place: Place,
+        run: Run,
+        taken: Sequence[Taken],
+        others: Sequence[Taken] | None = None,
+    ) -> list[str]:
+        """Return the laws that a training from the feed's beginning to its end breaks.
+
+        ``others``: batches that other trainers had before those of the run.
+        """
+        alone = others is None
+        return list(self._broken(place, run, taken, others or [], alone))
+
+    def _broken(
+        self,
+        place: Place,
+        run: Run,
+        own: Sequence[Taken],
+        others: Sequence[Taken],
+        alone: bool,
+    ) -> Iterable[str]:
+        taken = [*others, *own]
+        content = self._segment if self.feed.segmented else self._batch
+        for i, one in enumerate(taken):
+            if fault := content(one, run if i >= len(others) else None):
+                yield f"content of batch {i}, {_where(one)}: {fault}"
+                return
+        yield from self._once(place, run, taken)
+        if self.feed.segmented:
+            yield from self._in_order(place, run, taken)
+        if self.feed.borders:
+            yield from self._borders(place, run, taken)
+        if run.lone and not (run.leaves and self.feed.lanes) and alone:
+            yield from self._stream(place, run, taken)
+        if run.world:
+            yield from self._ranks(run, own)
+
+    # content
+
+    def _batch(self, one: Taken, run: Run | None) -> str:
+        p, number = one.values["@partition"], one.values["@number"]
+        if not 0 <= p < self.partitions or number >= len(self.batches[p]):
+            return "there is no such batch"
+        return difference(self.batches[p][number], one.values)
+
+    def _segment(self, one: Taken, run: Run | None) -> str:
+        values, size = one.values, self.feed.shape["batch_size"]
+        valid = np.array(values["@valid"], bool)
+        if run and (
+            len(valid) > size or (len(valid) < size and (run.world or not self.feed.small))
+        ):
+            return f"it has {len(valid)} rows"
+        if run and not valid.all() and not run.world:
+            return "it has empty rows"
+        epochs = set()
+        for row, cell in enumerate(cells_of(one)):
+            got = {
+                name: value[row]
+                for name, value in values.items()
+                if name not in ("@partition", "@number", "@epoch", "@valid", "@lane")
+            }
+            got.pop(f"state:{MARK}", None)
+            if cell is None:
+                # initial states of the rows that states at a trainer begin with are no one's
+                full = [n for n, v in got.items() if n[:5] != "state" and _is_full(v)]
+                if full:
+                    return f"empty row {row} has {full}"
+                continue
+            if cell not in self.cells:
+                return f"there is no segment {cell}"
+            want = {n: v for n, v in self.cells[cell].items() if n != f"state:{MARK}"}
+            epochs.add(want.pop("@epoch"))
+            if fault := difference(want, got):
+                return f"row {row}: {fault}"
+        if epochs and values["@epoch"] not in epochs:
+            return f"its epoch is {values['@epoch']}, of its rows {epochs}"
+        if self.feed.borders and len(epochs) > 1:
+            return f"it has rows of epochs {epochs}"
+        return ""
+
+    # once
+
+    def _once(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        sure = Counter(name for one in taken if one.state == "done" for name in self._names(one))
+        maybe = {name for one in taken if one.state == "saved" for name in self._names(one)}
+        names = set(self.cells) if self.feed.segmented else self._numbers
+        twice = [name for name, count in sure.items() if count > 1]
+        if twice and not self._rewinds(run):
+            yield f"committed twice: {sorted(twice)[:5]}"
+        missing = names - sure.keys() - maybe
+        if self.feed.segmented and missing and not self.feed.small:
+            bound = self.feed.shape["batch_size"] * self._most
+            lost = Counter((p, self._epoch(p, i)) for p, i in {name[:2] for name in missing})
+            if all(count < bound for count in lost.values()):
+                missing = set()
+        if not self.feed.segmented and missing:
+            rest = Counter((p, *self._round_of(p, number)) for p, number in missing)
+            if all(count < self._most for count in rest.values()):
+                missing = set()
+        if missing:
+            yield f"{len(missing)} of {len(names)} are lost: {sorted(missing)[:5]}"
+
+    @property
+    def _numbers(self) -> set[tuple[int, ...]]:
+        return {(p, n) for p, batches in enumerate(self.batches) for n in range(len(batches))}
+
+    def _names(self, one: Taken) -> list[tuple[int, ...]]:
+        if self.feed.segmented:
+            return [cell for cell in cells_of(one) if cell is not None]
+        return [(one.values["@partition"], one.values["@number"])]
+
+    def _epoch(self, partition: int, index: int) -> int:
+        return self.cells[partition, index, 0]["@epoch"] if self.feed.borders else 0
+
+    def _round_of(self, partition: int, number: int) -> tuple[int, int]:
+        """Return what the batches of a round have in common."""
+        batch = self.batches[partition][number]
+        return batch["@epoch"] if self.feed.borders else 0, batch.get("@bucket", -1)
+
+    def _rewinds(self, run: Run) -> bool:
+        """Return whether segments may be trained again: states died with a trainer."""
+        return bool(run.dies) and self.feed.states == "trainer"
+
+    # order
+
+    def _in_order(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        counted: dict[tuple[int, int], int] = defaultdict(int)
+        marks: dict[Cell, list[int]] = defaultdict(list)
+        lanes: dict[tuple[int, int, int], Cell | None] = {}
+        unsure = {cell for one in taken if one.state == "saved" for cell in cells_of(one)}
+        dropped = set() if self.feed.small else self._unfinished(taken)
+        moved = run.dies or run.leaves or any(one.later for one in taken)
+        for one in taken:
+            for row, cell in enumerate(cells_of(one)):
+                if cell is None:
+                    continue
+                p, index, number = cell
+                fresh = one.state == "taken" or self._rewinds(run) or cell in unsure
+                if number > counted[p, index] or (number < counted[p, index] and not fresh):
+                    yield f"segment {cell} comes after {counted[p, index]} segments"
+                    return
+                if one.state != "taken":
+                    counted[p, index] = number + 1
+                if one.marks is not None:
+                    before = int(one.values[f"state:{MARK}"][row])
+                    known = marks[p, index, number - 1] if number else [0]
+                    if before not in (known if self._rewinds(run) else known[-1:]):
+                        yield f"segment {cell} has not the state that was saved last"
+                        return
+                    marks[cell].append(int(one.marks[row]))
+                if not self.feed.lanes:
+                    continue
+                lane = one.values["@lane"][row]
+                if not 0 <= lane < one.lanes:
+                    yield f"lane {lane} is not one of {one.lanes}"
+                    return
+                own = one.who, one.connection, int(lane)
+                before_it = lanes.get(own)
+                if before_it in dropped and (number == 0 or moved):
+                    before_it = None
+                if number and (before_it is None and moved):
+                    pass
+                elif (before_it is None) != (number == 0) or before_it not in (
+                    None,
+                    (p, index, number - 1),
+                ):
+                    yield f"lane {own} has segment {cell} after {before_it}"
+                    return
+                if one.state != "taken":
+                    lanes[own] = None if one.values["@last"][row] else cell
+
+    def _unfinished(self, taken: Sequence[Taken]) -> set[Cell | None]:
+        """Return the last segment that came of each example that was dropped unfinished."""
+        came = {cell for one in taken for cell in cells_of(one) if cell is not None}
+        return {
+            (p, index, number)
+            for p, index, number in came
+            if (p, index, number + 1) in self.cells.keys() - came
+        }
+
+    def _borders(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        if run.dies or run.leaves:
+            return
+        at: dict[tuple[int, int], int] = defaultdict(int)
+        for one in taken:
+            who = -1 if self.feed.segmented else one.who
+            epoch = one.values["@epoch"]
+            if self.feed.segmented and all(cell is None for cell in cells_of(one)):
+                continue
+            if epoch < at[who, one.connection]:
+                yield f"epoch {epoch} goes on after {at[who, one.connection]}"
+                return
+            at[who, one.connection] = epoch
+
+    # streams
+
+    def _stream(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        ahead = run.prefetch != 0 and self.feed.states == "server"
+        if run.any_order or (self.feed.segmented and (ahead or run.hold > 0 or place.events)):
+            return
+        order = []
+        counts: Counter[tuple[int, int]] = Counter()
+        for p, wanted in enumerate(self.batches):
+            own = [one.values for one in taken if one.values["@partition"] == p]
+            for number, (want, got) in enumerate(zip(wanted, own, strict=False)):
+                same = {**want, "@number": got["@number"]} if self.feed.segmented else want
+                if fault := difference(same, _without_mark(got)):
+                    yield f"stream of partition {p}, batch {number}: {fault}"
+                    return
+            if len(own) != len(wanted):
+                yield f"partition {p} has {len(own)} batches, not {len(wanted)}"
+                return
+        for one in taken:
+            p = one.values["@partition"]
+            epoch = one.values["@epoch"] if self.feed.borders else 0
+            order.append((epoch, counts[p, epoch], p))
+            counts[p, epoch] += 1
+        if not self.feed.lanes and order != sorted(order):
+            yield f"partitions do not take turns: {[(n, p) for _, n, p in order]}"
+
+    def _ranks(self, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        steps = [
+            [one.values for one in taken if one.who == rank and one.state != "taken"]
+            for rank in range(run.world)
+        ]
+        if len({len(of_rank) for of_rank in steps}) != 1:
+            yield f"ranks have {[len(of_rank) for of_rank in steps]} batches"
+        for number, row in enumerate(zip(*steps, strict=False)):
+            common = {(one["@partition"], one.get("@bucket", -1)) for one in row}
+            if len(common) != 1:
+                yield f"step {number} has batches of (partition, bucket) {common}"
+                return
+            epochs = {one["@epoch"] for one in row}
+            if self.feed.borders and not self.feed.segmented and len(epochs) != 1:
+                yield f"step {number} has batches of epochs {epochs}"
+                return
+
+
+def resumed(draw: Draw, original: Sequence[Taken], again: Sequence[Taken]) -> list[str]:
+    """Return the difference between two trainings that go on from a snapshot."""
+    if not (draw.run.lone or draw.run.world) or draw.run.prefetch != 0:
+        return []
+    for who in range(draw.run.members):
+        first, other = (
+            [one.values for one in some if one.who == who] for some in (original, again)
+        )
+        for number, (want, got) in enumerate(zip(first, other, strict=False)):
+            same = {n: v for n, v in want.items() if n != f"state:{MARK}"}
+            if draw.feed.segmented:  # they count anew
+                same["@number"] = got["@number"]
+            if fault := difference(same, _without_mark(got), partition=True):
+                return [f"resumed, trainer {who}, batch {number} after the snapshot: {fault}"]
+        if len(first) != len(other):
+            return [f"resumed: trainer {who} gets {len(other)} batches, not {len(first)}"]
+    return []
+
+
+def cells_of(one: Taken) -> list[Cell | None]:
+    """Return the segment of each row; None where a rank's row is empty."""
+    values = one.values
+    rows = zip(values["@valid"], values["@insertion_index"], values["@sequence"], strict=True)
+    p = values["@partition"]
+    return [(p, int(index), int(number)) if valid else None for valid, index, number in rows]
+
+
+def _where(one: Taken) -> str:
+    who = f"{one.values['@number']} of partition {one.values['@partition']}"
+    return f"{who} at trainer {one.who}"
+
+
+def _without_mark(values: dict[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in values.items() if n not in (f"state:{MARK}", "@valid")}
+
+
+def _is_full(value: Any) -> bool:
+    return bool(np.any(np.asarray(value) != (b"" if isinstance(value, bytes) else 0)))
+
+
+def difference(want: dict[str, Any], got: dict[str, Any], partition: bool = False) -> str:
+    """Return how two batches differ; "" where they do not."""
+    want = {n: v for n, v in want.items() if n not in (f"state:{MARK}", "@valid")}
+    ignored = set() if partition else {"@partition"}
+    if got.keys() - ignored != want.keys():
+        extra, missing = got.keys() - want.keys() - ignored, want.keys() - got.keys()
+        return f"{sorted(extra)} too many, {sorted(missing)} missing"
+    for name, value in want.items():
+        own = got[name]
+        if isinstance(value, list):
+            same = len(value) == len(own) and all(map(_same, value, own))
+        else:
+            same = _same(value, own)
+            same &= not isinstance(value, np.ndarray) or value.dtype == own.dtype
+        if not same:
+            return f"{name} is {own}, not {value}"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal; rates may differ in the last digit."""
+    if isinstance(a, np.float32) and isinstance(b, np.float32):
+        return bool(np.isclose(a, b, rtol=1e-6))
+    return bool(np.array_equal(a, b))

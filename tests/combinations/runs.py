@@ -1,0 +1,193 @@
+"""How feeds are trained, drawn at random: trainers or ranks, servers, and what interrupts them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tests.combinations.declarations import SHAPES, STAGES, Feed, drawn
+
+
+@dataclass(frozen=True)
+class Run:
+    """The trainers of a feed.  Steps and batches count from 1."""
+
+    trainers: int = 1
+    world: int = 0  # number of ranks; 0: trainers have none
+    prefetch: int | str = 0
+    hold: int = -1  # commit="explicit", with so many batches in hand; -1: commit="on_next"
+    any_order: bool = False
+    #: After so many batches of each a snapshot is taken, from which another server goes on …
+    snapshot: int = 0
+    #: … or all leave …
+    parts: int = 0
+    after: int = -1  # … for so many ranks (0: a trainer without rank); -1: for the same trainers
+    #: The last trainer, a process of its own, kills itself with this batch "taken" (in hand),
+    #: "saved" (its commit is on the way) or "done" (it has the answer).  A rank then comes back.
+    dies: tuple[int, str] | None = None
+    leaves: int = 0  # after so many batches the first trainer leaves, and connects anew
+
+    def __repr__(self) -> str:
+        return _repr(self)
+
+    @property
+    def lone(self) -> bool:
+        return self.trainers == 1 and not self.world
+
+    @property
+    def members(self) -> int:
+        return self.world or self.trainers
+
+
+@dataclass(frozen=True)
+class Place:
+    """The servers of a group of feeds, and what happens to them."""
+
+    partitions: int = 1
+    workers: int = 1
+    servers: int = 1  # that share the feeds
+    remote: bool = False  # trainers do not find the servers' memory, as on another host
+    #: After so many batches of each feed: "worker" (it is killed), "server" (it is killed, and
+    #: started again from its state directory) or "restart" (planned).
+    events: tuple[tuple[int, str], ...] = ()
+    workers_after: int = 0  # number of workers of a server that is started again
+
+    def __repr__(self) -> str:
+        return _repr(self)
+
+    @property
+    def outlives(self) -> bool:
+        """Whether a server is started again, so that it is a process with a state directory."""
+        return any(what != "worker" for _, what in self.events)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One feed, and how it is trained."""
+
+    name: str
+    feed: Feed
+    run: Run
+
+    def program(self, place: Place) -> str:
+        """Return a program that trains and judges this feed alone."""
+        return (
+            "import numpy as np\n"
+            "from tests.combinations.judge import Draw, Feed, Place, Run, check\n"
+            f"feed = (\n    {self.feed}\n)\n"
+            f"run = {self.run}\n"
+            f"place = {place}\n"
+            'if __name__ == "__main__":\n'
+            f"    check(place, [Draw({self.name!r}, feed, run)])\n"
+        )
+
+
+def _repr(one: Any) -> str:
+    """Return the call that makes a dataclass, without arguments that have their default."""
+    given = [
+        f"{f.name}={getattr(one, f.name)!r}"
+        for f in fields(one)
+        if getattr(one, f.name) != f.default
+    ]
+    return f"{type(one).__name__}({', '.join(given)})"
+
+
+#: What the server of today can not do: each a law, and the draws that break it.
+KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
+    "Where a server or a worker dies or is started again, no trainer loses a batch.": (
+        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.feed.states != "server"
+    ),
+    "Where a worker dies or is started again, a lane goes on at the trainer that has it.": (
+        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.run.trainers > 1
+    ),
+    "A lane keeps its example to the end, where batches of several partitions are ahead.": (
+        lambda place, draw: (
+            draw.feed.lanes
+            and draw.feed.states != "server"
+            and not draw.run.world
+            and place.partitions > 1
+            and (draw.run.prefetch != 0 or draw.run.hold > 0)
+        )
+    ),
+}
+
+
+def known(place: Place, draw: Draw) -> list[str]:
+    """Return the laws that a draw is known to break."""
+    return [law for law, applies in KNOWN.items() if applies(place, draw)]
+
+
+def _place(chance: random.Random) -> Place:
+    partitions = chance.choice((1, 2, 2, 3, 4))
+    place = Place(partitions, chance.randint(1, min(2, partitions)), remote=chance.random() < 0.3)
+    kind = chance.random()
+    if kind < 0.15:
+        at = sorted(chance.sample(range(1, 9), chance.choice((1, 2))))
+        return replace(place, events=tuple((n, "worker") for n in at))
+    if kind < 0.3:
+        what = chance.choice(("server", "restart"))
+        workers = chance.randint(1, min(3, partitions))
+        return replace(place, events=((chance.randint(1, 8), what),), workers_after=workers)
+    if kind < 0.45 and partitions > 1:
+        return replace(place, servers=2, workers=chance.choice((1, 1, 2)))
+    return place
+
+
+def _run(chance: random.Random, place: Place, feed: Feed) -> Run:
+    run = Run(prefetch=chance.choice((0, 0, 0, 1, 3, "auto")))
+    who = chance.random()
+    if who < 0.2:
+        run = replace(run, trainers=chance.choice((2, 3)))
+    elif who < 0.55:
+        run = replace(run, world=chance.choice((1, 2, 2, 3)))
+    if not feed.states and chance.random() < 0.4:
+        run = replace(run, hold=chance.choice((0, 0, 1, 2)) if not run.world else 0)
+    if not feed.segmented and not feed.borders and not run.world and chance.random() < 0.2:
+        run = replace(run, any_order=True)
+    what = chance.random()
+    if what < 0.25 and place.servers == 1 and not place.events:
+        run = replace(run, snapshot=chance.randint(1, 6))
+        if not run.lone and not run.world:
+            run = replace(run, prefetch=0)
+        if chance.random() < 0.2:
+            run = replace(run, after=chance.choice((0, 1, 2, 3)))
+    elif what < 0.33 and run.members > 1:
+        when = ("taken", "done") if run.world else ("taken", "saved", "done")
+        run = replace(run, dies=(chance.randint(1, 5), chance.choice(when)))
+    elif what < 0.45 and not run.world:
+        run = replace(run, leaves=chance.randint(1, 6))
+    elif what < 0.53:
+        run = replace(run, parts=chance.randint(1, 6), after=chance.choice((0, 1, 2, 3)))
+    return run
+
+
+def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
+    """Give a feed of segments a capacity that is enough for its trainers."""
+    if not feed.segmented:
+        return feed
+    ahead = run.prefetch if isinstance(run.prefetch, int) else 2
+    most = max(run.members, run.after, 1) * (1 if feed.lanes or run.world else 1 + ahead)
+    capacity = chance.choice((None, 100, most * feed.shape["batch_size"] + chance.randint(0, 3)))
+    *calls, (name, given) = feed.calls
+    return replace(feed, calls=(*calls, (name, {**given, "capacity": capacity})))
+
+
+def groups(chance: random.Random, size: int = 12) -> Iterator[tuple[Place, list[Draw]]]:
+    """Yield feeds that are trained at the same servers, for ever; known faults are left out."""
+    pairs: list[tuple[str, str]] = []
+    while True:
+        place = _place(chance)
+        found: list[Draw] = []
+        while len(found) < (size if not place.events else size // 2):
+            if not pairs:
+                pairs = [(stage, shape) for stage in STAGES for shape in SHAPES]
+                chance.shuffle(pairs)
+            stage, shape = pairs.pop()
+            feed = drawn(chance, stage, shape)
+            run = _run(chance, place, feed)
+            draw = Draw(f"{stage} before {shape}", _with_capacity(chance, feed, run), run)
+            if not known(place, draw):
+                found.append(draw)
+        yield place, found

@@ -1,0 +1,65 @@
+"""Feeds, runs and interruptions, drawn at random and judged by the reference and the laws.
+
+The draws are the same in each run.  ``make combinations`` draws others.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.combinations.__main__ import run
+from tests.combinations.judge import Draw, Feed, Place, Run, check
+from tests.combinations.runs import groups
+
+SEED = 20_261_126
+_PARTS = 4
+#: With these the module takes a minute on two processors.
+_GROUPS = 4
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_no_combination_of_feed_run_and_interruption_breaks_a_law(part: int) -> None:
+    for place, draws in islice(groups(random.Random(f"{SEED} {part}")), _GROUPS):
+        check(place, draws)
+
+
+def test_copies_of_a_copy_have_keys_of_their_own() -> None:
+    """The copies that two stages make of one example draw apart: make_keys_unique tells them so."""
+    feed = (
+        Feed(25)
+        .weighted_resample(weights="w", overall_rate=1.5)
+        .resample_at_rate(rates="w", seed=4)
+        .with_origin()
+        .batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["x"],
+            input_context=["n"],
+            initial_states={"mark": 0},
+            num_unroll=3,
+            stride=2,
+            batch_size=4,
+            make_keys_unique=True,
+        )
+    )
+    check(Place(), [Draw("two resamplings", feed, Run())])
+
+
+def test_a_failure_is_a_program_that_fails_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference is made wrong: it knows of no batch."""
+    feed = Feed(12, "jsonl").shuffle(seed=3).batch(batch_size=3, dynamic_pad=True)
+    place, draws = Place(partitions=2), [Draw("batch", feed, Run(world=2))]
+    check(place, draws)
+    monkeypatch.setattr("tests.reference._batched", lambda rows, given: iter(()))
+    with pytest.raises(AssertionError, match="1 of 1 fail:\n\nbatch: content of batch 0") as raised:
+        check(place, draws)
+    program = tmp_path / "program.py"
+    program.write_text(str(raised.value).partition("\n\n")[2].partition("\n\n")[2])
+    assert len(program.read_text().splitlines()) < 15
+    with pytest.raises(AssertionError, match="1 of 1 fail:\n\nbatch: content of batch 0"):
+        run([str(program)])

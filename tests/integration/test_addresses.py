@@ -1,0 +1,149 @@
+"""Workers have addresses of their own, beside that of their server, which trainers learn there."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_proto.address import host_and_port
+from tests.located import workers_at
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
+from .processes import Process
+
+ROWS = 40
+
+
+def numbers(rows: int = ROWS) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(rows)]).batch(2)
+
+
+def started(**options: Any) -> hs.Server:
+    return hs.run(numbers(), partitions=4, **{"workers": 2, **options})
+
+
+def trained(address: str) -> None:
+    """Train to the end of the feed from there."""
+    with headrace.connect(address, timeout=PATIENCE_S) as feed:
+        assert sorted(i for batch in feed for i in batch["i"].tolist()) == [*range(ROWS)]
+        assert not feed.local
+
+
+def ports(address: str) -> list[int]:
+    places = [host_and_port(worker) for worker in workers_at(address)]
+    return [int(place[1]) for place in places if place is not None]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["after bind", "worker_ports"])
+def test_workers_have_consecutive_ports(given: bool, over_tcp: None):
+    port, first = free_port(), free_port()
+    options = {"worker_ports": f"{first}-{first + 3}"} if given else {}
+    with started(bind=f"tcp://127.0.0.1:{port}", **options) as server:
+        first = first if given else port + 1
+        assert ports(server.address) == [first, first + 1]
+        trained(server.address)
+
+
+def test_where_any_port_will_do_workers_take_any(over_tcp: None):
+    with started() as server:
+        assert len({*ports(server.address), int(server.address.rpartition(":")[2])}) == 3
+        trained(server.address)
+
+
+def test_workers_are_at_the_host_at_which_a_trainer_has_reached_the_server(over_tcp: None):
+    with started(bind="tcp://0.0.0.0:*", insecure=True) as server:
+        port = server.address.rpartition(":")[2]
+        for host in ("127.0.0.1", "127.0.0.2", "localhost"):
+            workers = workers_at(f"tcp://{host}:{port}")
+            assert [worker.rpartition(":")[0] for worker in workers] == [f"tcp://{host}"] * 2
+        trained(f"tcp://127.0.0.2:{port}")
+
+
+def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path: Path, over_tcp: None):
+    path = f"ipc://{tmp_path}/socket"
+    with started(bind=["tcp://127.0.0.1:*", path]) as server:
+        assert server.addresses[1] == path
+        assert workers_at(path) == (f"{path}-0", f"{path}-1")
+        assert all(worker.startswith("tcp://") for worker in workers_at(server.address))
+        trained(path)
+
+
+def test_a_port_that_another_has_is_named_and_no_server_is_left():
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 2))
+        taken.listen()
+        with pytest.raises(
+            headrace.ServerError, match=f"worker 1: bind='tcp://.*:{port + 2}'.*use"
+        ):
+            started(bind=f"tcp://127.0.0.1:{port}")
+    with started(bind=f"tcp://127.0.0.1:{port}") as server:
+        assert ports(server.address) == [port + 1, port + 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
+        ({"worker_ports": "7001-7000"}, "first and last port lie in 1 … 65535, in this order"),
+        ({"worker_ports": "many"}, 'is not a range of ports "first-last"'),
+        ({"bind": "tcp://127.0.0.1:65534"}, "up to 65535: take a lower port, or give worker_ports"),
+        (
+            {"bind": ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001"]},
+            "worker 0 has the port 7001, which is bound already",
+        ),
+        (
+            {"bind": "tcp://127.0.0.1:7001", "worker_ports": (7000, 7001)},
+            "worker 1 has the port 7001, which is bound already",
+        ),
+    ],
+)
+def test_ports_that_can_not_be_are_refused(options: dict[str, Any], text: str):
+    with pytest.raises(ValueError, match=text):
+        started(**options)
+
+
+FEEDS = f"""
+import headrace_server as hs
+
+
+def feed():
+    return hs.from_examples([{{"i": k}} for k in range({ROWS})]).batch(2)
+"""
+
+
+@pytest.mark.parametrize("workers", [2, 3, 1])
+def test_a_trainer_finds_the_workers_of_a_server_that_starts_again_with_other_addresses(
+    tmp_path: Path, over_tcp: None, workers: int
+):
+    """1. It has half of the rows. 2. The server ends, and starts with other ports of workers."""
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    bind = f"tcp://127.0.0.1:{free_port()}"
+
+    def begun(number: int, first: int) -> Process:
+        options = "--state-dir", "state", "--partitions", "4", "--workers", str(number)
+        own = "--bind", bind, "--worker-ports", f"{first}-{first + 3}"
+        command = "-m", "headrace_server.cli", "serve", "feeds.py:feed", *options, *own
+        server = Process(*command, cwd=tmp_path)
+        while "headrace serves at" not in (server.next_line() or "headrace serves at"):
+            pass
+        return server
+
+    first = free_port()
+    with begun(2, first) as server, headrace.connect(bind, timeout=PATIENCE_S) as feed:
+        rows = [i for _ in range(ROWS // 4) for i in next(feed)["i"].tolist()]
+        server.signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
+        assert server.finish() == 0
+        first = free_port()
+        with begun(workers, first):
+            assert ports(bind) == [*range(first, first + workers)]
+            rows += [i for batch in feed for i in batch["i"].tolist()]
+    assert sorted(rows) == [*range(ROWS)]

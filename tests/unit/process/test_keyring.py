@@ -1,0 +1,152 @@
+"""The server's keys in a directory: its files determine the admitted trainers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.keys import parse_public
+from headrace_server.cli.keygen import make_pair
+from headrace_server.process import keyring
+from headrace_server.process.keyring import KeyRing
+from tests.shortage import no_descriptors
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A server's, that knows alice."""
+    make_pair(tmp_path / "keys", None)
+    make_pair(tmp_path / "keys", "alice")
+    return tmp_path / "keys"
+
+
+def public(path: Path) -> str:
+    return parse_public(path.read_text(), str(path))
+
+
+def test_a_key_that_is_replaced_in_its_file_is_no_longer_let_in(keys: Path, tmp_path: Path):
+    ring = KeyRing(keys)
+    old = public(keys / "trainers" / "alice.public")
+    _, new = make_pair(tmp_path / "new", "alice")
+    (keys / "trainers" / "alice.public").write_text(new.read_text())
+    assert ring.refresh()
+    assert ring.name_of(old) is None and ring.name_of(public(new)) == "alice"
+
+
+def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
+    """As orchestrators do with the files that they mount."""
+    first, second = (make_pair(tmp_path / n, "bob")[1] for n in ("1", "2"))
+    (tmp_path / "data").symlink_to(first.parent)
+    (keys / "trainers" / "bob.public").symlink_to(tmp_path / "data" / "bob.public")
+    ring = KeyRing(keys)
+    assert ring.name_of(public(first)) == "bob"
+    (tmp_path / "next").symlink_to(second.parent)
+    (tmp_path / "next").rename(tmp_path / "data")
+    assert ring.refresh() and ring.name_of(public(second)) == "bob"
+
+
+def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
+    keys: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING, "headrace.trainers")
+    shutil.copy(keys / "alice.secret", keys / "trainers" / "carol.public")
+    (keys / "trainers" / "dave.public").write_bytes(b"\xff\x00" * 50)
+    (keys / "trainers" / "..data").mkdir()
+    (keys / "trainers" / "server.public").write_text((keys / "server.public").read_text())
+    shared = keys / "trainers" / "eve.public"
+    shutil.copy(keys / "trainers" / "alice.public", shared)
+    shared.chmod(0o666)
+    ring = KeyRing(keys)
+    assert ring.names == ["alice"]
+    told = "\n".join(caplog.messages)
+    for words in ("carol.public", "holds a curve-secret", "dave.public", "everybody", "own pair"):
+        assert words in told
+    caplog.clear()
+    assert not ring.refresh() and not caplog.messages
+
+
+def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
+    keys: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING, "headrace.trainers")
+    ring = KeyRing(keys)
+    (keys / "trainers").rename(keys / "away")
+    assert ring.refresh() and ring.names == []
+    assert not ring.refresh() and caplog.text.count("no trainer is let in") == 1
+    (keys / "away").rename(keys / "trainers")
+    assert ring.refresh() and ring.names == ["alice"]
+
+
+def _read_by_all(keys: Path) -> None:
+    (keys / "server.secret").chmod(0o644)
+
+
+def _written_by_all(keys: Path) -> None:
+    (keys / "trainers").chmod(0o777)
+
+
+def _exchanged(keys: Path) -> None:
+    shutil.copy(keys / "server.public", keys / "server.secret")
+
+
+def _of_another_pair(keys: Path) -> None:
+    make_pair(keys / "other", None)[0].replace(keys / "server.secret")
+
+
+def _missing(keys: Path) -> None:
+    (keys / "server.secret").unlink()
+
+
+def _no_trainers(keys: Path) -> None:
+    shutil.rmtree(keys / "trainers")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_read_by_all, r"server\.secret can be read by everybody \(mode 0644\): chmod 600 "),
+        (_written_by_all, r"trainers can be written by everybody"),
+        (_exchanged, r"server\.secret holds a curve-public"),
+        (_of_another_pair, r"server\.public is not the public key of server\.secret, so .*keygen"),
+        (_missing, r"keys=.* has no server\.secret: headrace keygen"),
+        (_no_trainers, "keys=.* has no directory trainers"),
+        (shutil.rmtree, "keys=.* is no directory: headrace keygen"),
+    ],
+)
+def test_a_server_does_not_start_with_keys_that_are_not_safe_or_not_there(
+    keys: Path, spoil: object, told: str
+):
+    assert callable(spoil)
+    spoil(keys)
+    with pytest.raises(ValueError, match=told):
+        KeyRing(keys)
+
+
+def test_the_secret_is_in_no_text_of_the_ring(keys: Path):
+    ring = KeyRing(keys)
+    assert ring.secret.text not in repr(ring) + repr(vars(ring))
+    assert ring.secret.text in (keys / "server.secret").read_text()
+    assert os.fspath(keys) == str(ring.directory)
+
+
+def test_a_shortage_of_descriptors_takes_no_key_away(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ring = KeyRing(keys)
+    _, bob = make_pair(tmp_path / "bob", "bob")
+    with no_descriptors():
+        assert not ring.refresh() and ring.names == ["alice"]
+    shutil.copy(bob, keys / "trainers")
+
+    def none_left(*of: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as after_the_look:
+        after_the_look.setattr(keyring, "open", none_left, raising=False)
+        assert not ring.refresh() and ring.names == ["alice"]
+    assert ring.refresh() and ring.names == ["alice", "bob"]
