@@ -549,6 +549,7 @@ class Desk:
             return
         if session.leases.pop(lease.token, None) is None:
             return
+        self.counts["redelivered"] += 1
         if self.partitions[partition].voids:
             self.gone.append(batch)
             self._void(session, partition, batch.turn)
@@ -568,6 +569,7 @@ class Desk:
         for token, lease in list(session.leases.items()):
             if lease.batch.partition == partition and lease.batch.turn >= since:
                 del session.leases[token]
+                self.counts["redelivered"] += 1
                 self.gone.append(lease.batch)
         for _, _, batch in self._heaps.pop((partition, session.slot), ()):
             self._waiting[partition] -= 1

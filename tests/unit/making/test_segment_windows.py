@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
