@@ -13,11 +13,13 @@
 | new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
+| new | its session has ``max_open`` batches and requests | idle, until it has fewer |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
 | --- | --- | --- |
 | held | its session commits | over: logged, and answered when that is stored |
+| held | its session commits, and that is refused | answered by a fault; the batch as if returned |
 | held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
 | held | the session greets without it, with its request | held: Give again under the same token |
 | held | the session greets without both | in the heap again |
