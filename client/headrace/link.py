@@ -325,7 +325,7 @@ class Link:
             meter.gets(self.looked_at, held is not None)
         if held is not None and looks == 1:  # no message was sent meanwhile
             try:
-                self._driver.say_soon(self._much_to_say, heard)
+                self._driver.say_soon(self.trainer.any_due, heard)
             except BaseException:  # such as Ctrl-C: put the batch back
                 self.untake([held])
                 raise
@@ -354,12 +354,6 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.trainer.awaited or 0]
 
-    @property
-    def _much_to_say(self) -> bool:
-        """Whether a message to an owner is due."""
-        trainer = self.trainer
-        return True in [trainer.due(number) for number in range(len(self.sessions))]
-
     def take_ready(self, most: int, accepts: Callable[[Held], bool]) -> list[Held]:
         """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
         taken: list[Held] = []
@@ -371,7 +365,7 @@ class Link:
             if len(taken) < most and self._prefetch.waits(self.session.welcome):
                 self.trainer.set_prefetch(self._prefetch.batches)
         if taken:
-            self._driver.say_soon(self._much_to_say)
+            self._driver.say_soon(self.trainer.any_due)
         return taken
 
     def untake(self, batches: Sequence[Held]) -> None:

@@ -622,14 +622,22 @@ class Trainer:
     def due(self, owner: int) -> bool:
         """Return whether a message to an owner is due."""
         self._pump()
-        here = self._owners[owner]
-        if not here.welcome:
+        return self._is_due(self._owners[owner])
+
+    @property
+    def any_due(self) -> bool:
+        """Whether a message to some owner is due."""
+        self._pump()
+        return any(map(self._is_due, self._owners))
+
+    def _is_due(self, owner: _Owner) -> bool:
+        if not owner.welcome:
             return False
-        if here.gets or here.returned or here.withdrawn:
+        if owner.gets or owner.returned or owner.withdrawn:
             return True
-        if not here.commits:
+        if not owner.commits:
             return False
-        return not self.lazy or self.waits or len(here.commits) > self._part
+        return not self.lazy or self.waits or len(owner.commits) > self._part
 
     def outgoing(
         self, owner: int

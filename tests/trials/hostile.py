@@ -28,6 +28,7 @@ from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
     Attach,
+    Get,
     Hello,
     Renew,
     Retarget,
@@ -56,12 +57,13 @@ def _lies(session: int) -> list[bytes]:
     """Yield messages of maximum length with tokens that were never issued."""
     saves = tuple(Save(_FALSE - n, 0, []) for n in range(5000))
     tokens = tuple(_FALSE - n for n in range(4000))
-    told = Step(session, 0, saves=saves), Step(session, 0, tokens), Renew(session, 0, 0, tokens)
+    told = Step(session, saves=saves), Step(session, tokens), Renew(session, 0, tokens, 1)
     return [FROM_TRAINER.encode(message) for message in told]
 
 
 def _mixed(session: int) -> list[bytes]:
-    told = Step(session, 2**63), Renew(session, 2**63, 0), Retarget(session, 1, (0.5,) * 4000)
+    greed = Step(session, gets=tuple(Get(1 + n, 0) for n in range(4000)))
+    told = greed, Renew(session, 2**63), Retarget(session, 1, (0.5,) * 4000)
     return [FROM_TRAINER.encode(message) for message in told]
 
 
@@ -86,8 +88,8 @@ def _frames(session: int) -> list[list[bytes]]:
 
 #: Messages that an attacker repeats, by its session; and whether it reads the answers.
 _ATTACKS: dict[str, tuple[Callable[[int], list[bytes] | list[list[bytes]]], bool]] = {
-    "steps": (lambda session: [FROM_TRAINER.encode(Step(session, 0))], True),
-    "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0, 0))], True),
+    "steps": (lambda session: [FROM_TRAINER.encode(Step(session))], True),
+    "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0))], True),
     "lies": (_lies, True),
     "garbage": (_garbage, True),
     "frames": (_frames, True),

@@ -13,11 +13,13 @@
 | new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
+| new | its session has ``max_open`` batches and requests | idle, until it has fewer |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
 | --- | --- | --- |
 | held | its session commits | over: logged, and answered when that is stored |
+| held | its session commits, and that is refused | answered by a fault; the batch as if returned |
 | held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
 | held | the session greets without it, with its request | held: Give again under the same token |
 | held | the session greets without both | in the heap again |
@@ -549,6 +551,7 @@ class Desk:
             return
         if session.leases.pop(lease.token, None) is None:
             return
+        self.counts["redelivered"] += 1
         if self.partitions[partition].voids:
             self.gone.append(batch)
             self._void(session, partition, batch.turn)
@@ -568,6 +571,7 @@ class Desk:
         for token, lease in list(session.leases.items()):
             if lease.batch.partition == partition and lease.batch.turn >= since:
                 del session.leases[token]
+                self.counts["redelivered"] += 1
                 self.gone.append(lease.batch)
         for _, _, batch in self._heaps.pop((partition, session.slot), ()):
             self._waiting[partition] -= 1

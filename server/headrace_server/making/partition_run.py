@@ -26,25 +26,22 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from headrace_proto.layout import Slot as Column
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
+from ..leasing.protocol import Batch, Outlook, Slot, Turn
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords
 from ..reading.source import Reader
-from ..reading.stages.stratified_sample import StratifiedSample
-from ..shaping.class_queues import ClassQueues
 from ..shaping.input import Input
 from ..shaping.plain import Plain
-from ..shaping.plan import Order, Plan, Position, Read
-from ..shaping.stored_state import Change, Saved
+from ..shaping.plan import Order, Plan, Read
+from ..shaping.segments import Segments
+from ..shaping.stored_state import Saved
 from .arena import Block
 from .assemble import Assembly
 from .plain_maker import PlainCommits, PlainMaker
@@ -57,152 +54,12 @@ from .slab import Slab, least_bytes
 from .stored_examples import StoredExamples
 
 Written = Assembly | SegmentBlock
-Target = StratifiedSample | ClassQueues
+Machine = Plain | Segments
+Maker = PlainMaker | SegmentMaker
+Commits = PlainCommits | SegmentCommits
 
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32
-
-
-class Machine(Protocol):
-    """A pure machine: which rows are read next, and which rows make a batch.
-
-    Calls of the same name as those of ``leasing.protocol.Partition`` mean the same.
-    """
-
-    number: int
-    ahead: bool
-    lanes: bool
-    run: int
-    world: int
-    gone: list[Batch]
-    left_out: int  # rows of incomplete rounds of ranks
-    input: Input
-
-    @property
-    def voids(self) -> bool: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def finished(self) -> bool: ...
-
-    def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
-        """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
-
-        ``limit`` bounds the rows of a read and does not affect batches.  A batch that has a body
-        was written before.
-        """
-
-    def arrived(
-        self,
-        read: Read,
-        rows: int,
-        position: Position | None,
-        facts: Mapping[str, np.ndarray],
-        taken: int,
-    ) -> None:
-        """Take the result of a read: ``rows`` after the stages, of ``taken`` rows of the source."""
-
-    def failed(self) -> None:
-        """Take back a read that failed, or has no row yet, so that it is the next one again."""
-
-    def next_turn(self, slot: Slot) -> Turn: ...
-
-    def live(self, slot: Slot) -> bool: ...
-
-    def returned(self, batch: Batch) -> bool: ...
-
-    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None: ...
-
-    def reclaim(self, batch: Batch) -> bool | None:
-        """Return None where rows of the batch are still to be read."""
-
-    def deal(self, run: int, world: int) -> list[Plan]:
-        """Return what goes out now; what has no body is written next."""
-
-    def propose(self, kind: str, what: Any) -> Order | None:
-        """None: after another step, which makes batches that an earlier life has handed out."""
-
-    def apply(self, order: Order) -> None: ...
-
-    def chunks(self) -> set[int]:
-        """Return the chunks whose payload future batches need."""
-
-    def due(self) -> int | None:
-        """Return the epoch of the first uncommitted rows; None where none is left."""
-
-    def waits_for(self) -> str:
-        """Describe what the next batch lacks; may be empty."""
-
-
-class Maker(Protocol):
-    """Holds the rows of chunks, and writes batches of them."""
-
-    capacity: int | None  # batches that may be made ahead of trainers, if the shape bounds them
-    most_rows: int | None  # of a read
-
-    @property
-    def schema(self) -> Mapping[str, Field]: ...
-
-    @property
-    def properties(self) -> Mapping[str, Any]:
-        """Description of the feed for trainers, beside its schema."""
-
-    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
-        """Hold a chunk; return its rows that can be batched, and the facts for the machine.
-
-        ``before`` is the state of the stages before the read.
-        """
-
-    def begin(self, plan: Plan) -> tuple[Written, Block | None]:
-        """Return the batch of a plan, and its block where it was written ahead."""
-
-    def prepare(self) -> bool:
-        """Write the known parts of the next expected batch ahead; return whether there was any."""
-
-    def targets(self) -> Sequence[Target]:
-        """Return the stages and shapes whose proportions of classes can be changed."""
-
-    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
-        """Return the batch sizes that an order asks for; ValueError where they can not be."""
-
-    def sizes_changed(self) -> None:
-        """Adapt the bound of a read to the current batch sizes."""
-
-    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]: ...
-
-    def sizes(self) -> dict[str, int]: ...
-
-    def progress(self) -> dict[str, Any]: ...
-
-
-class Commits(Protocol):
-    """Takes commits, and has the state that outlives the process."""
-
-    def resume(self, saved: Saved) -> None: ...
-
-    def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
-        """Note a chunk before the machine gets it, and complete its facts."""
-
-    def tidy(self) -> None:
-        """Forget chunks that no later batch needs."""
-
-    def mark(self) -> None:
-        """Note how a later life goes on after the batches made so far."""
-
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None: ...
-
-    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
-        """Keep states after a batch, which its trainer flushes, for rows of it."""
-
-    def note_places(self) -> None:
-        """Record the lanes of examples for a snapshot, so that they continue in the same rows."""
-
-    def take_changes(self) -> list[Change]: ...
-
-    def seek(self, key: bytes) -> list[list[Any]]:
-        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
 
 
 @dataclass(slots=True)

@@ -244,16 +244,6 @@ class Input:
             "position": self._position,
         }
 
-    def take_number(self) -> int:
-        """Take the next number for a batch."""
-        self.next_number += 1
-        return self.next_number - 1
-
-    @property
-    def reads_nothing(self) -> bool:
-        """Whether no read is due, though more could be read."""
-        return self.state is OPEN and (self._position is None or not self._shaper.hungry)
-
     def next_read(self, limit: int) -> Read | None:
         """Return a read though no batch is wanted; None at the end of the input or without room."""
         if self._position is None or not self._shaper.hungry:

@@ -170,6 +170,11 @@ class Plain:
         return self._ended and not self._again
 
     def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
+        """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
+
+        ``limit`` bounds the rows of a read and does not affect batches.  A batch that has a body
+        was written before.
+        """
         if self._again:
             plans, self._again = self._again, []
             return plans
@@ -199,10 +204,12 @@ class Plain:
         facts: Mapping[str, np.ndarray] | None = None,
         taken: int = 0,
     ) -> None:
+        """Take the result of a read: ``rows`` after the stages, of ``taken`` rows of the source."""
         self.input.arrived(read, rows, position, facts)
         self._read += taken
 
     def failed(self) -> None:
+        """Take back a read that failed, or has no row yet, so that it is the next one again."""
         self.input.failed()
 
     def _made(self, draft: Draft) -> list[Plan]:
@@ -345,6 +352,7 @@ class Plain:
         return True
 
     def deal(self, run: int, world: int) -> list[Plan]:
+        """Return what goes out now; what has no body is written next."""
         left = [self._open[number] for number in sorted(self._open)]
         self.run, self.world = run, world
         self._before = {*self._numbers.above}
@@ -363,6 +371,7 @@ class Plain:
     # Orders
 
     def propose(self, kind: str, what: Any) -> Order | None:
+        """None: after another step, which makes batches that an earlier life has handed out."""
         again = (one for one in self._orders if (one.kind, one.what) == (kind, what))
         if kind == "close" and (order := next(again, None)) is not None:
             return order

@@ -1,8 +1,6 @@
 """The states of an object as a table: (event, state) → (next state, effect), or an error.
 
     INPUT = Transitions("partition", moves={"read": {OPEN: (READING, …), …}, …}, errors={…})
-    CLOSE = INPUT.on("close")                its moves alone, where every state has one
-    input.state, effect = CLOSE[input.state]
     input.state, effect = INPUT.follow("read", input.state, input)     where that may be illegal
 
 A table answers every event in every state, by a move or by an error with a text; a table with a
@@ -47,10 +45,6 @@ class Transitions:
         ends = {following for on in moves.values() for following, _ in on.values()}
         if unknown := ends - set(states):
             raise ValueError(f"a {kind} has moves to {unknown}, which are none of its states")
-
-    def on(self, event: str) -> Moves:
-        """Return the moves of an event, without states in which it is an error."""
-        return self.moves[event]
 
     def follow(self, event: str, state: str, thing: object) -> tuple[str, Any]:
         """Return the next state and the effect; IllegalEvent where a state does not allow it."""

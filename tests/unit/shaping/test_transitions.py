@@ -18,8 +18,7 @@ DOOR = Transitions(
 
 
 def test_an_event_leads_to_a_state_and_an_effect():
-    assert DOOR.on("push")["open"] == ("shut", "Bang")
-    assert DOOR.on("pull") == {"shut": ("open", None)}
+    assert DOOR.follow("push", "open", "door 3") == ("shut", "Bang")
 
 
 def test_an_event_that_a_state_does_not_allow_is_an_error_that_names_the_state():

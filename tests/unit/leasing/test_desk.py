@@ -1,0 +1,128 @@
+"""What a desk tells people and its caller; the simulated world tests whom it gives what."""
+
+import pytest
+
+from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.protocol import Answer, Give, Hello, Idle, Outlook, Over, Welcome
+from tests.world.journal import Stored
+from tests.world.synthetic import Plain, Segments, Slab
+
+A, B = b"a", b"b"
+
+
+class At:
+    """A desk of one partition whose trainers have joined."""
+
+    def __init__(self, partition, *sessions, **options):
+        self.partition = partition
+        self.desk = Desk({0: partition}, 1, **options)
+        self.requests = 0
+        for session in sessions:
+            self.desk.hello(Hello(session), 0.0)
+        self.desk.stored(SESSIONS, len(sessions))
+        self.told(Welcome)
+
+    def told(self, *kinds):
+        sent = [message for _, message in self.desk.sent]
+        self.desk.sent.clear()
+        return [message for message in sent if isinstance(message, kinds)]
+
+    def ask(self, session, n=1):
+        gets = [(self.requests + i, 0, 0) for i in range(1, n + 1)]
+        self.requests += n
+        self.desk.ask(session, gets)
+        while self.desk.work():
+            pass
+        return self.told(Give, Idle, Over)
+
+
+def plain(rows=100, size=2):
+    return Plain(0, Stored(), Slab(1000), rows=rows, size=size)
+
+
+def lanes():
+    return Segments(
+        0, Stored(), Slab(1000), counts=[3] * 8, size=2, capacity=8, order="lanes", states=False
+    )
+
+
+def test_people_learn_who_holds_a_batch_for_how_long_and_what_is_paused():
+    at = At(plain(), A, B)
+    at.desk.seen(A, 5.0)
+    at.ask(A)
+    at.desk.seen(B, 8.0)
+    at.ask(B)
+    said = at.desk.describe(12.0, {A: "trainer 1", B: "trainer 2"}.__getitem__)
+    assert said == "2 batches are leased, the longest to trainer 1 for 7 s"
+    assert at.desk.holder(0, 1) == (B, 8.0) and at.desk.holder(0, 2) is None
+    at.desk.paused = True
+    assert not at.ask(A)
+    assert "the server is stopping and hands out nothing more" in at.desk.describe(12.0)
+    at.desk.paused = False
+    assert at.ask(B)
+
+
+def test_people_learn_which_ranks_have_not_joined():
+    at = At(plain(), A)
+    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
+    assert "the feed is shared by trainers without rank" in str(at.desk.sent)
+    at.desk.leave(A)
+    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
+    assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"
+
+
+def test_a_session_has_no_more_batches_and_requests_than_its_limit():
+    at = At(plain(), A, max_open=3)
+    gives = at.ask(A, 3)
+    assert [type(message) for message in gives] == [Give] * 3
+    assert [type(message) for message in at.ask(A, 2)] == [Idle] * 2
+    at.desk.commit(A, gives[1].token)
+    assert [give.batch.number for give in at.ask(A, 0)] == [3]
+    at.desk.give_back(A, [gives[0].token])
+    assert [give.batch.number for give in at.ask(A, 0)] == [0]
+    with pytest.raises(ValueError, match="more than 10 requests are open"):
+        at.ask(A, 11)
+
+
+def test_a_refused_commit_ends_its_lease():
+    at = At(plain(), A)
+    (give,) = at.ask(A)
+    at.desk.refuse(A, give.token, "state", "the states are missing")
+    (answer,) = at.told(Answer)
+    assert answer.faults == ((give.token, "state", "the states are missing"),)
+    assert at.desk.leased == 0 and at.ask(A)[0].batch is give.batch
+
+
+def test_the_last_commit_of_lanes_is_known_until_they_are_void():
+    at = At(lanes(), A)
+    first, second, third = at.ask(A, 3)
+    at.desk.commit(A, first.token)
+    assert at.desk.last_committed(A, first.token) is first.batch
+    at.desk.commit(A, second.token)
+    assert at.desk.last_committed(A, first.token) is None
+    assert at.desk.last_committed(A, second.token) is second.batch
+    at.desk.give_back(A, [third.token])
+    assert at.desk.last_committed(A, second.token) is None
+
+
+def test_what_is_done_is_counted_and_the_feed_ends_when_all_is_stored():
+    at = At(plain(rows=5), A)
+    gives = at.ask(A, 3)
+    for give in gives:
+        at.desk.commit(A, give.token)
+    assert at.desk.counts["batches"] == 3 and at.desk.counts["rows"] == 5
+    assert at.desk.saving == 3 and not at.desk.ended
+    assert not at.ask(A)
+    at.desk.stored(0, len(at.desk.log))
+    assert [type(message) for message in at.told(Answer, Over)] == [Over, Answer]
+    assert at.desk.ended and at.desk.standing() == {"ready": 0, "leased": 0, "saving": 0}
+
+
+def test_a_source_that_has_nothing_is_asked_again_when_it_wakes():
+    at = At(plain(), A)
+    make, at.partition.make = at.partition.make, lambda slot, epoch: Outlook.WAITS
+    assert not at.ask(A)
+    at.partition.make = make
+    assert not at.ask(A, 0)
+    at.desk.wake(0)
+    assert [type(message) for message in at.ask(A, 0)] == [Give]
