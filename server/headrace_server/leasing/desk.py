@@ -465,6 +465,8 @@ class Desk:
             for number, one in self.partitions.items():
                 if one.voids:
                     self._void(session, number)
+                if self._lanes:
+                    self._over.pop((number, session.slot), None)
             self._write("leave", name)
 
     # Leases
@@ -1039,10 +1041,12 @@ class Desk:
     @property
     def ended(self) -> bool:
         """Whether all is made, committed and stored."""
-        if self.leased or self.saving or self._waiting.total() or self._busy is not None:
+        if self._busy is not None:
             return False
         ended = self._ended
-        return all(number in ended or one.finished for number, one in self.partitions.items())
+        if not all(number in ended or one.finished for number, one in self.partitions.items()):
+            return False
+        return not (self.leased or self.saving or self._waiting.total())
 
     @property
     def leased(self) -> int:
@@ -1105,13 +1109,13 @@ class Desk:
                 "batches wait until trainers from before the restart have reconnected, or a few "
                 "seconds are over"
             )
-        leases = [lease for of in self.sessions.values() for lease in of.leases.values()]
-        if leases:
-            oldest = min(leases, key=lambda lease: lease.since)
+        oldest_of = [next(iter(of.leases.values())) for of in self.sessions.values() if of.leases]
+        if oldest_of:
+            oldest = min(oldest_of, key=lambda lease: lease.since)
             trainer = oldest.session
             rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
             reasons.append(
-                f"{len(leases)} batches are leased, the longest to {named(trainer.name)}{rank} "
+                f"{self.leased} batches are leased, the longest to {named(trainer.name)}{rank} "
                 f"for {now - oldest.since:.0f} s"
             )
         if self._busy is not None:
