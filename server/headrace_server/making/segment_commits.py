@@ -92,11 +92,10 @@ class SegmentCommits:
 
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of the states; return a fault, or None."""
-        counted = self._machine.commit(batch, token)
-        if isinstance(counted, tuple):
-            return counted
-        for out in counted:
-            self._note(out, payload)
+        out = self._machine.commit(batch, token)
+        if isinstance(out, tuple):
+            return out
+        self._note(out, payload)
         self._forget_freed()
         return None
 
