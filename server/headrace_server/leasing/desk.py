@@ -226,13 +226,20 @@ class Desk:
         """Take a greeting.  The caller drops messages of the session's earlier connections."""
         self._now = now
         name = hello.session
-        if self._busy is not None:  # a greeting concerns all partitions
+        if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
             self._greeting[name] += 1
             self._deferred.append((self._hear_deferred, (hello,)))
             if (session := self.sessions.get(name)) is not None:
                 self._forget_requests(session)  # the greeting names them again
         else:
             self._hear(hello)
+
+    def _is_simple(self, hello: Hello) -> bool:
+        """Return whether a greeting is of a new trainer that fits the others and has nothing."""
+        if self._greeted is not None or hello.session in self.sessions:
+            return False
+        run = (hello.run, hello.world) if hello.rank >= 0 else (self.run, 0)
+        return run == (self.run, self.world) and not (hello.held or hello.commits)
 
     def _hear_deferred(self, hello: Hello) -> None:
         self._greeting[hello.session] -= 1
@@ -404,7 +411,10 @@ class Desk:
         session.idle = 0
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
-        turn = self.partitions[partition].next_turn(slot)
+        if partition == self._busy:  # it changes now, and nothing comes before this
+            turn = self._made_before[0], 0
+        else:
+            turn = self.partitions[partition].next_turn(slot)
         heap = self._heaps.get((partition, slot))
         return min(turn, heap[0][0]) if heap else turn
 
@@ -617,7 +627,7 @@ class Desk:
             return
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
-            if partition == SESSIONS and self._busy is not None:
+            if partition == SESSIONS and self._busy is not None and queue[0][1].leases:
                 self._deferred.append((self.stored, (partition, number)))
                 break
             _, session, what = queue.popleft()
