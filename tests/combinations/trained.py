@@ -112,7 +112,7 @@ def _plain(feed: headrace.Feed, batch: Any) -> dict[str, Any]:
     facts = {name for name in (*FACTS, "lane") if name in feed.facts}
     if isinstance(batch, headrace.Batch):
         found |= {name: _rows(batch[name]) for name in batch}
-        if "bucket" in batch.meta:
+        if hasattr(batch, "bucket"):
             found["@bucket"] = batch.bucket
     else:
         facts |= {*_OF_SEGMENTS}
