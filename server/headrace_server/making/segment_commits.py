@@ -206,4 +206,4 @@ class SegmentCommits:
 
     def seek(self, key: bytes) -> list[list[Any]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
-        return self._machine.found(key)
+        return self._machine.seek(key)

@@ -909,10 +909,6 @@ class Segments(Admission):
             ready = f"{self.ready} of {of} rows are ready; "
         return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
 
-    def found(self, key: Any) -> list[list[Any]]:
+    def seek(self, key: bytes) -> list[list[Any]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
-        out = ((one.batch.number, one.rows) for one in self._out.values())
-        return [
-            [one.epoch, one.segment, one.segments, one.where, one.number]
-            for one in self.seek(key, out)
-        ]
+        return self.seek_in(key, ((one.batch.number, one.rows) for one in self._out.values()))
