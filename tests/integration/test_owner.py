@@ -143,14 +143,16 @@ def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Pat
 
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server:
-            try:  # it makes the first batch before anybody asks for it
+        counts: list[int] = []
+        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server, connect(server) as feed:
+            waiting = started(lambda: counts.append(trained(feed)))
+            try:
                 eventually((tmp_path / "inside").exists)
                 eventually(lambda: told(server))
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
-            with connect(server) as feed:
-                assert trained(feed) == 18
+            waiting.join(PATIENCE_S)
+            assert counts == [18]
 
 
 def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):
@@ -227,7 +229,7 @@ def test_the_death_of_an_owner_leaves_a_connection_alone_that_another_has_by_now
             eventually(lambda: "worker-1-1" in server.pids)
             with connect(server) as feed:  # the front knows the next life
                 next(feed)
-            say(Renew(welcome.session, 0, 0))
+            say(Renew(welcome.session, 0))
             answer = heard((Pulse, Unknown))
             assert isinstance(answer, Pulse) and answer.session == welcome.session
 
