@@ -140,6 +140,7 @@ class Desk:
     ``gone``: batches whose bytes nobody needs any more.
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
+    ``births``: run and birth of the last process of each rank that had a session.
     ``tokens``: those of commits that are stored.
     ``ahead``: batches that a partition makes ahead, for each rank.
     ``max_open``: leases and requests of a session that may be answered at once.
@@ -151,6 +152,7 @@ class Desk:
         term: int,
         *,
         known: Mapping[bytes, tuple[int, int, int]] | None = None,
+        births: Mapping[int, tuple[int, int]] | None = None,
         tokens: Container[Token] = (),
         now: float = 0.0,
         ttl: float = 10.0,
@@ -210,7 +212,8 @@ class Desk:
         self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
         self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
         self._births: dict[int, int] = {}  # by rank
-        for run, rank, birth in self._known.values():
+        before = [(run, rank, birth) for rank, (run, birth) in (births or {}).items()]
+        for run, rank, birth in (*before, *self._known.values()):
             if run == self.run and rank >= 0:
                 self._births[rank] = max(birth, self._births.get(rank, 0))
         self._make_all_ahead()
