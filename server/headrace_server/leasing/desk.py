@@ -960,7 +960,8 @@ class Desk:
         partition = work.partition
         one = self.partitions[partition]
         self._busy = None
-        self._remakes.discard(partition)
+        if made is not Outlook.WAITS:
+            self._remakes.discard(partition)
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
         changed = self._made_before != (one.epoch, one.finished)
