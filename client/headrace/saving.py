@@ -277,6 +277,8 @@ class Saving:
         fault: HeadraceError | None = None
         with self._flushing:
             for partition, kept in self.lanes.standing():
+                if kept.token in self._link.member.void:  # other trainers continue its sequences
+                    continue
                 parts = parts_of(kept, self._maker, self._framework)
                 owner = [self._link.session_of(partition)]
                 answer = self._link.ask(FlushStates(kept.token, parts), at_most_s, owner)

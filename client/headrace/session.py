@@ -206,6 +206,7 @@ class Member:
     trainer: Trainer | None = None  # once all owners have let it in
     meter: Meter = field(default_factory=Meter)
     refused: deque[HeadraceError] = field(default_factory=deque)  # of commits; raised once each
+    void: set[int] = field(default_factory=set)  # tokens of refused commits
     #: The greatest token of an answered commit, by partition.
     acknowledged: dict[int, int] = field(default_factory=dict)
 
@@ -483,6 +484,7 @@ class Session:
             name = name_of(held)
             text = f"{name}: {text}" if text else f"{name} {STALE}"
             self.member.refused.append(from_code(code, text))
+            self.member.void.add(held.given.token)
 
     def _on_idle(self, idle: Idle) -> None:
         self._trainer.idle(self.number, idle.requests, idle.live)

@@ -350,7 +350,7 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
     examples = [dict(known.told) for known in ledger.of.values()]
     partitions = 1 + len(rank) // 2
 
-    def interrupted(batch: SegmentBatch) -> bytes:
+    def interrupted(batch: SegmentBatch, *made_of: Any) -> None:
         raise KeyboardInterrupt
 
     with (
@@ -361,7 +361,7 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
         feed.flush_states()
         arrived(server, feed, 2)
         with monkeypatch.context() as patch:
-            patch.setattr(SegmentBatch, "identity", interrupted)
+            patch.setattr(SegmentBatch, "__init__", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 next(feed)
         train(feed, ledger)

@@ -145,14 +145,16 @@ def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Pat
 
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server:
-            try:  # it makes the first batch before anybody asks for it
+        counts: list[int] = []
+        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server, connect(server) as feed:
+            waiting = started(lambda: counts.append(trained(feed)))
+            try:
                 eventually((tmp_path / "inside").exists)
                 eventually(lambda: told(server))
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
-            with connect(server) as feed:
-                assert trained(feed) == 18
+            waiting.join(PATIENCE_S)
+            assert counts == [18]
 
 
 def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):

@@ -209,10 +209,9 @@ class RealSegments:
         return min([self.machine.next_turn(slot), *unplaced])
 
     def commit(self, batch, token, payload):
-        counted = self.machine.commit(batch, token)
-        if isinstance(counted, tuple):
-            return counted
-        assert [out.batch.name for out in counted] == [batch.name]
+        out = self.machine.commit(batch, token)
+        if isinstance(out, tuple):
+            return out
         rows, stored = [], {}
         for at, (_, e, segment, _) in enumerate(rows_of(batch.place)):
             state = payload[at] if payload else None

@@ -140,6 +140,7 @@ class Desk:
     ``gone``: batches whose bytes nobody needs any more.
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
+    ``births``: run and birth of the last process of each rank that had a session.
     ``tokens``: those of commits that are stored.
     ``ahead``: batches that a partition makes ahead, for each rank.
     ``max_open``: leases and requests of a session that may be answered at once.
@@ -151,6 +152,7 @@ class Desk:
         term: int,
         *,
         known: Mapping[bytes, tuple[int, int, int]] | None = None,
+        births: Mapping[int, tuple[int, int]] | None = None,
         tokens: Container[Token] = (),
         now: float = 0.0,
         ttl: float = 10.0,
@@ -210,7 +212,8 @@ class Desk:
         self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
         self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
         self._births: dict[int, int] = {}  # by rank
-        for run, rank, birth in self._known.values():
+        before = [(run, rank, birth) for rank, (run, birth) in (births or {}).items()]
+        for run, rank, birth in (*before, *self._known.values()):
             if run == self.run and rank >= 0:
                 self._births[rank] = max(birth, self._births.get(rank, 0))
         self._make_all_ahead()
@@ -226,13 +229,20 @@ class Desk:
         """Take a greeting.  The caller drops messages of the session's earlier connections."""
         self._now = now
         name = hello.session
-        if self._busy is not None:  # a greeting concerns all partitions
+        if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
             self._greeting[name] += 1
             self._deferred.append((self._hear_deferred, (hello,)))
             if (session := self.sessions.get(name)) is not None:
                 self._forget_requests(session)  # the greeting names them again
         else:
             self._hear(hello)
+
+    def _is_simple(self, hello: Hello) -> bool:
+        """Return whether a greeting is of a new trainer that fits the others and has nothing."""
+        if self._greeted is not None or hello.session in self.sessions:
+            return False
+        run = (hello.run, hello.world) if hello.rank >= 0 else (self.run, 0)
+        return run == (self.run, self.world) and not (hello.held or hello.commits)
 
     def _hear_deferred(self, hello: Hello) -> None:
         self._greeting[hello.session] -= 1
@@ -404,7 +414,10 @@ class Desk:
         session.idle = 0
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
-        turn = self.partitions[partition].next_turn(slot)
+        if partition == self._busy:  # it changes now, and nothing comes before this
+            turn = self._made_before[0], 0
+        else:
+            turn = self.partitions[partition].next_turn(slot)
         heap = self._heaps.get((partition, slot))
         return min(turn, heap[0][0]) if heap else turn
 
@@ -465,6 +478,8 @@ class Desk:
             for number, one in self.partitions.items():
                 if one.voids:
                     self._void(session, number)
+                if self._lanes:
+                    self._over.pop((number, session.slot), None)
             self._write("leave", name)
 
     # Leases
@@ -615,7 +630,7 @@ class Desk:
             return
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
-            if partition == SESSIONS and self._busy is not None:
+            if partition == SESSIONS and self._busy is not None and queue[0][1].leases:
                 self._deferred.append((self.stored, (partition, number)))
                 break
             _, session, what = queue.popleft()
@@ -945,7 +960,8 @@ class Desk:
         partition = work.partition
         one = self.partitions[partition]
         self._busy = None
-        self._remakes.discard(partition)
+        if made is not Outlook.WAITS:
+            self._remakes.discard(partition)
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
         changed = self._made_before != (one.epoch, one.finished)
@@ -1039,10 +1055,12 @@ class Desk:
     @property
     def ended(self) -> bool:
         """Whether all is made, committed and stored."""
-        if self.leased or self.saving or self._waiting.total() or self._busy is not None:
+        if self._busy is not None:
             return False
         ended = self._ended
-        return all(number in ended or one.finished for number, one in self.partitions.items())
+        if not all(number in ended or one.finished for number, one in self.partitions.items()):
+            return False
+        return not (self.leased or self.saving or self._waiting.total())
 
     @property
     def leased(self) -> int:
@@ -1105,13 +1123,13 @@ class Desk:
                 "batches wait until trainers from before the restart have reconnected, or a few "
                 "seconds are over"
             )
-        leases = [lease for of in self.sessions.values() for lease in of.leases.values()]
-        if leases:
-            oldest = min(leases, key=lambda lease: lease.since)
+        oldest_of = [next(iter(of.leases.values())) for of in self.sessions.values() if of.leases]
+        if oldest_of:
+            oldest = min(oldest_of, key=lambda lease: lease.since)
             trainer = oldest.session
             rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
             reasons.append(
-                f"{len(leases)} batches are leased, the longest to {named(trainer.name)}{rank} "
+                f"{self.leased} batches are leased, the longest to {named(trainer.name)}{rank} "
                 f"for {now - oldest.since:.0f} s"
             )
         if self._busy is not None:

@@ -1,6 +1,6 @@
 """The words between a partition, the desk and its trainers: plain data.
 
-    trainer ── hello, ask, commit, give_back … ──► desk ── make, commit, returned … ──► partition
+    trainer ── hello, ask, commit … ──► desk ── make, commit, returned, reclaim … ──► partition
             ◄─ Welcome, Give, Idle, Over, Answer, Refused, Unknown ─┘
 
 A batch has a *slot*, which says who may have it: anyone, a rank, or the session whose lanes it

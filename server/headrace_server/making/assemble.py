@@ -4,7 +4,7 @@
 
 An assembly checks that the rows fit together before it asks for a block, so a bad batch costs no
 memory.  Padding is 0, False or the empty string, on the right of each dimension that varies, up to
-the largest row or to a size that was declared (``core/bucket.py``).
+the largest row or to a size that was declared (``shaping/bucket.py``).
 """
 
 from __future__ import annotations

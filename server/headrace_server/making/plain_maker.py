@@ -148,7 +148,7 @@ class PlainMaker:
         return {}
 
 
-#: Names of what is stored of each rank: the run, and the turn after its last commit.
+#: Names of what is stored of each rank: which deal, and the turn after its last commit.
 _AFTER = "after "
 
 
@@ -203,8 +203,8 @@ class PlainCommits:
             elif kind == "mark":
                 change.base, change.meta["cursor"] = what
             elif kind == "after":
-                run, rank, turn = what
-                change.meta[f"{_AFTER}{rank}"] = pack([run, *turn])
+                deals, rank, turn = what
+                change.meta[f"{_AFTER}{rank}"] = pack([deals, *turn])
             else:
                 change.meta[kind] = pack(what)
         return [change] if change else []
@@ -219,8 +219,8 @@ class PlainCommits:
                 stored.fold(kind, *_unpacked(meta[kind]))
         for name, packed in meta.items():
             if name.startswith(_AFTER):
-                run, *turn = _unpacked(packed)
-                stored.fold("after", run, int(name.removeprefix(_AFTER)), tuple(turn))
+                deals, *turn = _unpacked(packed)
+                stored.fold("after", deals, int(name.removeprefix(_AFTER)), tuple(turn))
         reads = self._machine.resume(stored)
         if cursor is None:
             return

@@ -92,11 +92,10 @@ class SegmentCommits:
 
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of the states; return a fault, or None."""
-        counted = self._machine.commit(batch, token)
-        if isinstance(counted, tuple):
-            return counted
-        for out in counted:
-            self._note(out, payload)
+        out = self._machine.commit(batch, token)
+        if isinstance(out, tuple):
+            return out
+        self._note(out, payload)
         self._forget_freed()
         return None
 
@@ -207,4 +206,4 @@ class SegmentCommits:
 
     def seek(self, key: bytes) -> list[list[Any]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
-        return self._machine.found(key)
+        return self._machine.seek(key)

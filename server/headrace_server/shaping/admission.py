@@ -125,28 +125,6 @@ class OldestFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundExample:
-    """One example: ``segment``, of ``segments``, is the next or is out.
-
-    ready          its next segment waits for a batch
-    not begun      its first segment waits for a batch, or for a place of the capacity
-    out            it is in a batch that was made and is not committed
-    """
-
-    epoch: int
-    segments: int
-    segment: int = 0
-    number: int = -1  # of the batch
-
-    @property
-    def where(self) -> str:
-        """The state in words."""
-        if self.number >= 0:
-            return "out"
-        return "ready" if self.segment else "not begun"
-
-
-@dataclass(frozen=True, slots=True)
 class OfferedExamples:
     """Facts of a chunk's examples while some of them wait."""
 
@@ -154,7 +132,7 @@ class OfferedExamples:
     counts: np.ndarray
     columns: np.ndarray  # columns of the tables
     line: int  # of its first example
-    known: np.ndarray | None  # by row: BEGUN or REFUSED (admitted_examples.py); None: all are new
+    known: np.ndarray | None  # by row: BEGUN or REFUSED; None: all are new
 
     def left(self, start: int, stop: int) -> int:
         """Return the number of segments of examples that no earlier process has handled."""
@@ -412,8 +390,12 @@ class Admission(Shaper):
         """Return the chunks whose payload is still needed."""
         return set(self._uses)
 
-    def seek(self, key: Hashable, out: Iterable[tuple[int, Rows]]) -> list[FoundExample]:
-        """Return the examples of a key in all epochs; ``out``: batches by number, oldest first."""
+    def seek_in(self, key: Hashable, out: Iterable[tuple[int, Rows]]) -> list[list[Any]]:
+        """Return a key's examples of all epochs: epoch, segment, number of segments, place, batch.
+
+        ``out``: batches that are not committed, by number, the oldest first.  The place is "ready"
+        where the next segment waits for a batch, "not begun" where the first one does, or "out".
+        """
         batches, found = list(out), []
         for slot, epoch in self._slots.of_name(key):
             count, segment, number = (
@@ -426,8 +408,9 @@ class Admission(Shaper):
                 if len(at):
                     segment, number = int(rows.segments[at[0]]), of
                     break
-            found.append(FoundExample(epoch, count, segment, number))
+            where = "out" if number >= 0 else "ready" if segment else "not begun"
+            found.append([epoch, segment, count, where, number])
         for chunk, start, stop in self._waiting:
             known = self._offered[chunk].seek(key, start, stop)
-            found += [FoundExample(epoch, count) for epoch, count in known]
+            found += [[epoch, 0, count, "not begun", -1] for epoch, count in known]
         return found

@@ -104,6 +104,7 @@ class Stored:
     cursor: Any = None  # None: at the beginning
     done: set[int] = field(default_factory=set)  # from the base on
     orders: list[list[Any]] = field(default_factory=list)
+    deals: int = 0  # number of runs that have begun, of ranks or of others
     run: int = 0
     world: int = 0
     before: set[int] = field(default_factory=set)  # what was done when the run began
@@ -119,11 +120,11 @@ class Stored:
         elif kind == "orders":
             (self.orders,) = what
         elif kind == "deal":
-            self.run, self.world, before = what
+            self.deals, self.run, self.world, before = what
             self.before, self.after = set(before), {}
         else:
-            run, rank, turn = what
-            if run == self.run:
+            deals, rank, turn = what
+            if deals == self.deals:
                 self.after[rank] = turn
 
 
@@ -143,6 +144,7 @@ class Plain:
         self.gone: list[Batch] = []
         self.left_out = 0  # rows of incomplete rounds
         self._stages = targets
+        self._deals = 0
         self._ended = False
         self._numbers = Numbers()
         self._open: dict[int, tuple[Plan, Turn]] = {}  # not done; the turn is that without ranks
@@ -309,7 +311,7 @@ class Plain:
         if self.world and isinstance(batch.slot, int):
             turn = batch.turn[0], batch.turn[1] + 1
             turn = self._after[batch.slot] = max(turn, self._after.get(batch.slot, turn))
-            self._records.append(("after", self.run, batch.slot, turn))
+            self._records.append(("after", self._deals, batch.slot, turn))
         self._open.pop(number, None)
         self._claimed.pop(number, None)
         self._passed.discard(number)
@@ -356,7 +358,8 @@ class Plain:
         left = [self._open[number] for number in sorted(self._open)]
         self.run, self.world = run, world
         self._before = {*self._numbers.above}
-        self._records.append(("deal", run, world, self._numbers.above))
+        self._deals += 1
+        self._records.append(("deal", self._deals, run, world, self._numbers.above))
         self._numbers.forget_marks()  # they lack this deal
         self._again = []
         for of in (self._open, self._claimed, self._passed, self._groups, self._filled):
@@ -444,7 +447,7 @@ class Plain:
             **self.input.cursor(),
             "read": self._read,
             "orders": last - len(self._pending),
-            "deal": [self.run, self.world],
+            "deals": self._deals,
             "filled": [[*kind, n] for kind, n in self._filled.items()],
             "rounds": [*self._rounds.items()],
             "left_out": self.left_out,
@@ -453,7 +456,7 @@ class Plain:
     def resume(self, stored: Stored) -> list[Read]:
         """Go on as another life left it; return the reads whose chunks are needed again."""
         cursor: Mapping[str, Any] | None = stored.cursor
-        self.run, self.world = stored.run, stored.world
+        self._deals, self.run, self.world = stored.deals, stored.run, stored.world
         self._numbers = Numbers(stored.base, stored.done)
         self._before, self._after = set(stored.before), dict(stored.after)
         self._orders = [Order(*one) for one in stored.orders]
@@ -463,7 +466,7 @@ class Plain:
         reads = self.input.restore(cursor)
         self._read, self.left_out = cursor["read"], cursor["left_out"]
         self._pending = deque(one for one in self._orders if one.count > cursor["orders"])
-        if cursor["deal"] == [self.run, self.world]:  # else rounds began at or after it
+        if cursor["deals"] == self._deals:  # else rounds began at or after it
             self._filled = {(epoch, bucket): n for epoch, bucket, n in cursor["filled"]}
             self._rounds = dict(cursor["rounds"])
         return reads

@@ -55,8 +55,7 @@ class Out:
     batch: Batch
     rows: Rows
     seat: Seat | None  # of its lanes
-    token: Token = 0  # of its commit, while earlier batches of its lanes are not committed
-    keys: Sequence[Any] = ()  # of its examples, once its commit counts
+    keys: Sequence[Any] = ()  # of its examples, once it is committed
 
 
 @dataclass(slots=True, eq=False)
@@ -570,31 +569,24 @@ class Segments(Admission):
 
     # Trainers
 
-    def commit(self, batch: Batch, token: Token) -> list[Out] | tuple[str, str]:
-        """Take a commit; return the batches that count now, or a fault's code and text.
-
-        A batch without states counts once all earlier ones of its lanes are committed, since an
-        example goes on in other lanes after the last segment before which all are committed.
-        """
+    def commit(self, batch: Batch, token: Token) -> Out | tuple[str, str]:
+        """Take a commit; return what counts now, or a fault's code and text."""
         out = self._out.get(batch.name)
-        if out is None or out.token:
+        if out is None:
             lost = "its lanes went to another trainer" if self.lanes else "other trainers have it"
             return "stale", f"batch {batch.number} is not out: {lost}"
-        out.token = token
-        counted = [out]
         if out.seat is not None:
-            counted, left = [], out.seat.out
-            while left and left[0].token:
-                counted.append(left.pop(0))
-        refused = self.cancelled and not out.rows.last.all()
-        for one in counted:
-            self._count(one)
+            if out.seat.out[0] is not out:  # a trainer commits batches of lanes in their order
+                return "state", f"batch {out.seat.out[0].batch.number} of its lanes comes before"
+            out.seat.out.pop(0)
+            out.seat.last = out
+        self._count(out, token)
         self._drop_leftovers()
-        if refused:
+        if self.cancelled and len(out.rows.ended) < len(out.rows):
             return "cancelled", "the feed was drained with cancel=True: states are not saved"
-        return counted
+        return out
 
-    def _count(self, out: Out) -> None:
+    def _count(self, out: Out, token: Token) -> None:
         batch, rows, tables = out.batch, out.rows, self._slots
         del self._out[batch.name]
         number, index = self._committed
@@ -605,12 +597,10 @@ class Segments(Admission):
                 self._rank_next[batch.slot] = batch.turn[1] + 1
         self._committed = number, index
         out.keys = tables.keys_of(rows.slots)
-        if out.seat is not None:
-            out.seat.last = out
         going = ~rows.last
         slots = rows.slots[going]
         if self.chained:
-            tables.version[rows.slots] = rows.versions[:] = out.token
+            tables.version[rows.slots] = rows.versions[:] = token
         if self.lanes:
             tables.done[rows.slots] = after = rows.segments + 1
             if self.states != AT_TRAINER:
@@ -763,11 +753,18 @@ class Segments(Admission):
         self._carry_out()
 
     def resume_orders(self, orders: Sequence[Order]) -> None:
-        """Carry out the orders of an earlier process; stages have those before the first line."""
+        """Carry out the orders of an earlier process.
+
+        All batches from now on have the last size; the other orders wait for their lines, except
+        those which the stages have as of the first line.
+        """
         self.orders = list(orders)
-        self._pending.extend(
-            one for one in orders if one.kind != "target" or one.read >= self.next_line
-        )
+        for order in orders:
+            if order.kind == "batch_size":
+                (self.batch_size,) = order.what
+            elif order.kind == "close" or order.read >= self.next_line:
+                self._pending.append(order)
+        self._adapt()
         self._carry_out()
 
     def _carry_out(self) -> None:
@@ -912,10 +909,6 @@ class Segments(Admission):
             ready = f"{self.ready} of {of} rows are ready; "
         return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
 
-    def found(self, key: Any) -> list[list[Any]]:
+    def seek(self, key: bytes) -> list[list[Any]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
-        out = ((one.batch.number, one.rows) for one in self._out.values())
-        return [
-            [one.epoch, one.segment, one.segments, one.where, one.number]
-            for one in self.seek(key, out)
-        ]
+        return self.seek_in(key, ((one.batch.number, one.rows) for one in self._out.values()))

@@ -82,6 +82,8 @@ class Stores:
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
+        #: The partition that works now: what it has to store waits.
+        self.busy: PartitionName | None = None
         self._hurried = False  # whether a trainer waits for answers alone
         self._copied: deque[Call] = deque()  # calls that answer ended copies
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -212,16 +214,19 @@ class Stores:
 
         If not ``whole``, write only the next part.  Return whether there were any.
         """
-        gathers = self.gathers
-        self._write_part()
-        while whole and self.gathers:
-            self._write_part()
+        gathers = self._write_part()
+        while whole and self._write_part():
+            pass
         return gathers
 
-    def _write_part(self) -> None:
-        """Collect the changes of a partition, write them, or make their calls, in this order."""
+    def _write_part(self) -> bool:
+        """Collect the changes of a partition, write them, or make their calls, in this order.
+
+        Return False where there is nothing to do.
+        """
         if self._record is None:
-            name = next(iter(self._gathered), None)
+            free = (n for n, one in self._gathered.items() if n != self.busy or one.run is None)
+            name = next(free, None)
             if name is not None:
                 # A later commit of this partition is of its next record, with its change and token.
                 gathered = self._gathered.pop(name)
@@ -229,12 +234,12 @@ class Stores:
                 self._record = name, gathered, self._changes_of(name, gathered)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
-            return
+            return name is not None
         (name, gathered, changes), self._record = self._record, None
         if changes is None:
             for call in gathered.calls:
                 call()
-            return
+            return True
         try:
             store = self._stores[name]
             if store.write(changes):
@@ -243,6 +248,7 @@ class Stores:
                 store.submit(*changes, tickets=gathered.calls)
         except ServerError as error:
             self.fail(name, error)
+        return True
 
     def _changes_of(self, name: PartitionName, gathered: _Gathered) -> list[Change]:
         changes = [] if gathered.run is None else gathered.run.take_records()

@@ -336,6 +336,12 @@ class Owner:
                 self._hear(ready)
                 self._partitions.hand_out()
                 self._switchboard.act()
+                stores = self._partitions.stores
+                if stores.fileno() in ready:
+                    stores.call_stored()
+                if stores.due:
+                    stores.write()
+                self._switchboard.act()
                 self._outbox.flush()
             if not ready:
                 return

@@ -141,7 +141,7 @@ class Partitions:
     def make(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
         """Take one step of a partition; None where its feed fails.  It may take long."""
         run = self.runs[feed.name, work.partition]
-        self._at_work = feed
+        self._at_work, self.stores.busy = feed, (feed.name, work.partition)
         try:
             step = Step(self._diary, feed.name, work.partition, reads=run.reads_next)
             with step:
@@ -156,9 +156,9 @@ class Partitions:
         self, feed: ServedFeed, work: Work, made: list[Batch] | Outlook | None, took_s: float
     ) -> None:
         """Give the desk what a partition has made."""
+        self._at_work = self.stores.busy = None
         if made is None or feed.failure is not None:
             return
-        self._at_work = None
         name = feed.name, work.partition
         run, now = self.runs[name], time.monotonic()
         share = self._shares[feed.name]

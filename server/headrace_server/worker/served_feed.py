@@ -99,7 +99,8 @@ class ServedFeed:
         self.stateful = config.segmented and config.states != "none"  # committed by states
         self.states_stay = config.states == "trainer"  # whether states stay with the trainers
         self._desk: Desk | None = None
-        self.known: dict[bytes, Known] = {}  # the trainers that have a session
+        self.known: dict[bytes, Known] = {}  # the trainers that have a session …
+        self.births: dict[int, tuple[int, int]] = {}  # … and of each rank the last that had one
         self.schema: Any = None
         self.properties: Any = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
@@ -176,6 +177,7 @@ class ServedFeed:
             dict(partitions),
             self.term,
             known=self.known,
+            births=self.births,
             tokens=tokens,
             now=now,
             ttl=self._run.lease_ttl_s,

@@ -144,8 +144,10 @@ class Switchboard:
         for number, partition in enumerate(feed.partitions):
             name = feed.name, partition
             note = self._stores.noted(name, _KNOWN)
-            owners, sessions = msgpack.unpackb(note) if note else (0, [])
+            owners, sessions, births = msgpack.unpackb(note) if note else (0, [], [])
             known.update({nonce: tuple(of) for nonce, *of in sessions})
+            for rank, *of in births:
+                feed.births[rank] = max(tuple(of), feed.births.get(rank, (0, 0)))
             if number and note:  # it was the first of another owner
                 self._stores.note(name, _KNOWN, b"")
             if not number:
@@ -253,7 +255,10 @@ class Switchboard:
         known = False
         for kind, key, *rest in entries:
             if kind == "join":
-                feed.known[key] = rest[0], rest[1], rest[2]
+                run, rank, birth = rest
+                feed.known[key] = run, rank, birth
+                if rank >= 0:
+                    feed.births[rank] = run, birth
                 known = True
             elif kind == "leave":
                 known = feed.known.pop(key, None) is not None or known
@@ -268,7 +273,8 @@ class Switchboard:
         first = next(iter(feed.partitions))
         if known:
             sessions = [[nonce, *of] for nonce, of in feed.known.items()]
-            stores.note((feed.name, first), _KNOWN, pack([feed.owners, sessions]))
+            births = [[rank, *of] for rank, of in feed.births.items()]
+            stores.note((feed.name, first), _KNOWN, pack([feed.owners, sessions, births]))
         for at in touched:
             name = feed.name, first if at == SESSIONS else at
             stores.then(name, partial(feed.on_stored, at, logged[at]))

@@ -103,7 +103,9 @@ class Peer:
         return gets
 
     def end(self, session: int = 7) -> None:
-        """Answer the next request: nothing more comes."""
+        """Answer the next request, of the greeting or later: nothing more comes."""
+        numbers = () if self.greeted is None else self.greeted.gets
+        self._gets += [Get(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
         while not self._gets:
             self._gets += self.hear_gets()
         get = self._gets.pop(0)

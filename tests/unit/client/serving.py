@@ -137,7 +137,8 @@ class FakeLink:
 
     def __init__(self):
         self.trainer = SimpleNamespace(hands={})
-        self.session = Session(Member())
+        self.member = Member()
+        self.session = Session(self.member)
         self.left = None
         self.explain = None
         self.looked_at = 0.0

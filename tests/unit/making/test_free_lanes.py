@@ -34,7 +34,7 @@ def cells(taken: Taken) -> list[tuple[bytes, int]]:
 
 
 class World:
-    """Trainers that take, commit in any order, leave, and a worker that dies."""
+    """Trainers that take, commit and leave, and a worker that dies."""
 
     def __init__(self, steps: list[int], size: int, seed: int, directory: Path) -> None:
         self.steps, self.directory = steps, directory
@@ -70,7 +70,7 @@ class World:
             self.begin()
             self.player.feed.resume(self.model.saved)
         elif act < 7:
-            self.commit(self.random.choice(slots), in_turn=act < 6)
+            self.commit(self.random.choice(slots))
         else:
             slot = self.random.choice(slots)
             if self.random.random() < 0.5:
@@ -80,10 +80,9 @@ class World:
                 if self.random.random() < 0.5:
                     break
 
-    def commit(self, slot: Slot, in_turn: bool) -> None:
+    def commit(self, slot: Slot) -> None:
         if self.out[slot]:
-            place = 0 if in_turn else self.random.randrange(len(self.out[slot]))
-            taken = self.out[slot].pop(place)
+            taken = self.out[slot].pop(0)
             assert self.player.save(taken) is None
             self.done.update(cells(taken))
             self.store()

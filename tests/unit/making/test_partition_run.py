@@ -511,3 +511,16 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
     dropped = [feed.dropped() for feed in feeds]
     assert [counts.pop("bad:corrupt_record", 0) for counts in dropped] == [22, 0, 0][:partitions]
     assert sum(counts["bad:map_failed"] for counts in dropped) == failed
+
+
+def test_where_ranks_are_is_not_that_of_a_run_of_the_same_name_before(place: Callable[..., Place]):
+    here = place(numbered(200).batch(5, dynamic_pad=True))
+    feed, saved = here.feed(), nothing_saved()
+    for rank in (1, 0):
+        batches = feed.deal(0, 2)
+        while len(batches) < 2:
+            batches += feed.make(0, 0)
+        commit(here, feed, batches[rank], saved)
+    again = here.feed()
+    again.resume(saved)
+    assert [again.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]

@@ -260,13 +260,12 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
 
 
-def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
+def test_the_last_batch_is_the_one_to_flush(tmp_path: Path):
     player = Player(at_trainer([9, 9], 2), tmp_path)
     trainer = LaneTrainer(player, b"one", list(INITIAL))
     first, second = trainer.take(), trainer.take()
-    for taken in (second, first):
+    for taken in (first, second):
         trainer.save(taken)
-    trainer.last = second
     trainer.flush()
     player.feed.leave(b"one")
     player.feed.take_records()

@@ -198,7 +198,7 @@ class World:
 
     def save(self, plan: Plan) -> None:
         self.token += 1
-        (_,), batch = self.machine.commit(plan.batch, self.token), plan.draft
+        batch = self.machine.commit(plan.batch, self.token).rows
         for line, segment, index in zip(
             batch.lines.tolist(), batch.segments.tolist(), batch.indices.tolist(), strict=True
         ):

@@ -75,7 +75,7 @@ class Trainers:
         if refused:
             assert counted[0] == "cancelled"
         else:
-            assert [out.batch for out in counted] == [plan.batch]
+            assert counted.batch is plan.batch
         for i, (slot, (_, example, segment)) in enumerate(
             zip(plan.draft.slots.tolist(), rows, strict=True)
         ):

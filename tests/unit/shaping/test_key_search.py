@@ -20,7 +20,7 @@ def offered(machine: Segments, keys: list[bytes], counts: list[int], epochs: int
 
 
 def places(machine: Segments, key: bytes) -> list[list[Any]]:
-    return machine.found(key)
+    return machine.seek(key)
 
 
 def test_a_sequence_is_not_begun_then_out_then_ready_and_out_again():
