@@ -47,6 +47,7 @@ from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
 from .session import STALE, Member, Session, States, name_of
 from .trainer import Held, Trainer
+from .transports import check_files
 from .wait_errors import too_late
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class Link:
 
     def keep(self, sessions: list[Session], lead: Session) -> None:
         """Have these sessions alone, of which ``lead`` is the first to be opened."""
+        check_files(len(sessions))
         self._driver.replace(lambda: sessions)
         with self.lock:
             self.sessions, self.session = sessions, lead

@@ -73,10 +73,9 @@ BUGS = [
     ),
     Bug(
         "rejection draws alike in each epoch",
-        f"{_READING}/sampling.py",
-        "probabilities = values.astype(np.float64)\n"
-        "        kept = keep(self.seed, self.number, self.epoch,",
-        "probabilities = values.astype(np.float64)\n        kept = keep(self.seed, self.number, 0,",
+        f"{_READING}/stages/rejection_sample.py",
+        "accepted = keep(self._seed, self.number, self.epoch,",
+        "accepted = keep(self._seed, self.number, 0,",
     ),
     Bug(
         "the number of a sampler is no part of its chance",
@@ -87,8 +86,8 @@ BUGS = [
     Bug(
         "an estimate leaves out the row that it judges",
         f"{_CORE}/class_acceptance.py",
-        "totals = np.arange(total + 1, total + 1 + len(own)",
-        "totals = np.arange(total, total + len(own)",
+        "counts_KN = np.cumsum(own == classes, axis=1, dtype=np.int64)",
+        "counts_KN = np.cumsum(own == classes, axis=1, dtype=np.int64) - (own == classes)",
     ),
     Bug(
         "counts of classes are not restored",

@@ -147,7 +147,9 @@ def _run(chance: random.Random, place: Place, feed: Feed) -> Run:
     if not feed.segmented and not feed.borders and not run.world and chance.random() < 0.2:
         run = replace(run, any_order=True)
     what = chance.random()
-    if what < 0.25 and place.servers == 1 and not place.events:
+    # trainers meet for a snapshot, and one whose lanes are at an end would wait for the others'
+    meets = run.trainers == 1 or not feed.lanes
+    if what < 0.25 and meets and place.servers == 1 and not place.events:
         run = replace(run, snapshot=chance.randint(1, 6))
         if not run.lone and not run.world:
             run = replace(run, prefetch=0)

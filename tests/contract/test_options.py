@@ -49,6 +49,8 @@ def _public(of: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
                         yield f"{of.__name__}.{name}.{method}", function
 
 
+#: Classes that users subclass.
+_INTERFACES = ("IndexedSource", "StreamSource", "Stage")
 FUNCTIONS = dict([*_public(hs), *_public(headrace)])
 
 
@@ -65,8 +67,9 @@ def test_every_argument_of_a_public_function_is_read(name: str) -> None:
     arguments = set(inspect.signature(function).parameters) - {"self", "cls"}
     if any(ast.unparse(node) == "vars()" for node in ast.walk(body)):
         return  # they become entries of the declaration
-    if name.endswith("__exit__"):
-        return
+    interfaces = tuple(f"headrace_server.{kind}." for kind in _INTERFACES)
+    if name.endswith("__exit__") or name.startswith(interfaces):
+        return  # what subclasses define reads the arguments
     assert arguments <= read, f"{name} ignores {sorted(arguments - read)}"
 
 
@@ -134,10 +137,11 @@ def _keys_read() -> frozenset[str]:
                 sought = [node.slice]
             elif isinstance(node, ast.Call):
                 sought = list(node.args)
-            elif isinstance(node, ast.ClassDef):  # the argument that a sampler declares
-                assigned = [n.value for n in node.body if isinstance(n, ast.Assign)]
-                sought = [n for value in assigned for n in ast.walk(value)]
             keys |= {str(n.value) for n in sought if isinstance(n, ast.Constant)}
+            if isinstance(node, ast.FunctionDef) and node.name in ("__init__", "open"):
+                # Options of a source or a stage are arguments of its class.
+                arguments = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+                keys |= arguments & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return frozenset(keys)
 
 

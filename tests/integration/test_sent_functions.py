@@ -137,7 +137,9 @@ def test_a_state_goes_on_with_a_changed_function_and_not_with_a_changed_argument
 
     with pytest.raises(ServerError, match=r"pipeline\.shape\.batch_size was 2 and is 4"):
         changed(lambda example: {"x": example["x"]}, batch_size=4)
-    with pytest.raises(ServerError, match=r"pipeline\.stages\[0\]\.function was .* and is"):
+    with pytest.raises(
+        ServerError, match=r"pipeline\.stages\[0\]\.options\.function was .* and is"
+    ):
         changed("json:loads")
     assert changed(lambda example: {"x": -example["x"]}) == [-4, -5, -6, -7]
 

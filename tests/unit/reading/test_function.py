@@ -17,12 +17,6 @@ from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
-CALLS: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def no_calls() -> None:
-    CALLS.clear()
 
 
 def row(i: int) -> dict[str, Any]:
@@ -34,7 +28,6 @@ def want(n: int, step: int = 1, first: int = 0) -> list[dict[str, Any]]:
 
 
 def generated(n: int, *, scale: int = 1) -> Iterator[dict[str, Any]]:
-    CALLS.append(n)
     return (row(i) for i in range(n * scale))
 
 
@@ -48,19 +41,6 @@ def sharded(n: int, shard: int, num_shards: int = 1) -> Iterator[Any]:
 
 def sharded_alone(shard: int) -> Iterator[Any]:
     return (row(shard) for _ in range(2))
-
-
-class Resumable:
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __iter__(self) -> Iterator[Any]:
-        CALLS.append("start")
-        return (row(i) for i in range(self.n))
-
-    def iter_from(self, begin: int) -> Iterator[Any]:
-        CALLS.append(begin)
-        return (row(i) for i in range(begin, self.n))
 
 
 def broken(at: int) -> Iterator[Any]:
@@ -117,18 +97,6 @@ def test_shards_are_streams() -> None:
     assert [r["n"] for r in all_of(reader)] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="takes no parameter 'shard', which shards=2 needs"):
         opened("function", function=HERE + "generated", args=[1], shards=2)
-
-
-def test_an_object_that_can_go_on_from_a_place_is_asked_to() -> None:
-    features = {"n": Feature("scalar", "int64")}
-    reader = opened("function", function=HERE + "Resumable", args=[50], features=features)
-    _, position = reader.read(0, b"", 20)
-    reader.read(0, position, 5)
-    assert CALLS == ["start"]
-    chunk, _ = reader.read(0, position, 5)
-    assert CALLS == ["start", 20]
-    assert chunk.ordinals.tolist() == [20, 21, 22, 23, 24]
-    assert [r["n"] for r in all_of(reader)] == list(range(50))
 
 
 class Endless:

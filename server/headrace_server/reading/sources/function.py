@@ -8,8 +8,8 @@ Each stream has a thread that iterates (``Arrivals``), so a function that waits 
 holds up nothing else.  What has come after 50 ms is handed out.
 
 Iterables must give the same examples each time.  A start in the middle of one calls the function
-again and discards the examples before it: the cost of a resumed run grows with its position.  An
-object with ``iter_from(n)`` is asked for the iterator from example n on instead.
+again and discards the examples before it: the cost of a resumed run grows with its position.  A
+class that can start at any position is an ``hs.StreamSource``.
 """
 
 from __future__ import annotations
@@ -140,11 +140,6 @@ class Arrivals(Iterator[Any]):
                 self._changed.wait(_BEAT_S)
                 self._bad.progress()
             self._hungry = False
-
-    @property
-    def over(self) -> bool:
-        """Whether all results were taken, and no more will come."""
-        return self._error is not None and not self._there
 
     def unread(self, results: list[Any]) -> None:
         """Give back the results that were taken last."""
@@ -277,8 +272,6 @@ class _Factory:
     def _iterator(self, stream: int, begin: int) -> Iterator[Any]:
         made = self.make(stream)
         try:
-            if begin and hasattr(made, "iter_from"):
-                return own_iterator(own(made.iter_from)(begin))
             iterator: Iterator[Any] = own_iterator(made)
             next(islice(iterator, begin, begin), None)  # skips the examples given before
             return iterator
