@@ -238,11 +238,13 @@ class Desk:
             self._hear(hello)
 
     def _is_simple(self, hello: Hello) -> bool:
-        """Return whether a greeting is of a new trainer that fits the others and has nothing."""
-        if self._greeted is not None or hello.session in self.sessions:
+        """Return whether a greeting is of a new trainer without a rank that has nothing.
+
+        Ranks must learn the same least turns to stay in step, also of the partition that makes.
+        """
+        if self.world or hello.rank >= 0 or self._greeted is not None:
             return False
-        run = (hello.run, hello.world) if hello.rank >= 0 else (self.run, 0)
-        return run == (self.run, self.world) and not (hello.held or hello.commits)
+        return hello.session not in self.sessions and not (hello.held or hello.commits)
 
     def _hear_deferred(self, hello: Hello) -> None:
         self._greeting[hello.session] -= 1
@@ -327,7 +329,7 @@ class Desk:
         for rival in others:
             if rival.rank == hello.rank and rival.name in self.sessions:
                 self.sent.append((rival.name, Refused("in_use", _REPLACED)))
-                self.leave(rival.name)
+                self._leave(rival.name)
         return None
 
     def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
@@ -415,7 +417,7 @@ class Desk:
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
         if partition == self._busy:  # it changes now, and nothing comes before this
-            turn = self._made_before[0], 0
+            turn = self._made_from
         else:
             turn = self.partitions[partition].next_turn(slot)
         heap = self._heaps.get((partition, slot))
@@ -630,7 +632,8 @@ class Desk:
             return
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
-            if partition == SESSIONS and self._busy is not None and queue[0][1].leases:
+            busy = partition == SESSIONS and self._busy is not None
+            if busy and (self.world or queue[0][1].leases):
                 self._deferred.append((self.stored, (partition, number)))
                 break
             _, session, what = queue.popleft()
@@ -684,7 +687,7 @@ class Desk:
     def _deal(self, run: int, world: int) -> None:
         for session in list(self.sessions.values()):
             self.sent.append((session.name, Refused("in_use", _RUN_OVER)))
-            self.leave(session.name)
+            self._leave(session.name)  # at once, also if it has greeted again
         self.run, self.world, self._low = run, world, self.ahead * (world or 1)
         self._births.clear()
         for (number, _), heap in self._heaps.items():
@@ -917,6 +920,7 @@ class Desk:
         self._busy, self._again = work.partition, False
         one = self.partitions[work.partition]
         self._made_before = one.epoch, one.finished
+        self._made_from = (0, 0) if self.world else one.next_turn(ANYONE)
         return work
 
     def _first(self, partition: int) -> int:
