@@ -232,9 +232,12 @@ class Trainer:
         return None if partition is None else self.owner_of[partition]
 
     def unanswered(self, owner: int) -> int:
-        """Return the number of commits that an owner has not answered."""
-        held = [*(one for one, _ in self.commits.values()), *map(self.hands.get, self._pending)]
-        return sum(self.owner_of[one.given.partition] == owner for one in held if one)
+        """Return the number of commits that an owner has not answered.
+
+        A commit of lanes that waits for an earlier batch's is not sent yet, and does not count.
+        """
+        held = (one for one, _ in self.commits.values())
+        return sum(self.owner_of[one.given.partition] == owner for one in held)
 
     # The loop
 
