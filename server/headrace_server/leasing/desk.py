@@ -242,7 +242,7 @@ class Desk:
 
         Ranks must learn the same least turns to stay in step, also of the partition that makes.
         """
-        if self.world or hello.rank >= 0 or self._greeted is not None:
+        if self.world or hello.rank >= 0 or self._greeted is not None or self._greeting:
             return False
         return hello.session not in self.sessions and not (hello.held or hello.commits)
 
