@@ -1,4 +1,4 @@
-"""A whole worker in a thread, and trainers that speak to it message by message by its front."""
+"""A whole worker in a thread, and trainers that speak to it message by message."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Get, Hello, Pulse, Renew, Step
-from headrace_server.process.channel_server import ChannelServer
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.relay_messages import (
-    FROM_FRONT,
-    FROM_OWNER,
-    Say,
-    SendBlock,
-    Sent,
-    TrainerMessage,
-)
 from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.owner import Owner
 from headrace_server.worker.partition_opening import Life
@@ -63,11 +56,10 @@ class Worker:
     ) -> None:
         self.directory = directory
         feed = FeedConfig(FEED, pipeline.declaration(), (), partitions)
-        options = {"lease_ttl_s": 30.0, "max_credits": 8, **options}
-        config = RunConfig((feed,), str(directory), (), workers=1, term=life + 1, **options)
-        path = directory / "workers"
-        path.unlink(missing_ok=True)
-        self._front = ChannelServer(path, 4, lambda name: True)
+        options = {"lease_ttl_s": 30.0, "max_credits": 64, **options}
+        self._address = f"ipc://{directory}/worker-{life}"
+        binds = (self._address,)
+        config = RunConfig((feed,), str(directory), binds, workers=1, term=life + 1, **options)
         diary = directory / "diary"
         if not life:
             self._diary = DiaryFile(diary)
@@ -75,10 +67,10 @@ class Worker:
         self.pipe = _Pipe()
         begun = {"paused": False, "failed": {}, "all_opened": None, "before": {}}
         begin = Life(config, 0, life, Diary(str(diary)), marks)
-        self.owner = Owner(begin, self.pipe, begun)  # type: ignore[arg-type]
+        self.owner = Owner(begin, self.pipe, begun, binds)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._heard: dict[bytes, deque[tuple[Any, bytes]]] = {}
-        self._connection = b""
+        self._context = zmq.Context()
+        self._peers: dict[bytes, zmq.Socket[bytes]] = {}  # by the name of a connection
         self.fault: BaseException | None = None
 
     def _run(self) -> None:
@@ -104,33 +96,23 @@ class Worker:
         stores._record = None
         stores.close()
         self.owner._channels.close()
-        self._front.close()
+        self.owner._socket.close()
+        self._context.destroy(linger=0)
 
     def send(self, connection: bytes, message: Any, *frames: bytes) -> None:
-        heard = [FROM_FRONT.encode(TrainerMessage(connection, "")), FROM_TRAINER.encode(message)]
-        eventually(lambda: self._hear() or self._connection)
-        self._front.tell(self._connection, [*heard, *frames])
+        peer = self._peers.get(connection)
+        if peer is None:
+            peer = self._peers[connection] = self._context.socket(zmq.DEALER)
+            peer.connect(self._address)
+        peer.send_multipart([FROM_TRAINER.encode(message), *frames])
 
     def receive(self, connection: bytes) -> tuple[Any, bytes]:
         """Return the next message for a connection, and the bytes of its batch."""
-        line = self._heard.setdefault(connection, deque())
-        eventually(lambda: self._hear() or line or self.fault)
+        peer = self._peers[connection]
+        eventually(lambda: peer.poll(10) or self.fault)
         assert self.fault is None
-        return line.popleft()
-
-    def _hear(self) -> None:
-        for name, frames in self._front.hear():
-            self._connection = name
-            message = FROM_OWNER.decode(frames[0])
-            if isinstance(message, (Say, SendBlock)):
-                block = b""
-                if isinstance(message, SendBlock):
-                    with open(self.directory / message.segment, "rb") as segment:
-                        segment.seek(message.offset)
-                        block = segment.read(message.nbytes)
-                    self._front.tell(name, [FROM_FRONT.encode(Sent(message.number))])
-                line = self._heard.setdefault(message.connection, deque())
-                line.append((FROM_SERVER.decode(frames[1]), block))
+        header, *frames = peer.recv_multipart()
+        return FROM_SERVER.decode(header), b"".join(frames)
 
 
 class Trainer:
