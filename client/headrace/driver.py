@@ -446,8 +446,10 @@ class Driver:
             with self.lock:
                 for one in self.connections:
                     address = self._address_of(one.session)
+                    if address not in away or one.session.regroups:  # others take its place
+                        continue
                     place = one.session.owner_address or self.reached(address)
-                    if address in away and place != one.place:
+                    if place != one.place:
                         self._reach(one.session)
         except Exception as error:
             self.fail(error)
