@@ -149,7 +149,7 @@ def test_a_slab_that_does_not_fit_says_how_much_there_is(full: Path) -> None:
 def test_commits_that_wait_for_room_say_so_and_a_copy_that_does_not_fit_too(disk: Path) -> None:
     store = Store(disk / "1.journal", "process")
     try:
-        some = [Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(40)]
+        some = [Example(n, n, 0, 0, 0, 1, 0, (0, b""), bytes(9000)) for n in range(40)]
         store.submit(Change(put=examples_of(some)))
         ballast = disk / "ballast"
         store.copy_to(disk / "early.journal")  # after it all is committed

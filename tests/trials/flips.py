@@ -71,7 +71,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
     for number in range(12):
         some = chance.sample(range(30), 6)
         put = [
-            Example(k, k, k // 7, k % 7, number, 99, (0, b"%d" % k), chance.randbytes(600))
+            Example(k, k, k // 7, k % 7, number, 99, 0, (0, b"%d" % k), chance.randbytes(600))
             for k in some
         ]
         drop = [chance.randrange(30)]

@@ -45,7 +45,7 @@ while told < changes:
     while len(sent) < due:
         n = len(sent)
         some = [
-            Example(line, line, 0, 0, n, n + 2, (0, b"k"), states[(n + i) % 512])
+            Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), states[(n + i) % 512])
             for i, line in enumerate(lines[n * 32 % 65_536 :][:32])
         ]
         sent.append(time.perf_counter())

@@ -46,7 +46,7 @@ while True:
     while n - told < 8:
         n += 1
         state = b"%d" % n * 400
-        states = [Example(k, k, 0, 0, n, n + 2, (0, b"k"), state) for k in range(n, n + 20)]
+        states = [Example(k, k, 0, 0, n, n + 2, 0, (0, b"k"), state) for k in range(n, n + 20)]
         put = examples_of(states)
         store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), tickets=[n])
     os.eventfd_read(bell)
@@ -113,7 +113,7 @@ def _copied(disk: Path, to: Path) -> int:
 
 def example(line: int, n: int) -> Example:
     """Return the writer's example of a line after change ``n``."""
-    return Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
+    return Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), b"%d" % n * 400)
 
 
 def fault_of(saved: Saved, told: int, durability: str) -> str:

@@ -69,11 +69,24 @@ class Partition(Protocol):
     of this partition.
     """
 
-    number: int
-    ahead: bool  # whether it makes batches without a request
-    lanes: bool  # whether each session has a slot of its own
-    voids: bool  # whether a batch that comes back voids later ones of its slot: see ``leave``
-    gone: list[Batch]  # that it has left out after they were made: the desk takes them from here
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it makes batches without a request."""
+
+    @property
+    def lanes(self) -> bool:
+        """Whether each session has a slot of its own."""
+
+    @property
+    def voids(self) -> bool:
+        """Whether a batch that comes back voids later ones of its slot: see ``leave``."""
+
+    @property
+    def gone(self) -> list[Batch]:
+        """What it has left out after it was made: the desk takes that from here."""
 
     @property
     def epoch(self) -> int:

@@ -173,7 +173,11 @@ def read_csv(
         )
     for name, feature in (features or {}).items():
         if feature.kind != "scalar":
-            raise ValueError(f"features[{name!r}] has a shape: a cell of a CSV file has none")
+            what = "is a sequence" if feature.kind == "sequence" else "has a shape"
+            raise ValueError(
+                f"features[{name!r}] {what}: a cell of a CSV file is one value; declare a scalar, "
+                "and make the rest of it in .map"
+            )
     return _files("csv", paths, features, delimiter=delimiter, header=names)
 
 

@@ -22,9 +22,9 @@ from tests.unit.tfrecord_writer import (
 LABEL = Feature("scalar", "int64")
 
 
-def parse(payloads: list[bytes], wanted: dict[str, Feature], lists: bool = True, parser=None):
+def parse(payloads: list[bytes], wanted: dict[str, Feature], parser=None):
     """Columns and faults of records that lie apart in one buffer."""
-    parser = parser or ExampleParser(wanted, lists)
+    parser = parser or ExampleParser(wanted)
     gap = b"\xff" * 13
     sizes = np.array([len(p) for p in payloads], np.int64)
     starts = np.cumsum(sizes + len(gap)) - sizes
@@ -40,8 +40,8 @@ class Parsed:
         return self.n
 
 
-def values(payloads: list[bytes], wanted: dict[str, Feature], lists: bool = True):
-    columns, faults = parse(payloads, wanted, lists)
+def values(payloads: list[bytes], wanted: dict[str, Feature]):
+    columns, faults = parse(payloads, wanted)
     assert not faults
     return rows_of(Parsed(columns, len(payloads)))
 
@@ -378,9 +378,9 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
         return example(entries)
 
     sound = [record(k) for k in range(40)]
-    parser = ExampleParser(wanted, True)
+    parser = ExampleParser(wanted)
     parse(sound, wanted, parser=parser)
-    walker = ExampleParser(wanted, True)
+    walker = ExampleParser(wanted)
     seen = set()
     for at in range(len(sound[7])):
         for change in (0x01, 0x08, 0x80, 0xFF):
@@ -413,7 +413,7 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
 )
 def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) -> None:
     with pytest.raises(ValueError, match=r"feature 'x'") as caught:
-        ExampleParser({"x": wanted}, True)
+        ExampleParser({"x": wanted})
     assert text in str(caught.value)
 
 

@@ -61,7 +61,7 @@ def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(see
 
 
 def numbered(n: int, key: bytes, state: bytes) -> Example:
-    return Example(n, n, 0, 0, 0, 1, (0, key), state)
+    return Example(n, n, 0, 0, 0, 1, 0, (0, key), state)
 
 
 def test_many_large_states_are_copied_in_pieces():
@@ -79,7 +79,7 @@ def test_a_table_has_no_row_that_was_replaced_or_has_ended():
     file, ledger = File(), Ledger(10)
     for n in range(50):
         columns = [np.full((4, 1000), n, np.uint8), np.full((4, 7), n + 1, np.uint8)]
-        numbers = np.array([[0, 1, 2, n + 3]] * 2 + [[n] * 4] * 4)
+        numbers = np.array([[0, 1, 2, n + 3]] * 2 + [[n] * 4] * 5)
         put = Examples(numbers, [(0, b"key")] * 4, columns)
         file.put([Change(put=put, drop=[n + 2])], ledger)
     first, table = ledger.table(file.read)

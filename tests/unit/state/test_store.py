@@ -139,7 +139,7 @@ told = n
 while True:
     while n - told < 8:
         n += 1
-        states = [Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
+        states = [Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), b"%d" % n * 400)
                   for line in range(n, n + 20)]
         put = examples_of(states)
         store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), tickets=[n])
@@ -257,7 +257,7 @@ def ring():
     os.eventfd_read(bell)
     done.extend(store.take_done())
 while not store.fault:
-    one = Example(n, n, 0, 0, 0, 1, (0, b"k"), os.urandom(9000))
+    one = Example(n, n, 0, 0, 0, 1, 0, (0, b"k"), os.urandom(9000))
     store.submit(Change(put=examples_of([one])), tickets=[n])
     n += 1
     ring()
@@ -321,7 +321,7 @@ def fill(file: Path) -> None:
 
 
 def put(line: int, index: int) -> Change:
-    return Change(put=examples_of([Example(line, index, 0, 0, 0, 1, (0, b""), bytes(9000))]))
+    return Change(put=examples_of([Example(line, index, 0, 0, 0, 1, 0, (0, b""), bytes(9000))]))
 
 
 def test_on_a_full_disk_commits_go_on_while_what_lives_fits_into_the_file(
