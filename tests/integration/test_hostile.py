@@ -286,7 +286,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
 
 def test_absurd_hellos_are_refused_with_the_reason(server, worker):
     cases = [
-        ({"version": 7}, "version", "speaks protocol 7, the server"),
+        ({"version": 6}, "version", "speaks protocol 6, the server"),
         ({"feed": "other"}, "feed", "this server has 'default'"),
         ({"nonce": b""}, "protocol", "nonce"),
         ({"nonce": b"x" * 65}, "protocol", "nonce"),
