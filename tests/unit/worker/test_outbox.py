@@ -22,7 +22,6 @@ from headrace_proto.messages import (
 from headrace_server.leasing import protocol
 from headrace_server.leasing.protocol import Answer, Batch
 from headrace_server.making.arena import Block
-from headrace_server.process import relay_messages
 from headrace_server.worker import outbox
 from headrace_server.worker.blocks import Blocks, Body, Untaken
 from headrace_server.worker.outbox import Outbox
@@ -52,7 +51,7 @@ class Socket:
 
 
 class Post:
-    """An outbox, and trainers by way of the front."""
+    """An outbox, and the trainers that it writes to."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = Socket()
@@ -149,15 +148,15 @@ def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_l
     batches = post.give(away, 2)
     assert [batch.body.pins for batch in batches] == [1, 1] and not away.mapped
     post.outbox.flush()
-    for number, (connection, header, batch, _) in enumerate(post.front.blocks):
+    for number, (connection, header, block, _) in enumerate(post.socket.blocks):
         message = FROM_SERVER.decode(header)
         assert isinstance(message, Give) and connection == away.identity
-        assert (batch.body.segment, batch.body.offset) == (SEGMENT, number * BLOCK)
+        assert bytes(block) == bytes([number]) * BLOCK
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
-        post.outbox.blocks.gone(batch)
+        post.outbox.blocks.gone(batches[number])
     assert post.freed == []
-    for *_, sent in post.front.blocks:
+    for *_, sent in post.socket.blocks:
         sent()
     assert post.freed == [batch.body.block for batch in batches]
 
@@ -238,7 +237,7 @@ def test_trainers_that_map_a_removed_segment_are_notified_and_its_file_is_remove
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
     post.outbox.flush()
-    assert not post.path.exists() and post.front.told == [relay_messages.SegmentRetired(SEGMENT)]
+    assert not post.path.exists()
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
     assert post.received(away) == []
     post.outbox.retire(SEGMENT)
