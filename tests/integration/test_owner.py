@@ -226,7 +226,7 @@ def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothi
             say(Step(before.session, gets=(Get(1, 0),)))
             (first,) = heard(Give).items
             kill_worker(server)
-            heard(Unknown)
+            heard(Unknown, again=Renew(before.session, 0))
             for connection, resumed in ((2, False), (3, True)):
                 again = {"gets": (2, 0, 0), "known": before.session_file}
                 say(Hello(limits.PROTOCOL, "t", "", nonce, connection, **again))
