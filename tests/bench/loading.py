@@ -20,10 +20,10 @@ import msgpack
 import numpy as np
 
 from headrace_proto.schema import Field
-from headrace_server.core.slots import Segments, Slots
 from headrace_server.making.segment_block import StateTable, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.stored_examples import StoredExamples
+from headrace_server.shaping.slots import Slots
 from headrace_server.shaping.stored_state import Change, Examples
 from headrace_server.state.commit_records import encoded
 from headrace_server.state.journal import create, record_bytes
@@ -58,7 +58,7 @@ def _changes(examples: int) -> Iterator[Change]:
         lines = np.arange(first, first + n)
         chunks, rows = np.divmod(lines, _CHUNK)
         counts = np.full(n, _SEGMENTS)
-        numbers = np.array([lines, lines, chunks, rows, np.ones(n, np.int64), counts], np.int64)
+        numbers = np.array([lines, lines, chunks, rows, np.ones(n, np.int64), counts, lines], np.int64)
         keys = [(0, b"k%07d" % line) for line in lines.tolist()]
         states = np.repeat(lines.astype(np.float32)[:, None], _STATE, 1).view(np.uint8)
         reads = dict.fromkeys(np.unique(chunks).tolist(), bytes(40))
@@ -80,16 +80,17 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     store = Store(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
-    StoredExamples().resume(saved)
-    slots = Slots(0).resume(saved.examples)
+    slots, stored = Slots(0), StoredExamples()
+    stored.resume(saved)
+    begun = slots.resume(saved.examples)
+    stored.in_slots(begun, saved.examples.lines)
     table = StateTable([state])
-    table.resume(slots, stored_states([state], saved.examples), len(slots))
+    table.resume(begun, stored_states([state], saved.examples), slots.size)
     took = perf_counter() - began
     store.close()
-    batch = Segments(slots, np.zeros((6, len(slots)), np.int64))
-    ((values, rows),) = table.columns(batch, None)[0].values()
+    ((values, rows),) = table.columns(slots.rows(begun), None)[0].values()
     right = np.array_equal(values[rows[[0, -1]], 0], np.array([0, examples - 1], np.float32))
-    if len(slots) != examples or not right:
+    if len(begun) != examples or not right:
         raise AssertionError("what was loaded is not what was written")
     return {"took_s": took, "store_s": of_store, "examples": examples}
 
