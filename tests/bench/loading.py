@@ -58,7 +58,9 @@ def _changes(examples: int) -> Iterator[Change]:
         lines = np.arange(first, first + n)
         chunks, rows = np.divmod(lines, _CHUNK)
         counts = np.full(n, _SEGMENTS)
-        numbers = np.array([lines, lines, chunks, rows, np.ones(n, np.int64), counts, lines], np.int64)
+        numbers = np.array(
+            [lines, lines, chunks, rows, np.ones(n, np.int64), counts, lines], np.int64
+        )
         keys = [(0, b"k%07d" % line) for line in lines.tolist()]
         states = np.repeat(lines.astype(np.float32)[:, None], _STATE, 1).view(np.uint8)
         reads = dict.fromkeys(np.unique(chunks).tolist(), bytes(40))
