@@ -3,6 +3,8 @@
 The arena decides where a block lies; the slab creates, maps and removes the segments.  It allocates
 all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
 a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
+
+One thread allocates and lends.  Any thread may free what is not lent.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import logging
 import mmap
 import os
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
@@ -76,6 +79,7 @@ class Slab:
         self._worker = worker
         self._life = life
         self._arena = Arena(slab_bytes, segment_bytes)
+        self._lock = threading.Lock()  # of the arena
         self._memory: dict[int, np.ndarray] = {}
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
@@ -92,7 +96,8 @@ class Slab:
     def crowded(self) -> bool:
         """Whether trainers must copy batches, since there could be no room for the next one."""
         full = self._short or self.fraction_used > _CROWDED
-        return full or not self._arena.admits(self._largest)
+        with self._lock:
+            return full or not self._arena.admits(self._largest)
 
     @property
     def budget_bytes(self) -> int:
@@ -124,7 +129,8 @@ class Slab:
         """Return a block that the slab takes back if it needs the room; None if little is free."""
         if self._arena.fraction_used > _LENDING_ENDS:
             return None
-        block = self._arena.allocate(nbytes, grow=False)
+        with self._lock:
+            block = self._arena.allocate(nbytes, grow=False)
         if block is None:
             return None
         self._lent[id(block)] = block
@@ -144,10 +150,11 @@ class Slab:
     def give_back(self, block: Block) -> None:
         """Return a lent block."""
         if self.use(block):
-            self._arena.free(block)
+            self.free(block)
 
     def _allocated(self, nbytes: int) -> Block | None:
-        block = self._arena.allocate(nbytes)
+        with self._lock:
+            block = self._arena.allocate(nbytes)
         while self._arena.retired:
             self._remove(self._arena.retired.pop(0))
         self._largest = max(self._largest, nbytes)
@@ -158,7 +165,7 @@ class Slab:
             self._create(block.segment, size)
             self._short = False
         except OSError as error:
-            self._arena.free(block)
+            self.free(block)
             if error.errno not in FULL:
                 raise
             self._short = True
@@ -179,7 +186,8 @@ class Slab:
         return self._memory[block.segment][block.offset : block.offset + block.nbytes]
 
     def free(self, block: Block) -> None:
-        self._arena.free(block)
+        with self._lock:
+            self._arena.free(block)
 
     def _create(self, number: int, size: int) -> None:
         path = self._directory / segment_name(self._worker, self._life, number)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import queue
+import random
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,9 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import LimitExceeded
+from headrace_server.making.arena import Block
 from headrace_server.making.slab import Slab, map_segment, segment_name
+from tests.patience import PATIENCE_S
 
 PAGE = 4096
 
@@ -197,3 +203,35 @@ def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp
     second = s.lend(PAGE)
     assert second == first
     assert not s.use(first) and second is not None and s.use(second)
+
+
+def test_one_thread_may_free_blocks_while_another_allocates(tmp_path: Path):
+    s, pages = slab(tmp_path, 64, 64), np.arange(1, 5)
+    freed: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+    faults: list[Exception] = []
+
+    def free() -> None:
+        try:
+            while (block := freed.get()) is not None:
+                s.free(block)
+        except Exception as error:
+            faults.append(error)
+
+    porter, chance, held = threading.Thread(target=free), random.Random(5), []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    porter.start()
+    try:
+        for _ in range(20_000):
+            block = s.allocate(int(chance.choice(pages)) * PAGE)
+            if block is not None:
+                held.append(block)
+            if held and (block is None or chance.random() < 0.5):
+                freed.put(held.pop(chance.randrange(len(held))))
+    finally:
+        for block in (*held, None):
+            freed.put(block)
+        porter.join(PATIENCE_S)
+        sys.setswitchinterval(before)
+    assert not faults
+    assert s.used_bytes == 0 and s.allocate(64 * PAGE) == Block(0, 0, 64 * PAGE)
