@@ -30,6 +30,7 @@ from headrace_proto.messages import (
     Over,
     Pulse,
     Renew,
+    ServedShare,
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
@@ -182,7 +183,7 @@ def in_hand(told, *batches, framework=None, partitions=None):
         given, block = given_of(told, hands.last, columns, partition=partition)
         if spoil:
             spoil(block, given.columns)
-        held = link.trainer.hands[given.token] = Held(given, Body(block), given.token)
+        held = link.trainer.hands[given.token] = Held(given, Body(block), given.token, given.token)
         hands.ready.append(held)
 
     def take():
@@ -246,7 +247,10 @@ class Serving(threading.Thread):
         self._socket.send_multipart([self._identity, FROM_SERVER.encode(message), *frames])
 
     def _on(self, message, frames):
-        if isinstance(message, Hello):
+        if isinstance(message, Hello) and not message.shares:
+            place = self.address
+            self._say(ServedShare("f", 0, 1, 1, place, {}, (place,)))
+        elif isinstance(message, Hello):
             told = {"max_credits": self.max_credits, "properties": self.told}
             schema = schema_to_wire(schema_of(self.told))
             self._say(welcome_to(message, schema=schema, **told))

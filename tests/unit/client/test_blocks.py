@@ -51,7 +51,7 @@ def held(source, nbytes=100, segment="", copy_out=False, mapped=None):
     given = Given(1, 11, 0, 0, 0, 0, 0, 1, nbytes, [], segment=segment, copy_out=copy_out)
     given = dataclasses.replace(given, offset=4096 if segment else 0, frame=0 if segment else 1)
     release = None if mapped is None else functools.partial(mapped.release, 11)
-    return Held(given, Body(source, release), 1)
+    return Held(given, Body(source, release), 1, 1)
 
 
 def test_a_frame_is_copied_to_aligned_memory_that_may_be_written(hands):

@@ -133,7 +133,7 @@ class FeedInATest:
 
 def _held(token: int) -> Held:
     given = Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
-    return Held(given, Body(None), token)
+    return Held(given, Body(None), token, token)
 
 
 class IterationInATest:
