@@ -3,7 +3,6 @@
 LOCK                          held by flock while a server runs: a second one is refused
 terms.json                    number of starts and their last terms, twice, so that a wrong digit
                               shows; the last term fences off earlier tokens
-trainers-K                    the trainers of worker K, see worker/returning.py
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
 feeds/NAME/left_out.json      left-out examples: they killed workers
