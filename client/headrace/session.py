@@ -489,6 +489,10 @@ class Session:
     def _on_idle(self, idle: Idle) -> None:
         self._trainer.idle(self.number, idle.requests, idle.live)
 
+    def _on_let_go(self, message: LetGo) -> None:
+        if (trainer := self.member.trainer) is not None:  # else it has nothing yet
+            trainer.let_go()
+
     def _on_over(self, over: Over) -> None:
         trainer = self._trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
@@ -714,7 +718,7 @@ _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Answered: lambda session, message: session.requests.receive(message),
     Idle: Session._on_idle,
     Over: Session._on_over,
-    LetGo: lambda session, message: session._trainer.let_go(),
+    LetGo: Session._on_let_go,
     Ended: Session._on_ended,
     Retired: lambda session, message: session.retired.extend(message.segments),
     Unknown: lambda session, message: session.greet(),

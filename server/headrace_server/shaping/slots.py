@@ -190,6 +190,7 @@ class Slots:
         numbers = slots.tolist()
         for slot in numbers:
             del self._key_of[slot]
+        self.index[slots] = -1  # no example is there
         self._free.extend(numbers)
         self.live -= len(numbers)
 

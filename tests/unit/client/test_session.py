@@ -201,6 +201,14 @@ def test_an_owner_that_stops_gets_back_what_waits():
     assert one.say()[0].returned == (12,) and [*one.trainer.hands] == [11]
 
 
+def test_a_trainer_that_only_some_owners_have_let_in_has_nothing_to_give_back():
+    session = Session(Member())
+    ((hello, _),) = session.outgoing(0.0)
+    session.receive(welcome_to(hello, partitions=2), [], 0.0)
+    session.receive(LetGo(7), [], 0.0)
+    assert session.connected
+
+
 def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed():
     one = One(schema=[["x", "int64", []]])
     one.session.greet()

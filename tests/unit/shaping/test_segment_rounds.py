@@ -61,6 +61,7 @@ class World:
         keys = [(0, f"key {e}") for e in began]
         self.machine.resume(Examples(columns, keys, ()), FIRST, 0)
         self.out, self.heap = {}, {}  # by rank: its batches, and those that it has not asked for
+        self.last = {}  # by rank: the batch that it has committed last
 
     def deal(self, world):
         if world != getattr(self, "world", 0):
@@ -120,6 +121,7 @@ class World:
             if self.states == AT_SERVER:
                 self.version[example] = token
         self.saved[rank] = 0, plan.batch.turn[1] + 1
+        self.last[rank] = plan
         if self.states == AT_TRAINER and self.random.randrange(2):
             places = plan.draft.lanes[self.random.randrange(2) :]
             _, rows, _ = self.machine.keep(plan.batch, places) or (0, np.empty(0, int), 0)
@@ -183,6 +185,9 @@ class World:
         assert not any(self.out.values())
         assert not machine.chunks() and machine.in_flight == 0
         assert len({*self.saved.values()}) == 1, "all have had equally many"
+        for plan in self.last.values():
+            kept = machine.keep(plan.batch, plan.draft.lanes)
+            assert kept is None or not len(kept[1]), "its examples are gone"
 
 
 @pytest.mark.parametrize("kind", KINDS)
