@@ -453,7 +453,7 @@ def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
         with connect(server) as holder, connect(server) as waiting:
             batch = next(holder)
             with (
-                waits_end_with("leased to trainer"),
+                waits_end_with("waits for save_state.*leased to trainer"),
                 pytest.raises(headrace.DeadlineExceeded) as caught,
             ):
                 next(waiting)

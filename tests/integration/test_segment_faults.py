@@ -185,7 +185,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
                             next(feed)
                         return str(caught.value)
 
-                    with waits_end_with("leased to trainer"):
+                    with waits_end_with("waits for save_state.*leased to trainer"):
                         of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
                 number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
                 assert batch.rows == 2

@@ -1132,10 +1132,9 @@ class Desk:
             oldest = min(oldest_of, key=lambda lease: lease.since)
             trainer = oldest.session
             rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
-            reasons.append(
-                f"{self.leased} batches are leased, the longest to {named(trainer.name)}{rank} "
-                f"for {now - oldest.since:.0f} s"
-            )
+            many = self.leased
+            which = f"{many} batches are leased, the longest" if many > 1 else "a batch is leased"
+            reasons.append(f"{which} to {named(trainer.name)}{rank} for {now - oldest.since:.0f} s")
         if self._busy is not None:
             reasons.append(f"partition {self._busy} makes a batch")
         if self._ordered:

@@ -72,6 +72,7 @@ class Partitions:
         self._worked_s = 0.0  # where the feed that has worked last began
         self._at_work: ServedFeed | None = None  # the feed of the step under way
         self._made_at: dict[PartitionName, float] = {}  # when a partition made its last batch
+        self._lacks: dict[PartitionName, str] = {}  # what their next batches lack, not yet told
         self._counted: dict[PartitionName, bool] = {}  # whether it has finished, as was reported
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[PartitionName, float] = {}  # that have nothing yet: the next look
@@ -86,6 +87,8 @@ class Partitions:
             self.reporter.look(self.runs)
         if self._sources:
             self._look_at_sources(now)
+        if self._lacks:
+            self._tell_lacks(now)
         found = self._next_of(self._order())
         if found is None:  # else its step beats
             self._diary.beat()
@@ -174,22 +177,21 @@ class Partitions:
                 return
             if made:
                 self._made_at[name] = now
+                self._lacks.pop(name, None)
                 feed.on_waiting(work.partition, "")
             elif not run.reads_next:  # it has read
                 feed.on_counted(work.partition, run.stats())
                 if not run.ahead:  # else reads are ahead of trainers, too
                     self.unchecked.add(name)
-                self._note_wait(feed, name, run.waits_for(), now)
+                self._note_wait(name, run.waits_for(), now)
         else:
-            self._note_outlook(feed, name, run, made, now)
+            self._note_outlook(name, run, made, now)
         feed.desk.made(work, made)
         if run.finished and not self._counted.get(name):
             self._counted[name] = True
             self._note_end(feed, name, run)
 
-    def _note_outlook(
-        self, feed: ServedFeed, name: PartitionName, run: Run, made: Outlook, now: float
-    ) -> None:
+    def _note_outlook(self, name: PartitionName, run: Run, made: Outlook, now: float) -> None:
         text = ""
         if made is Outlook.WAITS:
             self._sources[name] = now + _SOURCE_S
@@ -202,12 +204,16 @@ class Partitions:
             )
         elif made is Outlook.IDLE:
             text = run.waits_for()
-        self._note_wait(feed, name, text, now)
+        self._note_wait(name, text, now)
 
-    def _note_wait(self, feed: ServedFeed, name: PartitionName, text: str, now: float) -> None:
-        """Note what a partition lacks, if it has made nothing for a second."""
-        if text and now - self._made_at.setdefault(name, now) >= _SILENT_S:
-            feed.on_waiting(name[1], text[:1000])
+    def _note_wait(self, name: PartitionName, text: str, now: float) -> None:
+        """Note what a partition lacks; people are told once it has made nothing for a second."""
+        self._made_at.setdefault(name, now)
+        self._lacks[name] = text[:1000]
+
+    def _tell_lacks(self, now: float) -> None:
+        for name in [one for one in self._lacks if now - self._made_at[one] >= _SILENT_S]:
+            self.feeds[name[0]].on_waiting(name[1], self._lacks.pop(name))
 
     def _note_end(self, feed: ServedFeed, name: PartitionName, run: Run) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""

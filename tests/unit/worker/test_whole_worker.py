@@ -147,7 +147,7 @@ def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
         assert (told["batches"], told["wire_batches"], told["rows"]) == (1, 1, 2)
         assert (told["blocked_s"], told["busy_s"]) == (1.235, 7.0)
         assert told["awaited_s"] == {"0/1": 1.235} and trainer.nonce.hex() not in told["id"]
-        assert "leased, the longest to trainer 1" in feed["waiting"]
+        assert "a batch is leased to trainer 1" in feed["waiting"]
 
 
 def test_a_failed_feed_answers_greetings_and_all_who_wait_with_its_failure(directory):
