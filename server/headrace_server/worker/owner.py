@@ -91,11 +91,10 @@ class Owner:
         directory = Path(config.directory)
         _remove_leftovers(config, life)
         trainers, connections, why = _bound(config.max_trainers)
-        if why and not life.worker and not life.number:
-            logger.warning("fewer trainers can have a session with a worker: %s", why)
         ring = None if config.keys is None else KeyRing(config.keys)
         self._socket = PublicSocket(ring, connections)
-        pipe.report("bound", addresses=_bind(self._socket, binds, config, pipe))
+        addresses = _bind(self._socket, binds, config, pipe)
+        pipe.report("bound", addresses=addresses, fewer_trainers=why)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers, lives)
         channels = ChannelServer(
