@@ -18,7 +18,7 @@ import headrace
 import headrace.free_buffers
 import headrace_server as hs
 from headrace.session import Said, Session
-from headrace_proto.messages import Answer, Attach, Pulse, Refused, Renew, Save, Step
+from headrace_proto.messages import Answer, Attach, Hello, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
 from tests.patience import PATIENCE_S, eventually
 
@@ -29,7 +29,7 @@ from .test_segment_faults import Raw, list_of, raw, trainer
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The frame or buffer that each save of this process names, as it is said."""
+    """The frame or buffer that each save of this process names, as it is said.  0: in a greeting."""
     numbers: list[int] = []
     outgoing = Session.outgoing
 
@@ -37,6 +37,8 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         said = outgoing(self, now)
         steps = [message for message, _ in said if isinstance(message, Step)]
         numbers.extend(save.frame for step in steps for save in step.saves)
+        greetings = [message for message, _ in said if isinstance(message, Hello)]
+        numbers.extend(0 for hello in greetings for one in hello.batches if one.state_bytes)
         return said
 
     monkeypatch.setattr(Session, "outgoing", recorded)
