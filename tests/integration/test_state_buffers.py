@@ -29,7 +29,7 @@ from .test_segment_faults import Raw, list_of, raw, trainer
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The frame or buffer that each save of this process names, as it is said.  0: in a greeting."""
+    """The frame or buffer that each save of this process names; 0: it is in a greeting."""
     numbers: list[int] = []
     outgoing = Session.outgoing
 
