@@ -408,6 +408,8 @@ class Session:
             )
         turns = zip(numbers[1::3], numbers[2::3], strict=True)
         upcoming = dict(zip(numbers[::3], turns, strict=True))
+        if trainer.prefetch > (most := self.welcome.max_credits):
+            trainer.set_prefetch(most)  # it gets no more without a commit
         trainer.welcome(self.number, upcoming, self.welcome.stale, self.welcome.others)
 
     def _on_pulse(self, pulse: Pulse) -> None:

@@ -201,6 +201,12 @@ def test_an_owner_that_stops_gets_back_what_waits():
     assert one.say()[0].returned == (12,) and [*one.trainer.hands] == [11]
 
 
+def test_a_trainer_asks_for_no_more_than_the_server_lets_it_have():
+    one = One(prefetch=20, max_credits=3)
+    (step,) = one.say()
+    assert len(step.gets) == 3
+
+
 def test_a_trainer_that_only_some_owners_have_let_in_has_nothing_to_give_back():
     session = Session(Member())
     ((hello, _),) = session.outgoing(0.0)
