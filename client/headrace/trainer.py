@@ -122,6 +122,7 @@ class Trainer:
         self.rank = rank
         self.set_prefetch(prefetch)
         self.lanes, self.chained, self.strict = lanes and rank < 0, chained, strict
+        self.in_order = lanes  # each batch counts once the earlier ones of its lanes do
         self.any_order, self.explicit, self.lazy = any_order and rank < 0, explicit, lazy
         self.hands: dict[Token, Held] = {}
         self.commits: dict[Token, tuple[Held, Any]] = {}  # without an answer
@@ -137,7 +138,6 @@ class Trainer:
         )  # cells that are not over, by the epoch of the bound
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
-        self._pending: dict[Token, Any] = {}  # commits of lanes that wait for earlier ones
         self._line: list[tuple[int, int, int]] = []  # a heap of epochs, orders and requests
         self._ready: dict[int, Held] = {}  # by request, as they came
         self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
@@ -232,12 +232,21 @@ class Trainer:
         return None if partition is None else self.owner_of[partition]
 
     def unanswered(self, owner: int) -> int:
-        """Return the number of commits that an owner has not answered.
+        """Return the number of commits that an owner has not answered, and should soon.
 
-        A commit of lanes that waits for an earlier batch's is not sent yet, and does not count.
+        In lanes a commit waits for those of earlier batches, which may be in this loop's hands.
         """
-        held = (one for one, _ in self.commits.values())
+        held = [one for one, _ in self.commits.values()]
+        if self.in_order and self.hands:
+            held = [one for one in held if not self._waits_for_hands(one)]
         return sum(self.owner_of[one.given.partition] == owner for one in held)
+
+    def _waits_for_hands(self, held: Held) -> bool:
+        partition, turn = held.given.partition, held.turn
+        return any(
+            one.given.partition == partition and one.turn < turn and not one.stale
+            for one in self.hands.values()
+        )
 
     # The loop
 
@@ -305,41 +314,13 @@ class Trainer:
         held = self.hands.pop(token)
         if held.stale:
             return False
-        if self.lanes and self._earlier(held):
-            self._pending[token] = payload  # commits of lanes go in order
-            self.hands[token] = held
-            return True
-        self._commit(held, payload)
-        if self._pending:
-            self._commit_pending()
+        self.commits[token] = held, payload
+        self._owners[self.owner_of[held.given.partition]].commits.append(token)
         return True
-
-    def _earlier(self, held: Held) -> bool:
-        partition, turn = held.given.partition, held.turn
-        return any(
-            one.given.partition == partition and one.turn < turn and one is not held
-            for one in self.hands.values()
-        )
-
-    def _commit(self, held: Held, payload: Any) -> None:
-        given = held.given
-        self.commits[given.token] = held, payload
-        self._owners[self.owner_of[given.partition]].commits.append(given.token)
-
-    def _commit_pending(self) -> None:
-        for token in sorted(self._pending, key=lambda token: self.hands[token].turn):
-            held = self.hands[token]
-            if not self._earlier(held):
-                del self.hands[token]
-                self._commit(held, self._pending.pop(token))
 
     def give_back(self, token: Token) -> None:
         """Return a batch: other trainers may get it.  A lone one gets it again, in its place."""
-        self._give_back(self.hands.pop(token))
-        if self._pending:
-            self._commit_pending()
-
-    def _give_back(self, held: Held) -> None:
+        held = self.hands.pop(token)
         given = held.given
         if not held.taken:
             del self._ready[held.request]

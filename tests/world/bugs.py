@@ -327,8 +327,15 @@ def epochs_ask_early():
     return patched(Trainer, __init__=loose)
 
 
-def lane_commits_out_of_order():
-    return patched(Trainer, _earlier=lambda self, held: False)
+def early_commits_forgotten():
+    commit = Desk._commit
+
+    def forgetful(self, session, token, payload):
+        commit(self, session, token, payload)
+        if session.early.pop(token, None):
+            session.leases.pop(token)
+
+    return patched(Desk, _commit=forgetful)
 
 
 def asks_before_all_welcomes():
@@ -429,7 +436,7 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (ranks_pass_partitions_by, {"kind": "arrival", **_RANKS}),
         (commits_not_repeated, {"faults": _DEATHS}),
         (epochs_ask_early, {**_EPOCHS, "kind": "arrival", "trainers": 3}),
-        (lane_commits_out_of_order, {"kind": "bare", "hold": 3, "prefetch": 5}),
+        (early_commits_forgotten, {"kind": "bare", "hold": 3, "prefetch": 5}),
         (
             asks_before_all_welcomes,
             {

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot, Token, Turn
+from headrace_server.leasing.protocol import ANYONE, EARLY, Batch, Outlook, Slot, Token, Turn
 
 from .journal import Stored
 
@@ -548,7 +548,7 @@ class Segments(_Placing):
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         place = rows_of(batch.place)
         if any(self.going[e].done != segment for _, e, segment, _ in place):
-            return "state", "an earlier commit of these lanes is missing"
+            return EARLY, "an earlier commit of these lanes is missing"
         rows = []
         for at, (_, e, segment, _) in enumerate(place):
             x = self.going[e]

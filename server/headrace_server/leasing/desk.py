@@ -19,6 +19,7 @@
 | lease | event | becomes |
 | --- | --- | --- |
 | held | its session commits | over: logged, and answered when that is stored |
+| held | its session commits before an earlier batch of its lanes | held until that one is over, or stale |
 | held | its session commits, and that is refused | answered by a fault; the batch as if returned |
 | held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
 | held | the session greets without it, with its request | held: Give again under the same token |
@@ -53,6 +54,7 @@ from typing import Any, NamedTuple
 from .protocol import (
     ANYONE,
     COUNTER_BITS,
+    EARLY,
     Answer,
     Batch,
     Give,
@@ -103,6 +105,7 @@ class _Session:
     unstored: int = 0  # commits
     #: Requests beyond the limit.
     parked: deque[tuple[int, int, int]] = field(default_factory=deque)
+    early: dict[Token, Any] = field(default_factory=dict)  # commits that wait for earlier ones
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
     greeting: Hello | None = None  # its last one
@@ -367,6 +370,7 @@ class Desk:
             if rival.token > token:
                 return False
             del rival.session.leases[rival.token]
+            self._forget_early(rival)
             batch = rival.batch
         elif (waiting := self._take_out(batch)) is not None:
             batch = waiting
@@ -502,9 +506,13 @@ class Desk:
             self._deferred.append((self._commit, (session, token, payload)))
             return
         if fault := self.partitions[partition].commit(batch, token, payload):
-            self._refuse(lease, *fault)
+            if fault[0] == EARLY:
+                session.early[token] = payload
+            else:
+                self._refuse(lease, *fault)
             return
         del session.leases[token]
+        session.early.pop(token, None)
         recent = self._recent
         recent[token] = partition
         if len(recent) > _REMEMBERED:
@@ -522,6 +530,21 @@ class Desk:
         self.gone.append(batch)
         if self._asking[partition]:
             self._look(partition)
+        if session.early:
+            waiting = [session.leases[of] for of in session.early]
+            of_lanes = [one for one in waiting if one.batch.partition == partition]
+            if of_lanes:
+                first = min(of_lanes, key=lambda one: one.batch.turn).token
+                self._commit(session, first, session.early[first])
+
+    def _forget_early(self, lease: _Lease) -> None:
+        """Call a commit stale that waited for an earlier batch of its lanes, which came back."""
+        session = lease.session
+        if lease.token in session.early:
+            del session.early[lease.token]
+            self.counts["stale"] += 1
+            if session.name in self.sessions:  # else it greets again, and its commit is judged
+                self.sent.append((session.name, Answer((), (lease.token,))))
 
     def _commit_again(self, session: _Session, token: Token) -> None:
         """Answer a commit without a lease."""
@@ -548,6 +571,7 @@ class Desk:
             self._commit_again(session, token)
 
     def _refuse(self, lease: _Lease, code: str, text: str) -> None:
+        lease.session.early.pop(lease.token, None)
         self.sent.append((lease.session.name, Answer(faults=((lease.token, code, text),))))
         self._end(lease)
 
@@ -568,6 +592,7 @@ class Desk:
             return
         if session.leases.pop(lease.token, None) is None:
             return
+        self._forget_early(lease)
         self.counts["redelivered"] += 1
         if self.partitions[partition].voids:
             self.gone.append(batch)
@@ -588,6 +613,7 @@ class Desk:
         for token, lease in list(session.leases.items()):
             if lease.batch.partition == partition and lease.batch.turn >= since:
                 del session.leases[token]
+                self._forget_early(lease)
                 self.counts["redelivered"] += 1
                 self.gone.append(lease.batch)
         for _, _, batch in self._heaps.pop((partition, session.slot), ()):
@@ -730,7 +756,7 @@ class Desk:
     def _ask(
         self, session: _Session, number: int, partition: int, epoch: int, again: bool = False
     ) -> None:
-        open_ = len(session.leases) + len(session.asked) - session.idle
+        open_ = len(session.leases) - len(session.early) + len(session.asked) - session.idle
         most = self.max_open
         full = session.parked or open_ >= most or session.unstored >= most
         if full and not self._may_open(session, epoch):
@@ -759,8 +785,8 @@ class Desk:
         """
         if session.unstored >= self.max_open:
             return False
-        leases, asked = session.leases.values(), session.asked.values()
-        open_ = sum(lease.batch.turn[0] <= epoch for lease in leases)
+        leases, asked = session.leases.items(), session.asked.values()
+        open_ = sum(of.batch.turn[0] <= epoch for t, of in leases if t not in session.early)
         open_ += sum(request.epoch <= epoch and not request.idle for request in asked)
         return open_ < self.max_open and not any(get[2] <= epoch for get in session.parked)
 

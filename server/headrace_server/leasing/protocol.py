@@ -24,6 +24,8 @@ Turn = tuple[int, int]
 Token = int
 #: Number of bits of the counter in a token.
 COUNTER_BITS = 32
+#: Code of a commit that comes before the one of an earlier batch of its lanes.
+EARLY = "early"
 
 
 class Outlook(Enum):
@@ -120,7 +122,8 @@ class Partition(Protocol):
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with states if the feed has them; return a fault's code and text, or None.
 
-        It counts at once.  The caller has it stored (``Desk.log``).
+        It counts at once.  EARLY: an earlier batch of its lanes is to be committed first; the desk
+        keeps the commit until then.  The caller has it stored (``Desk.log``).
         """
 
     def returned(self, batch: Batch) -> bool:

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ..leasing.protocol import ANYONE, Batch, Outlook, Slot, Token, Turn
+from ..leasing.protocol import ANYONE, EARLY, Batch, Outlook, Slot, Token, Turn
 from .admission import Admission
 from .input import OPEN, READING, Input, Rest
 from .plain import TOO_LATE
@@ -576,8 +576,8 @@ class Segments(Admission):
             lost = "its lanes went to another trainer" if self.lanes else "other trainers have it"
             return "stale", f"batch {batch.number} is not out: {lost}"
         if out.seat is not None:
-            if out.seat.out[0] is not out:  # a trainer commits batches of lanes in their order
-                return "state", f"batch {out.seat.out[0].batch.number} of its lanes comes before"
+            if out.seat.out[0] is not out:
+                return EARLY, f"batch {out.seat.out[0].batch.number} of its lanes comes before"
             out.seat.out.pop(0)
             out.seat.last = out
         self._count(out, token)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import zmq
@@ -42,6 +43,14 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
         link.close()
 
 
+def opening(peer: Peer, link: Link, **told: Any) -> None:
+    """Open a link while the peer lets its trainer in."""
+    with ThreadPoolExecutor(1) as pool:
+        opened_link = pool.submit(link.open)
+        peer.welcome(**told)
+        opened_link.result()
+
+
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
     link = Link(peer.address, Member(resume="S", restart=True), PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
@@ -68,6 +77,7 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
 
 def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
     with linked(peer.address, 0.3) as link:
+        peer.owners = 0
         peer.hear(Hello)
         peer.say(Pulse(0, waiting="the workers are opening the feed's source"))
         heard(link, lambda session: session.waiting)
@@ -77,8 +87,7 @@ def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: P
 
 def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         peer.say(Pulse(7, waiting="batch 3 of partition 0 is being made"))
         heard(link, lambda session: session.waiting)
         with (
@@ -90,8 +99,7 @@ def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
 
 def test_a_server_that_falls_silent_is_lost(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome(heartbeat_s=0.2)
-        link.open()
+        opening(peer, link, heartbeat_s=0.2)
         silent = "nothing was heard of it"
         with waits_end_with(silent), pytest.raises(ConnectionLost, match=silent):
             link.take()
@@ -134,8 +142,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
         driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer.address, 1e5) as link:
-        peer.welcome(heartbeat_s=50.0, lease_ttl_s=1e3)
-        link.open()
+        opening(peer, link, heartbeat_s=50.0, lease_ttl_s=1e3)
         taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)
@@ -162,8 +169,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
 
     monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, now))
     with linked(peer.address, 5.0) as link:
-        peer.welcome(heartbeat_s=1.0)
-        link.open()
+        opening(peer, link, heartbeat_s=1.0)
         taking = Taking(link, monkeypatch)
         for _ in range(3):
             machine[0] += 3600
@@ -185,8 +191,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     machine = [100.0]
     monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
     with linked(peer.address, 0.8) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         await_news, woken = Driver.await_news, []
 
         def suspended(driver: Driver, news: int, at_most_s: float) -> None:
@@ -213,8 +218,7 @@ def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one
 ):
     """The log has both, so that the wait does not look like a hang."""
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         stop(peer)
         ended: list[object] = []
         thread = threading.Thread(target=lambda: ended.append(link.take()))
@@ -233,8 +237,7 @@ def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_it
     peer: Peer,
 ):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         stop(peer)
         heard(link, lambda session: session.stopped)
         announced = pytest.raises(ConnectionLost, match="was stopped and announced its return")
@@ -248,8 +251,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 ):
     monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
     with linked(peer.address, 600) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         link.settle()  # owes nothing: it does not wait
         peer.give(5)
         while link.take() is None:
@@ -263,8 +265,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     link = Link(peer.address, Member(), 30, Prefetch(2))
-    peer.welcome()
-    link.open()
+    opening(peer, link)
     failures: list[BaseException] = []
 
     def take() -> None:
@@ -282,8 +283,7 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
             link.ask(FlushStates(1, []), at_most_s=0.1)
 
@@ -291,8 +291,7 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
     tokens = itertools.count(1)
     with linked(peer.address, PATIENCE_S) as link, ThreadPoolExecutor(1) as pool:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         for held, told in ((63, "holds 63 batches$"), (1, "as many as .* max_credits=64 allows")):
             for _ in range(held):
                 token = next(tokens)

@@ -275,11 +275,11 @@ def test_a_cancel_ends_soon_and_counts_what_was_not_handed_out(states):
     check()
 
 
-def test_a_commit_before_that_of_an_earlier_batch_of_its_lanes_is_refused():
+def test_a_commit_before_that_of_an_earlier_batch_of_its_lanes_is_early():
     machine = Segments(0, 1, lanes=True, states=NOWHERE)
     feed = Feed(machine, [3])
     first, second = feed.draft(b"a"), feed.draft(b"a")
-    assert machine.commit(second.batch, 2)[0] == "state"
+    assert machine.commit(second.batch, 2)[0] == "early"
     assert machine.commit(first.batch, 1).batch is first.batch
     assert machine.commit(second.batch, 2).batch is second.batch
     assert machine.commit(first.batch, 1)[0] == "stale"
