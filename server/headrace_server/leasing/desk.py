@@ -19,7 +19,7 @@
 | lease | event | becomes |
 | --- | --- | --- |
 | held | its session commits | over: logged, and answered when that is stored |
-| held | its session commits before an earlier batch of its lanes | held until that one is over, or stale |
+| held | its session commits before an earlier one of its lanes | held until that counts, or stale |
 | held | its session commits, and that is refused | answered by a fault; the batch as if returned |
 | held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
 | held | the session greets without it, with its request | held: Give again under the same token |

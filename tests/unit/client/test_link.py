@@ -36,7 +36,7 @@ from .peer import Peer, welcome_to
 
 @contextlib.contextmanager
 def linked(address: str, timeout_s: float) -> Iterator[Link]:
-    link = Link(address, Member(), timeout_s, Prefetch(2))
+    link = Link(address, Member(), timeout_s)
     try:
         yield link
     finally:
