@@ -35,8 +35,8 @@ from .peer import Peer, welcome_to
 
 
 @contextlib.contextmanager
-def linked(address: str, timeout_s: float) -> Iterator[Link]:
-    link = Link(address, Member(), timeout_s)
+def linked(address: str, timeout_s: float, prefetch: int = 0) -> Iterator[Link]:
+    link = Link(address, Member(), timeout_s, Prefetch(prefetch))
     try:
         yield link
     finally:
@@ -250,7 +250,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
-    with linked(peer.address, 600) as link:
+    with linked(peer.address, 600, 1) as link:
         opening(peer, link)
         link.settle()  # owes nothing: it does not wait
         peer.give(5)
