@@ -156,12 +156,14 @@ def _worker_ports(settings: RunSettings, binds: Sequence[str]) -> tuple[int, int
     for worker in range(settings.workers):
         for bind, own in zip(binds, worker_binds(binds, worker, ports), strict=True):
             place = host_and_port(own)
-            if place is not None and place[1].isdigit() and int(place[1]) > 65_535:
+            if place is None or place[1] in ("*", "0"):  # any free port
+                continue
+            if int(place[1]) > 65_535:
                 raise ValueError(
                     f"bind={bind!r}: workers={settings.workers} have the ports after it, up to "
                     "65535: take a lower port, or give worker_ports"
                 )
-            if place in public and place is not None and place[1].isdigit():
+            if place in public:
                 raise ValueError(
                     f"bind={bind!r}: worker {worker} has the port {place[1]}, which is bound "
                     "already: keep the ports after that of bind free, or give worker_ports"

@@ -27,7 +27,7 @@ Cell = tuple[int, int, int]
 
 
 class Case:
-    """What the reference says of a feed."""
+    """The batches that the reference expects of a feed."""
 
     def __init__(self, draw: Draw, partitions: int) -> None:
         feed, run = draw.feed, draw.run

@@ -94,7 +94,7 @@ def _repr(one: Any) -> str:
     return f"{type(one).__name__}({', '.join(given)})"
 
 
-#: What the server of today can not do: each a law, and the draws that break it.
+#: Laws that the server breaks, each with the draws that break it.
 KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
     "Where a server or a worker dies or is started again, no trainer loses a batch.": (
         lambda place, draw: bool(place.events) and draw.feed.lanes and draw.feed.states != "server"

@@ -201,7 +201,7 @@ class Meeting:
 
 @dataclass
 class Watch:
-    """What the trainers of one feed saw."""
+    """The batches that the trainers of one feed saw."""
 
     draw: Draw
     addresses: list[str]

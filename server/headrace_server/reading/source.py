@@ -1,4 +1,4 @@
-"""What a source is: one class, which gives examples as chunks of columns.
+"""A source is one class, which gives examples as chunks of columns.
 
     IndexedSource   knows how many examples it has and reads any of them: exact shuffling, a start
                     anywhere at once, contiguous slices for partitions
@@ -32,7 +32,7 @@ from .reader import BadRecords
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """What a source is opened with.
+    """The surroundings with which a source is opened.
 
     ``files`` are those that the paths name, in their order; each has a ``path`` and a ``size``.
     ``features`` are the declared columns; None: the source shows which it has.

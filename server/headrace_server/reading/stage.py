@@ -1,4 +1,4 @@
-"""What a stage is: one class, which makes of a chunk of examples the chunk that goes on.
+"""A stage is one class, which makes of a chunk of examples the chunk that goes on.
 
     declared   Stage(**options)       the facts below, and ``fields_after``: no user code is called
     at work    open() ─► apply(chunk) ─► apply(chunk) …      one object for each partition

@@ -44,7 +44,7 @@ _DISCARDED: Final = 1024
 
 
 class Function(Source):
-    """What a function of the user's gives."""
+    """The examples that a function of the user's gives."""
 
     @classmethod
     def open(cls, opening: Opening, **options: Any) -> Reader:
