@@ -127,7 +127,7 @@ class Partition(Protocol):
         """
 
     def returned(self, batch: Batch) -> bool:
-        """Return whether a batch that came back goes out as it was; else it is made anew."""
+        """Return whether a batch that came back goes out as is; else ``make`` writes it again."""
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
         """Void the lanes of a slot, with its batches from a turn on, if the partition ``voids``.

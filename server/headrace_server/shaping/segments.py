@@ -100,6 +100,7 @@ class Segments(Admission):
         self._rank_next: list[int] = []
         self._lacks: dict[int, list[int]] = {}  # by rank: rounds of which it lacks its member
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
+        self._again: list[Plan] = []  # that came back without bytes
         self._seats: dict[Slot, Seat] = {}
         self._places_before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
         self._loose: set[int] = set()  # examples that left their lanes with a segment in a batch
@@ -124,6 +125,9 @@ class Segments(Admission):
 
     def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
         """Return batches for a slot, and perhaps for others; or what must come before."""
+        if self._again:
+            plans, self._again = self._again, []
+            return plans
         while epoch >= self.epoch:
             self._carry_out()
             if self._pending:  # a read stops at the place of an order
@@ -171,7 +175,8 @@ class Segments(Admission):
     def next_turn(self, slot: Slot) -> Turn:
         """Return the least turn that is not made for a slot."""
         lacking = self._lacks.get(slot) if isinstance(slot, int) else None
-        return self.epoch, lacking[0] if lacking else self._index
+        turn = self.epoch, lacking[0] if lacking else self._index
+        return min([turn, *(plan.batch.turn for plan in self._again if plan.batch.slot == slot)])
 
     def live(self, slot: Slot) -> bool:
         """Return whether the slot has lanes with examples that go on."""
@@ -436,23 +441,11 @@ class Segments(Admission):
             self._lack(batch.slot, batch.turn[1])
 
     def returned(self, batch: Batch) -> bool:
-        """Return whether a batch that came back goes out as it was; else it is made anew."""
-        out = self._out.get(batch.name)
-        if out is None or batch.body is not None:
-            return out is not None
-        self._take_back(out)  # an earlier life had its bytes
-        if out.seat is not None:
-            self._come_back(self._undo(out.seat, [out]))
-        else:
-            self._make_ready(out)
-        return False
-
-    def _make_ready(self, out: Out) -> None:
-        """Make the segments of a batch in the order of arrival ready again."""
-        rows = out.rows
-        self._crowd(rows.ended)
-        self._slots.segment[rows.slots] = rows.segments
-        self._come_back(rows.slots)
+        """Return whether a batch that came back has its bytes; else they are written again."""
+        if batch.body is None:  # an earlier life had them
+            out = self._out[batch.name]
+            self._again.append(Plan(out.batch, out.rows))
+        return batch.body is not None
 
     def keep(self, batch: Batch, places: np.ndarray) -> tuple[Rows, np.ndarray, np.ndarray] | None:
         """Note kept states of these places of the last committed batch of a slot.
@@ -553,7 +546,10 @@ class Segments(Admission):
         for out in list(self._out.values()):
             self._take_back(out)
             if not self.lanes:
-                self._make_ready(out)
+                self._crowd(out.rows.ended)
+                self._slots.segment[out.rows.slots] = out.rows.segments
+                self._come_back(out.rows.slots)
+        self._again = []
         self.run, self.world, self._places_before = run, world, places
         self._lacks, self._rank_next = {}, [index] * world
         self._index, self._committed = index, (self._next_number, index)
@@ -628,13 +624,18 @@ class Segments(Admission):
 
         None: rows of it are still to be read.
         """
-        if batch.name in self._out or len(batch.place) % SEGMENT_PLACE.itemsize:
+        if len(batch.place) % SEGMENT_PLACE.itemsize:
             return False
         place = np.frombuffer(batch.place, SEGMENT_PLACE)
         size = self.batch_size if self.world else len(place)
         if batch.rows != size or len(place) > size:
             return False
         batch.empty = size - len(place)
+        if (out := self._out.get(batch.name)) is not None:  # this life has drafted the same one
+            if (out.batch.slot, out.batch.turn) != (batch.slot, batch.turn):
+                return False
+            self._again = [plan for plan in self._again if plan.batch is not out.batch]
+            return out.batch.body is None  # its bytes are not written
         if batch.turn[0] != self.epoch:
             if batch.turn[0] != self.epoch + 1 or self._slots.live or self._out:
                 return False

@@ -130,10 +130,21 @@ class World:
                 self.kept[example] = segment + 1
 
     def leave(self, rank):
-        """A rank that has its states dies and comes back: it gets all that it has not done."""
-        self.machine.leave(rank)
+        """A rank dies and comes back: it gets all that it has not done.
+
+        Batches whose states are here are the same ones; they have no bytes, so they are written.
+        """
+        if self.states == AT_TRAINER:
+            self.machine.leave(rank)
+            self.heap[rank].clear()
+        elif held := self.out[rank]:
+            assert not any(self.machine.returned(plan.batch) for plan in held)
+            again = self.feed.step(rank)
+            rows = [self.feed.rows(plan.draft) for plan in held]
+            assert [self.feed.rows(plan.draft) for plan in again] == rows
+            assert [plan.batch.name for plan in again] == [plan.batch.name for plan in held]
+            self.heap[rank] += again
         self.out[rank].clear()
-        self.heap[rank].clear()
 
     def restart(self):
         """The process dies; ranks claim some of the batches that they have."""
@@ -167,7 +178,7 @@ class World:
                 self.deal(self.random.randrange(1, 4))
             elif act == 1:
                 self.restart()
-            elif act == 2 and self.states == AT_TRAINER:
+            elif act == 2:
                 self.leave(rank)
             elif act < 12 and self.out[rank]:
                 self.save(rank)
