@@ -75,7 +75,6 @@ types: $(READY)
 reference: $(FRAMEWORKS)
 	$(BIN)/python -m tests.contract.commands_page
 	$(BIN)/python -m tests.contract.reference_page
-	$(BIN)/python -m tests.contract.transitions_page
 
 # Fails where a link leads nowhere, a page has no place, or something would be loaded from elsewhere.
 docs: $(READY)

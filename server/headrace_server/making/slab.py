@@ -18,13 +18,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.record import record
 from headrace_proto.schema import OFFSETS, Field
 
 from ..files.durable_file import FULL, opened, room
@@ -56,17 +54,6 @@ def least_bytes(schema: Mapping[str, Field]) -> int:
         for name, field in schema.items()
         if field.dtype != BYTES and OFFSETS + name not in schema
     )
-
-
-@record
-class BlockPlace:
-    """The body of a batch: where its bytes lie."""
-
-    segment: str
-    offset: int
-    columns: Any
-    crowded: bool
-    block: Block | None = None  # the slab's, to be freed
 
 
 class Slab:

@@ -5,7 +5,7 @@
                 ─► Rest       nothing before a trainer acts, or before ``begin_epoch``
                 ─► None       the input has ended and everything was drafted
 
-The table ``INPUT`` has its states.  Without ``across_batches`` the shape ends each epoch as it
+Without ``across_batches`` the shape ends each epoch as it
 ends the input, and takes the rows of the next one when the caller begins it (``begin_epoch``).
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from .plan import Position, Read, Shaper, stored_fields
-from .transitions import Transitions
 
 VERSION = 3
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
@@ -44,33 +43,6 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "reads": list,
     "shaper": Mapping,
 }
-
-
-OPEN, READING, ENDED, FINISHED = STATES = ("open", "reading", "ended", "finished")
-_NOT_READ = "was not being read", (OPEN, ENDED, FINISHED)
-
-INPUT = Transitions(
-    "partition",
-    STATES,
-    moves={
-        "read": {OPEN: (READING, "Read")},
-        "arrived": {READING: (OPEN, "rows for the shape")},
-        "arrived, the last": {READING: (ENDED, "rows for the shape")},
-        "failed": {READING: (OPEN, None)},
-        "all drafted": {ENDED: (FINISHED, "the shape drafts or drops the rest")},
-        "begin epoch": {FINISHED: (OPEN, None)},
-        "close": {**dict.fromkeys(STATES, (ENDED, None)), FINISHED: (FINISHED, None)},
-        "cancel": dict.fromkeys(STATES, (FINISHED, "the shape drops all rows")),
-    },
-    errors={
-        "read": ("is being read, or none is left to read", (READING, ENDED, FINISHED)),
-        "arrived": _NOT_READ,
-        "arrived, the last": _NOT_READ,
-        "failed": _NOT_READ,
-        "all drafted": ("may still come", (OPEN, READING, FINISHED)),
-        "begin epoch": ("is of an epoch that has not ended", (OPEN, READING, ENDED)),
-    },
-)
 
 
 class Rest:
@@ -100,15 +72,17 @@ class Input:
         self._empty_epochs = 0  # number of them in a row
         self._next_chunk = 0
         self.next_number = 0  # number of the next draft
-        self._reading: Read | None = None
-        self.state = ENDED if self._position is None else OPEN
+        self._reading: Read | None = None  # the read under way
+        self._finished = False  # whether the shape knows that the epoch, or the input, has ended
         self._reads: dict[int, Read] = {}  # reads of chunks with waiting rows
-
-    def _on(self, event: str) -> None:
-        self.state, _ = INPUT.follow(event, self.state, self)
 
     def __str__(self) -> str:
         return f"chunk {self._next_chunk} (epoch {self.epoch}, batch {self.next_number})"
+
+    @property
+    def all_read(self) -> bool:
+        """Whether nothing of this epoch, or of the input, is left to read."""
+        return self._position is None
 
     @property
     def next_epoch(self) -> int:
@@ -121,18 +95,17 @@ class Input:
 
     def next_step(self, limit: int) -> Any:
         """Return the next step; ``limit`` bounds the rows of a read and does not affect drafts."""
-        if self.state is READING:
-            self._on("read")  # raises IllegalEvent
+        assert self._reading is None, f"{self} is being read"
         while True:
             draft = self._shaper.next_draft()
             if draft is not None:
                 self.next_number += 1
                 return draft
-            if self.state is OPEN:
+            if not self.all_read:
                 return self.next_read(limit) or Rest
-            if self.state is not ENDED:
+            if self._finished:
                 return Rest if self._goes_on or not self._shaper.done else None
-            self._on("all drafted")
+            self._finished = True
             self._shaper.finish()
 
     def arrived(
@@ -154,13 +127,10 @@ class Input:
         self._position = next_position
         if next_position is None and self.across_batches:
             self._next_epoch()
-        self._on("arrived, the last" if self._position is None else "arrived")
 
     def failed(self) -> None:
         """Take back a read that failed, or has no row yet, so that it is the next one again."""
-        if self.state is READING:
-            self._reading = None
-            self._on("failed")
+        self._reading = None
 
     def close(self, cancel: bool = False) -> None:
         """Stop reading, and cancel the pending read.
@@ -169,8 +139,8 @@ class Input:
         """
         self._reading = self._position = None
         self._closed = True
-        self._on("cancel" if cancel else "close")
         if cancel:
+            self._finished = True
             self._shaper.finish(drop=True)
 
     def _next_epoch(self) -> None:
@@ -209,7 +179,7 @@ class Input:
     @property
     def at_border(self) -> bool:
         """Whether this epoch is finished and another one follows."""
-        return self.state is FINISHED and self._shaper.done and self._goes_on
+        return self._finished and self._shaper.done and self._goes_on
 
     def begin_epoch(self) -> None:
         """Begin the next epoch at the border of this one."""
@@ -219,7 +189,7 @@ class Input:
         self.epoch += 1
         self._epoch_rows = 0
         self.first_of_epoch = self.next_number
-        self._on("begin epoch")
+        self._finished = False
         self._position = self._start
         self._shaper.begin_epoch(self.epoch)
 
@@ -248,7 +218,7 @@ class Input:
         """Return a read though no batch is wanted; None at the end of the input or without room."""
         if self._position is None or not self._shaper.hungry:
             return None
-        self._on("read")
+        assert self._reading is None, f"{self} is being read"
         self._reading = Read(self._next_chunk, self.epoch, self._position, limit)
         return self._reading
 
@@ -260,7 +230,7 @@ class Input:
 
     def later_read(self, limit: int) -> Read | None:
         """Return the read that comes next, whether or not it is due; None if none is known."""
-        if self.state is not OPEN or self._position is None:
+        if self._reading is not None or self._position is None:
             return None
         return Read(self._next_chunk, self.epoch, self._position, limit)
 
@@ -270,7 +240,6 @@ class Input:
             state, "a partition's input", _INPUT
         )
         self._next_chunk = next_chunk
-        self.state = ENDED if self._position is None else OPEN
 
     def resume_epoch(self, done: int) -> None:
         """Resume in an epoch of which so many batches were done; numbers begin anew."""
@@ -293,7 +262,7 @@ class Input:
             "next_chunk": self._next_chunk,
             "next_number": self.next_number,
             "first_of_epoch": self.first_of_epoch,
-            "finished": self.state is FINISHED,
+            "finished": self._finished,
             "closed": self._closed,
             "reads": [
                 [r.chunk, r.epoch, r.position, r.limit]
@@ -324,8 +293,7 @@ class Input:
         self._shaper.restore(shaper)
         self.resume_reading(state, next_chunk)
         self.next_number, self.first_of_epoch, self._closed = number, first, closed
-        if finished:
-            self.state = FINISHED
+        self._finished = finished
         self._reading = None
         self._reads = known
         return [known[chunk] for chunk in sorted(self.chunks())]

@@ -33,7 +33,7 @@ import numpy as np
 
 from ..leasing.protocol import ANYONE, EARLY, Batch, Outlook, Slot, Token, Turn
 from .admission import Admission
-from .input import OPEN, READING, Input, Rest
+from .input import Input, Rest
 from .plain import TOO_LATE
 from .plan import Order, Plan, Position, Read
 from .slots import NO_NUMBERS, SEGMENT_PLACE, Rows
@@ -639,7 +639,7 @@ class Segments(Admission):
         if batch.turn[0] != self.epoch:
             if batch.turn[0] != self.epoch + 1 or self._slots.live or self._out:
                 return False
-            if self.input.state in (OPEN, READING):
+            if not self.input.all_read:
                 return None
             self._asking = None
             self.input.next_step(0)
@@ -650,7 +650,7 @@ class Segments(Admission):
         if len(place) and int(indices.max()) >= self.next_index:
             self._claimed = max(self._claimed, int(indices.max()) + 1)
             self._admit()
-            if self.next_index < self._claimed and self.input.state in (OPEN, READING):
+            if self.next_index < self._claimed and not self.input.all_read:
                 return None
             self._claimed = self.next_index
         slots, lanes = self.find(indices), place["lane"].astype(np.int64)

@@ -1,10 +1,10 @@
 """Trainers' sessions, and how the owner notices that a trainer on this host is dead.
 
-    open() ─► remote ── attach ──► local ── leave ──► lingering ── the lock is free ──► over
-                │                                                                        ▲
-                └── leave ──► left ── sweep ─────────────────────────────────────────────┘
+    open() ─► remote ── attach() ─► local ── leave() ─► its lock is held ── free ──► dead()
+                 │                    └── its lock is free ──► dead(), and then it leaves
+                 └── leave() ──► dead()
 
-The table ``SESSION`` has its states.  A session outlives a connection: the nonce that a trainer
+A session outlives a connection: the nonce that a trainer
 chose names it across reconnections.  Its file begins with random bytes; a trainer that can
 read them sees the same memory as the server, whatever containers lie between.  The trainer holds a
 shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
@@ -29,7 +29,6 @@ from headrace_proto.state_buffers import PROOF_BYTES
 from ..files.durable_file import writing
 from ..leasing.protocol import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
-from ..shaping.transitions import Transitions
 from .counters import Tally
 
 logger = logging.getLogger("headrace.trainers")
@@ -38,42 +37,6 @@ logger = logging.getLogger("headrace.trainers")
 _FILE = "trainer-"
 #: Sessions of a life before their numbers are those of the next life.
 _OF_A_LIFE = 10_000
-
-
-REMOTE, LOCAL, LEFT, LINGERING, DIED, OVER = STATES = (
-    "remote",
-    "local",
-    "left",
-    "lingering",
-    "died",
-    "over",
-)
-
-SESSION = Transitions(
-    "session",
-    STATES,
-    moves={
-        "attach": {REMOTE: (LOCAL, None), LOCAL: (LOCAL, None)},
-        "fail to attach": {REMOTE: (REMOTE, None), LOCAL: (REMOTE, None)},
-        "leave": {
-            REMOTE: (LEFT, "leases go to others"),
-            LOCAL: (LINGERING, "leases go to others"),
-            DIED: (OVER, "leases go to others"),
-        },
-        "sweep": {
-            LEFT: (OVER, "its file is removed"),
-            LINGERING: (OVER, "its file is removed, its memory is free"),
-            LOCAL: (DIED, "its file is removed, its memory is free"),
-        },
-    },
-    errors={
-        "attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
-        "fail to attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
-        "leave": ("has left already", (LEFT, LINGERING, OVER)),
-        "sweep": ("is still in use", (REMOTE, DIED, OVER)),
-    },
-)
-_PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING, DIED))
 
 
 @dataclass(slots=True)
@@ -113,11 +76,6 @@ class Session:
     knows_end: bool = False  # whether the end of its feed was announced to it
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
     buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
-    state: str = SESSION.states[0]
-
-    def on(self, event: str) -> None:
-        self.state, _ = SESSION.follow(event, self.state, self)
-        self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:
         return f"the session of {self.who}"
@@ -234,21 +192,21 @@ class SessionTable:
 
     def attach(self, session: Session, proof: bytes) -> None:
         """Let a trainer map memory that proves to have read its file."""
-        proved = _proves(session, proof) and is_held(session.file)
-        session.on("attach" if proved else "fail to attach")
+        session.local = _proves(session, proof) and is_held(session.file)
 
     def come_by_channel(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """Return the session of a trainer that connects by a channel, and use that from now on."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):
             return None
-        session.on("attach" if is_held(session.file) else "fail to attach")
+        session.local = is_held(session.file)
         self.move(session, identity)
         return session
 
     def leave(self, session: Session) -> None:
         """End a session; its trainer may still map memory."""
-        session.on("leave")
+        assert session.present, f"{session} has ended before"
+        session.present = False
         if not session.local:
             _close(session)
         if self._by_nonce.get((session.feed, session.nonce)) is session:
@@ -261,7 +219,7 @@ class SessionTable:
         for session in list(self._by_number.values()):
             gone = not is_held(session.file) if session.local else not session.present
             if gone:
-                session.on("sweep")
+                session.local = False
                 del self._by_number[session.number]
                 session.path.unlink(missing_ok=True)
                 _close(session)

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.shaping.transitions import IllegalEvent
 from headrace_server.worker.sessions import Session, SessionTable, remove_files
 from tests.nursery import WarmPopen
 from tests.shortage import no_descriptors
@@ -220,17 +219,3 @@ def test_the_error_names_the_limit_of_trainers_where_it_is_not_the_option(tmp_pa
     with pytest.raises(LimitExceeded, match=r"1 trainers.*the limit of open files is 100"):
         table.open(b"b", "f", b"b")
     table.close()
-
-
-def test_an_illegal_event_changes_nothing_and_its_error_names_the_state(
-    tmp_path: Path,
-):
-    table = SessionTable(tmp_path)
-    session = table.open(b"a", "f", b"1")
-    table.attach(session, b"no proof")
-    table.leave(session)
-    what = "the session of trainer 1 has left already: it is left"
-    with pytest.raises(IllegalEvent, match=what):
-        table.leave(session)
-    assert session.state == "left" and not session.present
-    assert list(table.dead()) == [session] and session.state == "over"
