@@ -197,10 +197,11 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
         def suspended(driver: Driver, news: int, at_most_s: float) -> None:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
+                driver.exchange()  # the request for a batch goes out
                 with link.lock:
                     machine[0] += 3600
                     peer.end()
-                    assert sockets[0].poll(1000 * int(PATIENCE_S))
+                    assert sockets[-1].poll(1000 * int(PATIENCE_S))
             await_news(driver, news, at_most_s)
 
         trainer = threading.current_thread()
