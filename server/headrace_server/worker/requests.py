@@ -26,7 +26,6 @@ from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Sn
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.statuses import added
-from ..shaping.plain import TOO_LATE
 from .feed_status import example_status
 from .outbox import Outbox
 from .partitions import Partitions
@@ -44,6 +43,7 @@ class _Orders:
     unstored: int = 0
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
+    late: str = ""  # the refusal of finished partitions: it counts where all are finished
 
 
 @dataclass(eq=False)
@@ -176,15 +176,20 @@ class FeedRequests:
             return
         ordered: list[int] = []
         for partition in orders.left.copy():
-            if self.partitions.runs[feed.name, partition].finished:
+            finished = self.partitions.runs[feed.name, partition].finished
+            if finished and orders.what[0] == "close":
                 orders.left.remove(partition)
                 continue
             try:
                 order = self.partitions.steer(feed, partition, orders.what)
             except ValueError as error:  # the numbers come from a trainer
-                orders.fault = orders.fault or str(error)[:1000]
-                orders.since.append([partition, 0])
                 orders.left.remove(partition)
+                text = str(error)[:1000]
+                if finished:
+                    orders.late = text
+                else:
+                    orders.fault = orders.fault or text
+                    orders.since.append([partition, 0])
                 continue
             if order is not None:
                 orders.since.append([partition, order.since])
@@ -198,7 +203,7 @@ class FeedRequests:
         if orders.left:
             self._call(feed, partial(self._steer, feed, orders))
         elif not ordered and not orders.unstored:
-            late = "" if orders.since else TOO_LATE
+            late = "" if orders.since else orders.late
             orders.answer(sorted(orders.since), orders.fault or late)
 
     def _on_stored(self, orders: _Orders) -> None:
