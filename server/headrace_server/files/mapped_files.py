@@ -201,11 +201,6 @@ class MappedFiles:
             if i not in self._waiting:
                 self._load(i)
 
-    @property
-    def local(self) -> bool:
-        """Whether the content of all files is here."""
-        return not self._waiting
-
     def load(self, numbers: np.ndarray) -> None:
         """Make sure that the content of these files is here."""
         if self._waiting:

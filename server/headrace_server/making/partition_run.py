@@ -151,14 +151,6 @@ class Run:
         """
         return not self._unplaced and self.maker.prepare()
 
-    def check_ahead(self, stop: Callable[[], object]) -> bool:
-        """Check examples before they are read until ``stop`` returns a value; return whether any.
-
-        It uses idle time: the read itself takes less.
-        """
-        read = self.machine.input.later_read(self.intake.limit(self.maker.most_rows))
-        return read is not None and self.intake.check_ahead(read, stop)
-
     def _read(self, read: Read, wait: bool = True) -> bool:
         """Read, without ``wait`` only what is there; return False where nothing is."""
         before, rows_before = self.intake.begin(), self.intake.rows_read

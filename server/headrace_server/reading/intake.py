@@ -152,10 +152,6 @@ class Intake:
         self.rows_read += len(chunk)
         return after, position
 
-    def check_ahead(self, read: Read, stop: Callable[[], object]) -> bool:
-        """Check examples of a later read until ``stop`` returns a value; return whether any."""
-        return self._reader.check_ahead(read.epoch, read.position, read.limit, stop)
-
     def end(self) -> None:
         """Finish a read: update counts and the size of the next read."""
         self.count_dropped()

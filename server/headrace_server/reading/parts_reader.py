@@ -9,7 +9,7 @@ Rows of several parts are read part by part and then put in order.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,10 +64,6 @@ class PartsReader(IndexedSource):
             whole = len(chunk) == len(group)
             places.append(group if whole else group[np.isin(rows[group], chunk.ordinals)])
         return Chunk.join(chunks).take(np.argsort(np.concatenate(places)))
-
-    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Check examples before they are read, where the source is one part that can do so."""
-        return self._parts[0].check_ahead(rows, stop) if len(self._parts) == 1 else 0
 
     def _read(self, i: int, rows: Rows) -> Chunk:
         start = self._starts[i]

@@ -14,11 +14,9 @@ Each kind has a file of its own in ``sources``; ``hs.read("module:Class", …)``
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from headrace_proto.schema import Field
 
@@ -77,13 +75,6 @@ class IndexedSource(Source):
         """Return examples by slice (with start and stop) or by number (int64), in that order and
         without skipped bad ones.  Ordinals are their numbers."""
         raise NotImplementedError
-
-    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Check these examples in turn until ``stop`` returns a value; return how many passed.
-
-        ``take`` checks the others, and reports those that are bad.
-        """
-        return 0
 
 
 class StreamSource(Source):

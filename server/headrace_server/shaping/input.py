@@ -228,12 +228,6 @@ class Input:
         self._reading = replace(self._reading, limit=limit)
         return self._reading
 
-    def later_read(self, limit: int) -> Read | None:
-        """Return the read that comes next, whether or not it is due; None if none is known."""
-        if self._reading is not None or self._position is None:
-            return None
-        return Read(self._next_chunk, self.epoch, self._position, limit)
-
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
         self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored_fields(

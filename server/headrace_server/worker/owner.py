@@ -70,9 +70,6 @@ _SENDING_S = 0.01
 _LATE_S = 0.02
 #: … and checks that at this interval.
 _LOOK_S = 0.05
-#: Examples are checked ahead where recent waits took longer than this: a trainer that comes back
-#: sooner would mostly wait for the end of a record, and the next steps run with cold caches.
-_CHECKS_IN_S = 100e-6
 #: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
 _GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
@@ -135,7 +132,6 @@ class Owner:
         self._public = frozenset(self._socket.filenos())
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one more
-        self._checked_s = 0.0  # of the current wait for trainers, spent in checks
         self._closed = self._ended = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
@@ -242,7 +238,7 @@ class Owner:
         return stored
 
     def _idle(self, rest: Callable[[float], Any]) -> Any:
-        """Prepare batches, store commits, check examples, or rest; return events, if there are.
+        """Prepare batches, store commits, or rest; return events, if there are.
 
         It looks for events in between, and after each part of a record of commits.
         """
@@ -252,18 +248,6 @@ class Owner:
         if self._partitions.stores.ripe:
             self._store(whole=False)
             return poll(0)
-        # A thread that writes would wait for the interpreter here, too.
-        long = self._spin.recent_s > _CHECKS_IN_S
-        if long and self._partitions.unchecked and not self._partitions.stores.writing:
-            began = time.monotonic()
-            self._step(self._partitions.check_ahead, poll)
-            self._switchboard.act()
-            self._checked_s += time.monotonic() - began
-            if events := poll(0):
-                self._spin.rested(self._checked_s)
-                self._checked_s = 0.0
-            return events
-        self._checked_s = 0.0  # the rest is a wait that counts by itself
         due_in_s = min(self._outbox.due_in_s, self._partitions.stores.due_in_s)
         at_most_s = _SENDING_S if self._socket.sending else _TICK_S
         return self._partitions.rest(rest, min(at_most_s, due_in_s))

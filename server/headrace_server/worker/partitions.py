@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,6 @@ class Partitions:
         self._counted: dict[PartitionName, bool] = {}  # whether it has finished, as was reported
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[PartitionName, float] = {}  # that have nothing yet: the next look
-        self.unchecked: set[PartitionName] = set()  # their next examples can be checked ahead
 
     # Work
 
@@ -181,8 +179,6 @@ class Partitions:
                 feed.on_waiting(work.partition, "")
             elif not run.reads_next:  # it has read
                 feed.on_counted(work.partition, run.stats())
-                if not run.ahead:  # else reads are ahead of trainers, too
-                    self.unchecked.add(name)
                 self._note_wait(name, run.waits_for(), now)
         else:
             self._note_outlook(name, run, made, now)
@@ -243,13 +239,6 @@ class Partitions:
                 return events  # other partitions can prepare later
         return None
 
-    def check_ahead(self, poll: Callable[[float], Any]) -> None:
-        """Check examples of an ``unchecked`` partition, until ``poll`` returns events."""
-        feed, partition = name = self.unchecked.pop()
-        with Step(self._diary, feed, partition, reads=False):
-            if name in self.runs and self.runs[name].check_ahead(partial(poll, 0)):
-                self.unchecked.add(name)
-
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         if self._sources:  # the diary has the rows for which the last one waits
@@ -299,7 +288,6 @@ class Partitions:
         for name, _ in _of(feed, self.runs):
             del self.runs[name]
             self._sources.pop(name, None)
-            self.unchecked.discard(name)
 
     def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
         """Return the waiting rows of each partition, its epoch, and whether it is open."""

@@ -141,11 +141,13 @@ def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the rows whose payload does not match its checksum."""
-    expected = _stored(data, starts, lengths)
+    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
+    expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
     distinct = np.unique(lengths)
     if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
-        found = np.fromiter(sound(data, starts, lengths), bool, starts.size)
-        return np.flatnonzero(~found)
+        payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
+        return np.flatnonzero(got != expected)
     got = np.zeros(starts.size, np.uint32)
     for length in distinct.tolist():
         if length:  # the checksum of no bytes is 0
@@ -153,20 +155,6 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
             payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
             got[rows] = list(map(crc32c.value, payloads))
     return np.flatnonzero(got != expected)
-
-
-def sound(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[bool]:
-    """Yield for each payload whether it matches its checksum; each is read when it is asked for."""
-    expected, stops, value = _stored(data, starts, lengths), starts + lengths, crc32c.value
-    places = zip(starts.tolist(), stops.tolist(), expected.tolist(), strict=True)
-    return (value(data[start:stop]) == stored for start, stop, stored in places)
-
-
-def _stored(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the checksums that the file has of payloads, unmasked."""
-    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
-    unmasked: np.ndarray = (stored >> np.uint32(17)) | (stored << np.uint32(15))
-    return unmasked
 
 
 # ── Walks one tf.train.Example or SequenceExample and finds the places of the wanted values.
@@ -1104,9 +1092,6 @@ def _by_length(
     return groups, [rows[np.repeat(~large, sizes)]]
 
 
-#: Maximum number of records that one call checks before they are read, and bytes of them between
-#: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
-_AHEAD_RECORDS, _AHEAD_BYTES = 256, 64 << 10
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
 
@@ -1218,27 +1203,6 @@ class _Records(IndexedSource):
         record = ordinals - self._first[file]
         self._files.load(file)
         return file, record, record + self._first_bound[file]
-
-    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Verify checksums of these examples until ``stop`` returns a value; return how many."""
-        if self._damage or not self._files.local:
-            return 0
-        rows = rows[:_AHEAD_RECORDS]
-        fresh = np.flatnonzero(~self._verified[rows])
-        ordinals = rows[fresh]
-        *_, bound = self._find(ordinals)
-        starts = self._bounds[bound] + HEAD
-        lengths = self._bounds[bound + 1] - FOOT - starts
-        nbytes = 0
-        checked = sound(self._files.data, starts, lengths)
-        for place, length, is_sound in zip(fresh.tolist(), lengths.tolist(), checked, strict=True):
-            self._verified[rows[place]] = is_sound
-            nbytes += length
-            if nbytes >= _AHEAD_BYTES:
-                nbytes = 0
-                if stop():
-                    return place + 1
-        return len(rows)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
