@@ -28,8 +28,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.stored_state import Change, Saved
 from headrace_server.state.store import Store

@@ -19,7 +19,7 @@ from headrace_server.making.partition_run import compose
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN
 

@@ -27,10 +27,10 @@ from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
+from ..reading.chunk import BadRecords
 from ..reading.columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
-from ..reading.reader import BadRecords
 from ..reading.source import IndexedSource, Reader
 from ..reading.sources import open_reader
 from ..shaping.plan import Read

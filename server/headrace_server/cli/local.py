@@ -31,8 +31,8 @@ from ..making.partition_run import Written, compose, segmented
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
+from ..reading.chunk import BadRecords
 from ..reading.columns import Ragged
-from ..reading.reader import BadRecords
 from ..reading.source import Reader
 from ..reading.sources import open_reader
 

@@ -16,7 +16,7 @@ from headrace_proto.schema import OFFSETS, RESERVED
 from ..files.manifest import resolve
 from ..making.partition_run import segmented
 from ..process.option import Option
-from ..reading.reader import BadRecords
+from ..reading.chunk import BadRecords
 from ..reading.source import IndexedSource
 from .frame import with_options
 from .local import LocalFeed, Sample

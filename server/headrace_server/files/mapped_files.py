@@ -30,8 +30,9 @@ from typing import Final
 import numpy as np
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.files.durable_file import locked, opened, writing
-from headrace_server.files.manifest import DataFile, copy_whole, is_remote, open_stream
+
+from .durable_file import locked, opened, writing
+from .manifest import DataFile, copy_whole, is_remote, open_stream
 
 # ── Copies of remote files, in one directory that all workers share and that outlives them.
 #

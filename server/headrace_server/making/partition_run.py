@@ -33,9 +33,8 @@ from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Outlook, Slot, Turn
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
-from ..reading.chunk import Chunk
+from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
-from ..reading.reader import BadRecords
 from ..reading.source import Reader
 from ..shaping.input import Input
 from ..shaping.plain import Plain

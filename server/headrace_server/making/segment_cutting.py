@@ -22,9 +22,8 @@ from headrace_proto.schema import RESERVED, Field
 from ..pipeline.argument_checks import selector_text
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
-from ..reading.chunk import Chunk, Origin
+from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of
-from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Values, as_int64
 from ..shaping import chance
 from ..shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments

@@ -25,9 +25,8 @@ from ..pipeline.argument_checks import (
     size_fault,
 )
 from ..pipeline.declaration import Shape
-from ..reading.chunk import Chunk
+from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
-from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Rule, Values, as_int64, below
 from ..shaping import chance
 from ..shaping.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of

@@ -20,8 +20,9 @@ from headrace_proto.address import refuse_surrogates
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import kind_of, near, rewording
 from headrace_proto.schema import OFFSETS, Field, schema_to_wire
-from headrace_server.pipeline.declaration import Feature, Plain
-from headrace_server.pipeline.function_names import name_of
+
+from .declaration import Feature, Plain
+from .function_names import name_of
 
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
 MAX_BATCH_SIZE: Final = 2**20

@@ -18,7 +18,8 @@ from headrace_proto import dtypes, limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import rewording
 from headrace_proto.schema import Field
-from headrace_server.pipeline.argument_checks import (
+
+from .argument_checks import (
     MAX_ELEMENTS,
     check_kind,
     checked_dtype,
@@ -28,7 +29,7 @@ from headrace_server.pipeline.argument_checks import (
     field_of,
     fixed_field,
 )
-from headrace_server.pipeline.examples import as_array
+from .examples import as_array
 
 # ── The state before the first segment of a sequence, as plain data.
 #

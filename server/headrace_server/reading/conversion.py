@@ -33,10 +33,9 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
 from ..shaping.plan import Read
-from .chunk import Chunk
+from .chunk import BadRecords, Chunk
 from .columns import Flat, flattened
 from .intake import Intake
-from .reader import BadRecords
 from .source import IndexedSource
 from .sources import open_reader
 

@@ -17,9 +17,8 @@ from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Declaration, is_theirs
 from ..shaping.plan import Position, Read
-from .chunk import Chunk
+from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import numbered, partition_reader
-from .reader import READ_BEFORE, BadRecords
 from .source import IndexedSource, Reader, streams_of
 from .stages import RowStages
 from .stages.stratified_sample import StratifiedSample

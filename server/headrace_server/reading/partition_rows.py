@@ -31,13 +31,12 @@ from typing import Any, Final
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_server.pipeline.declaration import ReadingOrder
-from headrace_server.shaping import chance
-from headrace_server.shaping.chance import Permutation
 
-from .chunk import Chunk
+from ..pipeline.declaration import ReadingOrder
+from ..shaping import chance
+from ..shaping.chance import Permutation
+from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk
 from .columns import Rows, numbers_of
-from .reader import IN_STREAM, ORDINAL_BITS, BadRecords
 from .source import IndexedSource, Reader, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).

@@ -20,8 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..shaping.row_copies import copy_ordinals
-from .chunk import Chunk
-from .reader import BadRecords
+from .chunk import BadRecords, Chunk
 
 Fields = Mapping[str, Field]
 #: Rows of one chunk: as many weigh 128 MiB as row numbers alone.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import FIXED, Entry
-from ..reading.reader import ORDINAL_BITS
+from ..reading.chunk import ORDINAL_BITS
 from ..state.left_out_file import LeftOutRows, left_out_file, left_out_rows, write_left_out
 
 #: Deaths in a row that convict rows.

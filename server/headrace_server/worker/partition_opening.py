@@ -25,7 +25,7 @@ from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
-from ..reading.reader import BadRecords, RowsAtHand
+from ..reading.chunk import BadRecords, RowsAtHand
 from ..reading.source import IndexedSource, Reader
 from ..reading.sources import open_reader
 from .commits import Stores

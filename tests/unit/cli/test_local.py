@@ -16,7 +16,7 @@ import headrace_server as hs
 from headrace_server.cli import main
 from headrace_server.cli.local import LocalFeed
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from tests.patience import PATIENCE_S
 
 EXAMPLES = [

@@ -23,8 +23,8 @@ from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
 from headrace_server.making.partition_run import Run, compose
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.stored_state import Change, Examples, Saved
 from tests.examples import some

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Origin
+from headrace_server.reading.chunk import BadRecords, Origin
 from headrace_server.reading.example_rows import schema_of
-from headrace_server.reading.reader import BadRecords
 from tests.unit.readers import examples
 
 FEATURES = {

@@ -8,8 +8,8 @@ import headrace_server as hs
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.row_functions import Draws
 from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.plan import Read

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import ReadingOrder
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import ORDINAL_BITS, Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader
-from headrace_server.reading.reader import ORDINAL_BITS
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.shaping.chance import Permutation
 from tests.examples import some

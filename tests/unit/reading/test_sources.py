@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_server.files.extras import PackageMissing
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading import sources
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import opened
 

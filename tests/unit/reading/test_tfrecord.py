@@ -18,7 +18,7 @@ from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import tfrecord
 from tests.examples import some

@@ -14,12 +14,10 @@ from ...files.manifest import DataFile
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import is_theirs, kind_class
 from ...pipeline.examples import names_fault
-from ..chunk import Chunk
+from ..chunk import BadRecords, Chunk
 from ..columns import Rows
-from ..reader import BadRecords
-from ..row_functions import user_code
+from ..row_functions import Results, user_code
 from ..source import IndexedSource, Opening, Reader, Source, StreamSource
-from ..user_columns import Results
 
 
 def open_reader(

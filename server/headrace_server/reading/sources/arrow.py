@@ -23,24 +23,30 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.extras import require
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.reading.chunk import Origin
-from headrace_server.reading.column_parts import (
+
+from ...files.extras import require
+from ...files.index_cache import IndexCache
+from ...files.manifest import DataFile
+from ...files.mapped_files import MappedFiles
+from ..chunk import BadRecords, Origin
+from ..column_parts import (
     ColumnPart,
     StoredColumn,
     StoredRows,
     files_that_serve,
     origin_in,
 )
-from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of, ranges
-from headrace_server.reading.declared_types import rows_of_items
-from headrace_server.reading.example_rows import Schema
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.source import Opening
+from ..columns import (
+    Column,
+    Ragged,
+    Rows,
+    Strings,
+    numbers_of,
+    ranges,
+    rows_of_items,
+)
+from ..example_rows import Schema
+from ..source import Opening, PartsReader
 
 pa = require("pyarrow", "server", "read_arrow")
 

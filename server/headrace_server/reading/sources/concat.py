@@ -13,20 +13,21 @@ from itertools import accumulate
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, resolve
-from headrace_server.pipeline.declaration import Plain, fields_text
-from headrace_server.pipeline.declaration import Source as Declared
-from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.parts_reader import PartsReader, ReaderPart
-from headrace_server.reading.source import (
+
+from ...files.manifest import DataFile, resolve
+from ...pipeline.declaration import Plain, fields_text
+from ...pipeline.declaration import Source as Declared
+from ..chunk import Chunk
+from ..source import (
     IndexedSource,
     Opening,
+    PartsReader,
     Reader,
+    ReaderPart,
     Source,
     StreamSource,
     streams_of,
 )
-
 from . import open_reader
 
 

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near, rewording
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.forward_files import Damaged, Lines, open_forward
-from headrace_server.reading.record_streams import Place, Record, Records, file_streams
-from headrace_server.reading.source import Opening, Source, StreamSource
+
+from ...files.manifest import DataFile
+from ...pipeline.declaration import Feature
+from ..example_rows import Place, Record, Records, file_streams
+from ..forward_files import Damaged, Lines, open_forward
+from ..source import Opening, Source, StreamSource
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.

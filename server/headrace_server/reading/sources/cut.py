@@ -19,13 +19,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace_server.pipeline.declaration import Plain
-from headrace_server.pipeline.declaration import Source as Declared
-from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.parts_reader import PartsReader, ReaderPart
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.source import IndexedSource, Opening, Reader, Source, StreamSource
-
+from ...pipeline.declaration import Plain
+from ...pipeline.declaration import Source as Declared
+from ..chunk import BadRecords, Chunk
+from ..source import (
+    IndexedSource,
+    Opening,
+    PartsReader,
+    Reader,
+    ReaderPart,
+    Source,
+    StreamSource,
+)
 from . import open_reader
 
 #: Number of records that the walk to the first example reads at once.

@@ -23,12 +23,13 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near
-from headrace_server.files.extras import require
-from headrace_server.files.manifest import DataFile, open_stream
-from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import (
+
+from ...files.extras import require
+from ...files.manifest import DataFile, open_stream
+from ...files.mapped_files import MappedFiles
+from ...pipeline.declaration import Feature
+from ..chunk import Chunk, Faults, Origin, without
+from ..columns import (
     Column,
     Ragged,
     Rows,
@@ -36,6 +37,7 @@ from headrace_server.reading.columns import (
     column_from_rows,
     column_of,
     concatenate,
+    default_column,
     gather,
     numbers_of,
     ranges,
@@ -43,17 +45,14 @@ from headrace_server.reading.columns import (
     take,
     window,
 )
-from headrace_server.reading.declared_types import default_column
-from headrace_server.reading.forward_files import (
+from ..example_rows import Place, Streams, Walk
+from ..forward_files import (
     Compression,
     Damaged,
     compression_of,
     open_forward,
 )
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.reader import Faults, without
-from headrace_server.reading.record_streams import Place, Streams, Walk
-from headrace_server.reading.source import IndexedSource, Opening, Reader, Source
+from ..source import IndexedSource, Opening, PartsReader, Reader, Source
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.
 #

@@ -16,10 +16,8 @@ from ...shaping.class_acceptance import (
     keep,
     rejected_fraction,
 )
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import below
-from ..sampling import Sampler
+from ..chunk import BadRecords, Chunk
+from ..row_values import Sampler, below
 from ..stage import Fields
 
 logger = logging.getLogger("headrace.data")

@@ -10,10 +10,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ...shaping.row_copies import RunningMean
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import Rule, below
-from ..sampling import Sampler
+from ..chunk import BadRecords, Chunk
+from ..row_values import Rule, Sampler, below
 from ..stage import Fields
 from .resample_at_rate import ResampleAtRate
 
