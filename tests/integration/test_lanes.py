@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 from collections import defaultdict
@@ -17,8 +16,6 @@ import headrace_server as hs
 from headrace import saving
 from headrace.lanes import parts_of
 from headrace.segments import SegmentBatch
-from headrace.session import Session
-from headrace_proto.messages import Renew
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
@@ -35,7 +32,6 @@ from .segment_streams import (
     of_counts,
     plain,
     save_all,
-    to_the_end,
     train,
 )
 from .segment_streams import example as one_example
@@ -309,36 +305,6 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
     assert set(ledger.seen) == {
         (k, i) for k, known in ledger.of.items() for i in range(known.count)
     }
-
-
-def test_batches_whose_leases_end_alone_come_again_in_lanes_that_begin_anew(monkeypatch):
-    """1. A trainer has a batch in hand and two ahead.  Its heartbeats get lost: the leases end.
-    2. It saves the first, which makes room for a batch.  The second is not sent again after the
-    third: a trainer would go on from the states of that one, and flush them.
-    """
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-
-    outgoing = Session.outgoing
-
-    def no_heartbeats(session: Session, now: float) -> list[Any]:
-        return [message for message in outgoing(session, now) if not isinstance(message, Renew)]
-
-    def step(batch: Any) -> None:
-        save_all(batch, ledger.check(batch))
-        feed.flush_states()
-
-    with serving(lanes(examples), lease_ttl_s=0.5) as server, connect(server, prefetch=2) as feed:
-        batch = next(feed)
-        arrived(server, feed, 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(Session, "outgoing", no_heartbeats)
-            eventually(lambda: server.stats()["default"]["expired"])
-        with contextlib.suppress(headrace.StaleLease):
-            step(batch)
-        to_the_end(feed, step)
-        assert server.wait(PATIENCE_S)
-    assert set(ledger.seen) == ledger.cells()
 
 
 @pytest.mark.parametrize("rank", [{}, {"rank": 0, "world_size": 1}])
