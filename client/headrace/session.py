@@ -329,6 +329,8 @@ class Session:
                 self._on_welcome(message)
         elif kind is Refused:
             self.failure = self.failure or from_code(message.code, message.text)
+        elif kind is ServedShare and self.owner >= 0:
+            self.regrouped = len(message.workers)  # the locator knows where they are
         elif kind is ServedShare:
             self.served = message
             self.waiting = (
@@ -372,9 +374,6 @@ class Session:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
-        if self.owners not in (0, welcome.owners):
-            self.regrouped = welcome.owners
-            return
         self.owners = welcome.owners
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
@@ -585,6 +584,7 @@ class Session:
             acknowledged=tuple(number for one in known for number in one),
             restart=member.restart,
             owner=self.owner,
+            owners=self.owners,
             share=self.share,
             shares=self.shares,
         )

@@ -139,7 +139,8 @@ class Hello:
     term: Count = 0  # of the start of the server that last let it in, where states outlive a start
     acknowledged: Counts = ()  # partition and token of the last acknowledged commit in each
     restart: Flag = False  # the feed is to be started from its beginning
-    owner: Signed = -1  # number of the greeted owner of the server; -1: any
+    owner: Signed = -1  # number of the greeted owner of the server; -1: any …
+    owners: Count = 0  # … out of this number, as the locator has told; 0: it has not
     share: Count = 0  # the share of the feed that the trainer expects at this server …
     shares: Count = 1  # … out of this number; 0: it asks which share the server has
 
@@ -326,7 +327,10 @@ class Answered:
 
 @message(FROM_SERVER, 13)
 class ServedShare:
-    """The locator's answer to a Hello: the share that the server has, and where its workers are."""
+    """The locator's answer to a Hello: the share that the server has, and where its workers are.
+
+    A worker answers so where the trainer believes in another number of workers: without addresses.
+    """
 
     feed: Text
     share: Count

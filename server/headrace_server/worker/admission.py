@@ -4,6 +4,7 @@ Hello ─► hear() ─► desk ─► welcome()   a session is open, or goes on
                         ─► refuse()    it does not fit the others
                 ─► Refused             an error's code and text
                 ─► Pulse               not yet: the trainer repeats its greeting
+                ─► ServedShare         it knows another number of workers
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace_proto.errors import (
     ProtocolError,
     code_of,
 )
-from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
+from headrace_proto.messages import Ended, Hello, Pulse, Refused, ServedShare, Welcome
 
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
@@ -86,6 +87,11 @@ class Admission:
                 text = f"this is share {feed.of_share} of feed {feed.name!r}"
                 self.outbox.send(identity, Pulse(0, 0, text))
                 return
+            if hello.owners not in (0, feed.owners):  # of a server before this one
+                workers = ("",) * feed.owners
+                share = ServedShare(feed.name, *feed.share, feed.of_feed, "", {}, workers)
+                self.outbox.send(identity, share)
+                return
             if not feed.opened:
                 self._held[identity] = hello, frames, key, came_by
                 raise Later("the workers are opening the feed's source")
@@ -108,7 +114,7 @@ class Admission:
         if name is None:
             raise NotAllowed(REVOKED)
         feed = self._feed_of(hello.feed)
-        if hello.owner not in (-1, self.owner) and hello.owner < feed.owners:
+        if hello.owner not in (-1, self.owner):
             raise ProtocolError(
                 f"a Hello names owner {hello.owner}; feed {feed.name!r} has {feed.owners}, and "
                 f"this is owner {self.owner}"

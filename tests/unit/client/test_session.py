@@ -23,6 +23,7 @@ from headrace_proto.messages import (
     Pulse,
     Renew,
     Retired,
+    ServedShare,
     Step,
     Unknown,
     Welcome,
@@ -221,11 +222,11 @@ def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed()
     (hello,) = one.say()
     one.hear(welcome_to(hello, **{**one.told, "schema": [["y", "int64", []]]}))
     assert "has another schema since the reconnection" in str(one.session.failure)
-    one = One()
-    one.session.greet()
-    (hello,) = one.say()
-    one.hear(welcome_to(hello, **one.told, owners=2))
-    assert one.session.regrouped == 2 and not one.session.connected
+    session = Session(Member(), owner=0, owners=1)
+    ((hello, _),) = session.outgoing(0.0)
+    assert (hello.owner, hello.owners) == (0, 1)
+    session.receive(ServedShare("f", 0, 1, 4, "", {}, ("", "")), [], 0.0)
+    assert session.regrouped == 2 and not session.connected
 
 
 @pytest.mark.parametrize(

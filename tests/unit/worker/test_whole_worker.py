@@ -17,8 +17,10 @@ from headrace_proto.messages import (
     Pulse,
     Renew,
     Resize,
+    ServedShare,
     Stats,
     Unknown,
+    Welcome,
 )
 
 from ...patience import eventually
@@ -64,6 +66,17 @@ def test_a_trainer_gets_each_batch_of_a_partition_that_it_asks_for_and_the_end(d
         trainer.say(Stats(trainer.session, 1))
         value = trainer.hear_all(Answered, Answer, Ended).value
         assert value["batches"] == 3 and value["rows"] == 6 and not value["open"]
+
+
+def test_a_trainer_of_another_number_of_workers_is_told_how_many_there_are(directory):
+    """Its requests may be of partitions that this worker does not have: none is looked at."""
+    with Worker(directory, numbers(6)) as worker:
+        trainer = Trainer(worker, b"a", owner=1, owners=3)
+        held = Handed(7, 1, 0, 0, 0, 2)
+        answer = trainer.greet([held], gets=(1, 1, 0))
+        assert isinstance(answer, ServedShare) and len(answer.workers) == 1
+        trainer.more = {"owner": 0, "owners": 1}
+        assert isinstance(trainer.greet(), Welcome)
 
 
 def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(directory):
