@@ -69,9 +69,8 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.say)
-        self._commits = TakenBatches(link.member.explicit)  # of a feed without states
+        self._commits = TakenBatches(link)  # of a feed without states
         self._itself = weakref.ref(self)
-        self._durable = False  # whether there are snapshots of this feed
         self._epochs: Epochs | None = None
         self._saving: Saving | None = None  # of a feed with states
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
@@ -120,7 +119,7 @@ class Feed:
             known = self._link.properties
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
-            self._durable = known.get("durable") is True
+            self._commits.durable = known.get("durable") is True
             if known.get("shape") == "sequences":
                 segments = SegmentLayout(self._layout, known)
                 segments.ranked = self._link.member.rank >= 0
@@ -186,7 +185,6 @@ class Feed:
         self._link.check_usable()
         if self._saving is None:
             self._commits.on_next()
-            self._say_commits()
         _ = self.schema
         while True:
             try:
@@ -211,7 +209,7 @@ class Feed:
             block = self._blocks.block(held)
             batch = saving.begin(held, block) if saving else self._plain(held, block)
             if saving is None:
-                self._commits.take(batch, block if self._durable else None)
+                self._commits.take(batch, block)
             return batch
         except BaseException as error:
             if saving is None:
@@ -281,7 +279,6 @@ class Feed:
                 raise ValueError(f"commit(…): {BY_STATES}")
         elif batches is not None:
             self._commits.commit(tokens_of("batches", batches, self))
-            self._say_commits()
         elif self._commits.explicit:
             raise ValueError(
                 'commit(): a feed that was connected with commit="explicit" does not know which of '
@@ -289,7 +286,6 @@ class Feed:
             )
         else:
             self._commits.in_hand()
-            self._say_commits()
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
@@ -458,7 +454,6 @@ class Feed:
             if doubt:
                 warnings.warn(doubt, stacklevel=2)
             self._commits.for_snapshot(upto, self)
-            self._say_commits()
         elif upto is not None:
             raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
         self._link.settle()
@@ -597,33 +592,21 @@ class Feed:
         """Whether batches are of segments, each a ``SegmentBatch``."""
         return self._saving is not None or self._segments is not None
 
-    def _say_commits(self) -> None:
-        """Commit settled batches, also those that Ctrl-C has kept from the session before."""
-        due = self._commits.due
-        for token in [*due]:
-            self._link.commit(token)
-            due.pop(token, None)
-
     def _give_up_lost(self) -> None:
         """Give back batches that Ctrl-C took from the session and kept from the trainer."""
         saving, commits = self._saving, self._commits
-        if type(commits) is TakenBatches:  # else TensorFlow's threads may be taking some
+        if not commits.grouped:  # else TensorFlow's threads may be taking some
             held = [] if saving is None else saving.held
-            for partition, token in self._link.lost({*commits.tokens, *commits.due, *held}):
+            for partition, token in self._link.lost({*commits.tokens, *held}):
                 if saving is None:
                     self._link.give_back(token)
                 else:
                     saving.reject(partition, token)
 
-    def _say_given_back(self, tokens: list[int]) -> None:
-        for token in tokens:
-            self._link.give_back(token)
-
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._commits.oldest(number)
-        self._say_commits()
         self._link.say()
 
     def _leave(self, commit: bool) -> None:
@@ -632,9 +615,8 @@ class Feed:
         try:
             if saving is None and commit and not self._commits.explicit:
                 self._commits.in_hand()
-                self._say_commits()
             elif saving is None:
-                self._say_given_back(self._commits.give_back())
+                self._commits.give_back()
             if commit and not link.failure_raised:
                 link.settle()
                 if saving is not None:

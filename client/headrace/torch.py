@@ -200,10 +200,10 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         """
         feed = self.feed
         if feed._saving is None:
-            commits = feed._commits
-            tokens = None if batch is None else tokens_of("batch", batch, feed)
-            _ = commits.in_hand() if tokens is None else commits.commit(tokens)
-            feed._say_commits()
+            if batch is None:
+                feed._commits.in_hand()
+            else:
+                feed._commits.commit(tokens_of("batch", batch, feed))
             feed._link.say()
 
     def state_dict(self) -> dict[str, Any]:

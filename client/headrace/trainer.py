@@ -311,12 +311,12 @@ class Trainer:
 
     def commit(self, token: Token, payload: Any = None) -> bool:
         """Commit a batch; return False where it is known to be stale."""
-        held = self.hands.pop(token)
-        if held.stale:
-            return False
-        self.commits[token] = held, payload
-        self._owners[self.owner_of[held.given.partition]].commits.append(token)
-        return True
+        held = self.hands[token]
+        if not held.stale:
+            self.commits[token] = held, payload
+            self._owners[self.owner_of[held.given.partition]].commits.append(token)
+        del self.hands[token]  # last: Ctrl-C may come before
+        return not held.stale
 
     def give_back(self, token: Token) -> None:
         """Return a batch: other trainers may get it.  A lone one gets it again, in its place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from headrace.batch import Batch
 from headrace.committing import TakenBatches
 from headrace.framework import NumpyFramework
 from headrace.session import Body
-from headrace.tf_groups import MOST, GroupedBatches, Groups, group_size
+from headrace.tf_groups import MOST, Groups, group_size
 from headrace.trainer import Held
 from headrace_proto.layout import Slot
 from headrace_proto.messages import Given
@@ -62,11 +63,12 @@ class FeedInATest:
         self.shape_of: Callable[[int], tuple[int, ...]] = lambda token: (1,)
         self.left = False
         self.closed = False
-        self._commits = TakenBatches(explicit)
+        self.lock = threading.RLock()
+        self.member = SimpleNamespace(explicit=explicit)
         self._link = self
+        self._commits = TakenBatches(self)  # type: ignore[arg-type]
         self._blocks = SimpleNamespace(block=self._block)
         self._epochs = None
-        self._durable = False
 
     def _plain(self, held: Held, block: np.ndarray) -> Batch:
         slots = {"x": Slot("uint8", self.shape_of(held.given.token), 0, 1)}
@@ -86,43 +88,40 @@ class FeedInATest:
         return self
 
     def __next__(self) -> Batch:
-        self._say_commits(self._commits.on_next())
+        self._commits.on_next()
         if not self.waiting:
             raise StopIteration
         held = self.waiting.popleft()
         block = self._block(held)
         batch = self._plain(held, block)
-        self._commits.take(batch)
+        self._commits.take(batch, block)
         return batch
 
     @property
     def commits(self) -> TakenBatches:
-        """The batches in the trainer's hands, which ``Groups`` replaces."""
+        """The batches in the trainer's hands."""
         return self._commits
 
     def commit_in_hand(self) -> None:
         """Commit the batch in hand, as ``Feed.commit`` does."""
-        self._say_commits(self._commits.in_hand())
+        self._commits.in_hand()
 
     def rewind(self) -> None:
         """Forget all batches, as where the feed is taken back."""
-        self._commits = TakenBatches(False)
+        self._commits = TakenBatches(self)  # type: ignore[arg-type]
 
     def leave(self, commit: bool) -> None:
         self.left = self.closed = True
         if commit and not self._commits.explicit:
-            self._say_commits(self._commits.in_hand())
+            self._commits.in_hand()
         else:
-            self._say_given_back(self._commits.give_back())
-
-    def _say_commits(self, tokens: list[int]) -> None:
-        self.committed.extend(tokens)
-
-    def _say_given_back(self, tokens: list[int]) -> None:
-        self.given_back.extend(tokens)
+            self._commits.give_back()
 
     def commit(self, token: int) -> None:
         self.committed.append(token)
+
+    def give_back(self, token: int) -> None:
+        self.given_back.append(token)
 
     def take_ready(self, most: int, claim: Any) -> list[Held]:
         return [self.waiting.popleft() for _ in range(min(most, self.ready - 1, len(self.waiting)))]
@@ -240,8 +239,8 @@ def test_a_feed_that_was_taken_back_is_iterated_from_there():
     site.feed.rewind()
     site.feed.waiting = deque(_held(token) for token in range(100, 140))
     assert pulled(iteration, 21) == [*range(100, 121)]
-    assert isinstance(site.feed.commits, GroupedBatches)
-    assert site.feed.commits.in_hand() == [120]
+    site.feed.commit_in_hand()
+    assert site.feed.committed[-1] == 120 and not site.feed.commits.tokens
 
 
 def test_memory_of_a_group_lives_no_longer_than_its_iteration():
