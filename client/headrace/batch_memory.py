@@ -15,22 +15,22 @@ written, and mapping them again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
 import re
+import resource
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import ProtocolError
+from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.layout import aligned_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
-
-from .transports import opening_files
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
@@ -42,6 +42,22 @@ _NOT_WRITTEN = bytes(
 )
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.
 _POOLED = 4
+
+
+@contextlib.contextmanager
+def opening_files(need: str) -> Iterator[None]:
+    """Turn an OSError for lack of descriptors into a LimitExceeded that names the limit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise LimitExceeded(
+            f"{need}, and this process can not open so many more: {os.strerror(error.errno)}.  "
+            f"Its limit is {soft} (RLIMIT_NOFILE; the hard limit is {hard}): close files, or raise "
+            "it (ulimit -n, resource.setrlimit)"
+        ) from None
 
 
 class Holder:

@@ -5,20 +5,23 @@
     then                 Hello to the first owner of each server ─► Welcome
                          Hello to the others
 
-The trainer opens no session before it knows that the servers together have the whole feed.  A name
-that stands for several addresses is looked up again until every share is found.
+The trainer opens no session before it knows that the servers together have the whole feed, by what
+each answers of its share.  A server may have several addresses; it is known by the name that it
+gives itself.  A name that stands for several addresses is looked up again until every share is
+found.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace_proto.errors import ConnectionLost
+from headrace_proto.messages import ServedShare
 
+from .places import looked_up
 from .session import Session
-from .shares import arranged, looked_up, missing_shares, shares_there
 
 if TYPE_CHECKING:
     from .link import Link
@@ -92,7 +95,7 @@ class Discovery:
             logger.warning("%s: %s; waiting for it", named, shares_there(link.sessions))
         for address in found:
             if address not in known:
-                link.add(Session(link.member, address, shares=0))
+                link.keep([*link.sessions, Session(link.member, address, shares=0)])
         again_s = link.clock() + min(_LOOK_UP_S, self._left_s)
         self._wait(
             lambda: link.clock() >= again_s or missing_shares(link.sessions) != missing,
@@ -111,6 +114,82 @@ class Discovery:
         """Greet the other owners of a server, of which this one has let the trainer in."""
         welcome = first.welcome
         assert welcome is not None
-        for owner in range(welcome.owners):
-            if owner != welcome.owner:
-                self._link.add(first.beside(owner, welcome.owners))
+        others = (owner for owner in range(welcome.owners) if owner != welcome.owner)
+        more = [first.beside(owner, welcome.owners) for owner in others]
+        self._link.keep([*self._link.sessions, *more])
+
+
+def arranged(sessions: Iterable[Session]) -> dict[int, Session]:
+    """Return one session for each share for which a server has answered.
+
+    Where a server has two addresses, the later one counts.  ValueError names the differences, and
+    where.
+    """
+    by_share: dict[int, Session] = {}
+    first: Session | None = None
+    for session in sessions:
+        served = session.served
+        if served is None:
+            continue
+        first = first or session
+        _check_alike(first, session)
+        other = by_share.get(served.share)
+        if other is not None and other.served is not None and other.served.server != served.server:
+            raise ValueError(
+                f"share {served.share}/{served.shares} of feed {served.feed!r} is at "
+                f"{other.address} and at {session.address}, which are two servers: give the "
+                "address of one of them"
+            )
+        by_share[served.share] = session
+    return by_share
+
+
+def _check_alike(first: Session, other: Session) -> None:
+    """Raise ValueError where two servers do not serve shares of one feed."""
+    a, b = first.served, other.served
+    assert a is not None and b is not None
+    here, there = f"{first.address} serves feed {a.feed!r}", f"{other.address} serves"
+    if a.feed != b.feed:
+        raise ValueError(f"{here} and {there} feed {b.feed!r}: they are no servers of one feed")
+    if a.shares != b.shares:
+        raise ValueError(
+            f"{here} as one of {a.shares} servers and {there} it as one of {b.shares}: start all "
+            "servers with share=i/n of the same n"
+        )
+    if a.partitions != b.partitions:
+        raise ValueError(
+            f"{here} with {a.partitions} partitions and {there} it with {b.partitions}: start all "
+            "servers with the same partitions="
+        )
+    parts = _unlike(a, b)
+    if parts:
+        raise ValueError(
+            f"{first.address} and {other.address} serve different pipelines as feed {a.feed!r}: "
+            f"they differ in {', '.join(parts)}"
+        )
+
+
+def _unlike(a: ServedShare, b: ServedShare) -> list[str]:
+    """Return the names of the parts in which two declarations differ."""
+    here, there = (one.declaration if isinstance(one.declaration, dict) else {} for one in (a, b))
+    return [part for part in sorted({*here, *there}) if here.get(part) != there.get(part)]
+
+
+def missing_shares(sessions: Iterable[Session]) -> list[int]:
+    """Return the shares for which no server has answered; empty where none has answered at all."""
+    served = [one.served for one in sessions if one.served is not None]
+    there = {one.share for one in served}
+    shares = max((one.shares for one in served), default=0)
+    return [share for share in range(shares) if share not in there]
+
+
+def shares_there(sessions: Sequence[Session]) -> str:
+    """Return which shares are where and which are missing, in words; empty where none is known."""
+    served = [(one.address, one.served) for one in sessions if one.served is not None]
+    if not served:
+        return ""
+    _, one = served[0]
+    there = ", ".join(f"share {s.share}/{s.shares} is at {address}" for address, s in served)
+    missing = ", ".join(map(str, missing_shares(sessions)))
+    there = f"of feed {one.feed!r} {there}"
+    return f"{there}; missing: share {missing} of {one.shares}" if missing else there

@@ -47,7 +47,6 @@ from .prefetch import Prefetch
 from .requests import Request, TakeSnapshot
 from .session import STALE, Member, Session, States, name_of
 from .trainer import Held, Trainer
-from .transports import check_files
 from .wait_errors import too_late
 
 if TYPE_CHECKING:
@@ -178,18 +177,11 @@ class Link:
         assert session.served is not None
         return places_of(session.served, self._driver.reached(session.address))
 
-    def add(self, session: Session) -> None:
-        """Add a session with another owner or server."""
-        self._driver.add(session)
-        with self.lock:
-            self.sessions = self._driver.sessions
-
-    def keep(self, sessions: list[Session], lead: Session) -> None:
+    def keep(self, sessions: list[Session], lead: Session | None = None) -> None:
         """Have these sessions alone, of which ``lead`` is the first to be opened."""
-        check_files(len(sessions))
-        self._driver.replace(lambda: sessions)
         with self.lock:
-            self.sessions, self.session = sessions, lead
+            self._driver.drive(sessions)
+            self.sessions, self.session = sessions, lead or self.session
 
     def _regroup(self) -> list[Session]:
         """Open sessions with all owners of a server that restarted with another number of them."""

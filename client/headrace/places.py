@@ -1,4 +1,4 @@
-"""Where the owners of a feed are: the address of each, as its server's locator tells.
+"""Where servers and owners are: the addresses of a name, and what a server's locator tells.
 
     ServedShare of each server ─► places_of() ─► by owner its address: tcp://host-of-the-server:port
 
@@ -8,13 +8,15 @@ The host is the one by which this trainer has reached the locator.  A trainer as
 
 from __future__ import annotations
 
+import ipaddress
+import socket as sockets
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from headrace_proto import limits
 from headrace_proto.address import host_and_port
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import ConnectionLost, HeadraceError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, ServedShare
 
 if TYPE_CHECKING:
@@ -22,6 +24,25 @@ if TYPE_CHECKING:
 
 #: Maximum wait for the answer of a locator.
 _ANSWER_MS = 1000
+
+
+def looked_up(address: str) -> list[str]:
+    """Return the addresses that a host name resolves to now; none where the host is no name."""
+    place = host_and_port(address)
+    if place is None:
+        return []
+    host, port = place
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        pass
+    else:
+        return []
+    try:
+        found = sockets.getaddrinfo(host, port, sockets.AF_INET, sockets.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionLost(f"the name in {address} can not be looked up: {error}") from None
+    return sorted({f"tcp://{place[0]}:{port}" for *_, place in found})
 
 
 def places_of(served: ServedShare, reached: str) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ from headrace_proto.messages import (
 from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
 
-from .free_buffers import StateBuffer
 from .requests import Requests
+from .state_block import StateBuffer
 from .trainer import Held, Trainer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import headrace
-import headrace.free_buffers
+import headrace.state_block
 import headrace_server as hs
 from headrace.session import Said, Session
 from headrace_proto.messages import Answer, Attach, Hello, Pulse, Refused, Renew, Save, Step
@@ -89,7 +89,7 @@ def test_a_trainer_that_can_only_read_the_memory_saves_by_the_socket(
     def refused(*of: Any, **named: Any) -> Any:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(headrace.free_buffers, "mapped", refused)
+    monkeypatch.setattr(headrace.state_block, "mapped", refused)
     ledger = a_ledger()
     with serving(chained(list_of(ledger))) as server, connect(server) as feed:
         assert feed.local
@@ -194,7 +194,7 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         maps.append(mapped(*of, **how))
         return maps[-1]
 
-    monkeypatch.setattr(headrace.free_buffers, "mapped", recorded)
+    monkeypatch.setattr(headrace.state_block, "mapped", recorded)
     ledger, harmed, over = Ledger(of_counts([6] * 100)), set(), threading.Event()
     seen: list[Any] = []
 

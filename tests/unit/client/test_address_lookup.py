@@ -41,7 +41,7 @@ class Name:
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
-    monkeypatch.setattr("headrace.shares.socket.getaddrinfo", name.look_up)
+    monkeypatch.setattr("headrace.places.sockets.getaddrinfo", name.look_up)
     monkeypatch.setattr("headrace.driver._ASK_S", 0.1)
     return name
 

@@ -12,11 +12,10 @@ import pytest
 import zmq
 
 from headrace import driver as module
-from headrace.connection import Connection
+from headrace.connection import Connection, Sleep
 from headrace.driver import Driver
 from headrace.requests import DrainInput, SetTargetProbs
 from headrace.session import Member, Session
-from headrace.transports import Sleep
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import (

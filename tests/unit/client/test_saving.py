@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from headrace.free_buffers import FreeBuffers, StateBuffer
+from headrace.state_block import FreeBuffers, StateBuffer
 from headrace_proto.errors import StaleLease, StateError
 from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import file_bytes
