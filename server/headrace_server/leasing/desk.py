@@ -36,8 +36,10 @@ grace is over.  Then it judges what they hold and have committed, in the order o
 | --- | --- |
 | leased to this session (it only lost its connection) | stays |
 | of a stored commit | answered |
-| of a batch that another one has under a larger token | stale |
-| of a batch that another one has under a smaller token | taken over |
+| larger than all that were issued | stale |
+| of this life, of a batch that another one has | stale |
+| of an earlier life, of a batch that another one has under a larger token | stale |
+| of an earlier life, of a batch that another one has under a smaller token | taken over |
 | of a batch in a heap, or one that the partition can reclaim | leased again under this token |
 | else | stale |
 """
@@ -101,6 +103,7 @@ class _Session:
     seen: float
     leases: dict[Token, _Lease] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
+    latest: int = -1  # the largest number of a request
     idle: int = 0  # requests that were told Idle
     unstored: int = 0  # commits
     #: Requests beyond the limit.
@@ -173,7 +176,7 @@ class Desk:
         self.counts = dict.fromkeys(("batches", "rows", "stale", "expired", "redelivered"), 0)
         self.sessions: dict[bytes, _Session] = {}
         self._now, self._grace_ends = now, now + grace
-        self._token = term << COUNTER_BITS
+        self._token = self._since = term << COUNTER_BITS
         self._stored_tokens = tokens
         # of commits of this life: their partitions
         self._recent: dict[Token, int] = {}
@@ -363,11 +366,11 @@ class Desk:
     ) -> bool:
         """Lease a batch under a token that it had, if nobody has a later one."""
         partition = batch.partition
-        if partition not in self.partitions:
+        if partition not in self.partitions or token > self._token:  # which nobody was given
             return False
         rival = leases.get(batch.name)
         if rival is not None and rival.session.leases.get(rival.token) is rival:
-            if rival.token > token:
+            if rival.token > token or token >= self._since:  # only recovery can settle that
                 return False
             del rival.session.leases[rival.token]
             self._forget_early(rival)
@@ -408,6 +411,7 @@ class Desk:
         for lease in again:
             self.counts["redelivered"] += 1
             self._send(lease)
+        session.latest = max(session.latest, *gets, -1)
         for number in sorted(gets):
             self._ask(session, number, *gets[number])
 
@@ -743,15 +747,22 @@ class Desk:
     # Requests
 
     def ask(self, name: bytes, gets: Iterable[tuple[int, int, int]]) -> None:
-        """Take requests: number, partition and epoch of each."""
+        """Take requests: number, partition and epoch of each.  ValueError: it takes none."""
         if (session := self.sessions.get(name)) is None:
             return
-        for request, partition, epoch in gets:
+        gets = list(gets)
+        if len(session.asked) + len(session.parked) + len(gets) > self._most_requests:
+            raise ValueError(f"more than {self._most_requests} requests are open")
+        latest = session.latest
+        for request, partition, _ in gets:
             if partition not in self.partitions:
                 raise ValueError(f"partition {partition} is not of this owner")
-            self._ask(session, request, partition, epoch)
-        if len(session.asked) + len(session.parked) > self._most_requests:
-            raise ValueError(f"more than {self._most_requests} requests are open")
+            if request <= latest:
+                raise ValueError(f"request {request} comes after {latest}: numbers grow")
+            latest = request
+        session.latest = latest
+        for get in gets:
+            self._ask(session, *get)
 
     def _ask(
         self, session: _Session, number: int, partition: int, epoch: int, again: bool = False

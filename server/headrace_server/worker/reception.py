@@ -248,6 +248,7 @@ class Reception:
                 feed.name,
                 renew.said - session.heard,
             )
+            session.welcome = False
             self.outbox.send(session.identity, Unknown(session.number))
             return
         self.requests.hurry(session)

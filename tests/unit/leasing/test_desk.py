@@ -1,5 +1,7 @@
 """What a desk tells people and its caller; the simulated world tests whom it gives what."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace_server.leasing.desk import SESSIONS, Desk
@@ -82,6 +84,32 @@ def test_a_session_has_no_more_batches_and_requests_than_its_limit():
     assert [give.batch.number for give in at.ask(A, 0)] == [0]
     with pytest.raises(ValueError, match="more than 10 requests are open"):
         at.ask(A, 11)
+    assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
+
+
+def test_a_request_whose_number_was_used_is_refused():
+    """The desk would lose the first one, and end at its answer."""
+    at = At(plain(), A)
+    at.desk.paused = True
+    at.desk.ask(A, [(7, 0, 0)])
+    for gets in ([(7, 0, 0)], [(8, 0, 0), (8, 0, 0)], [(3, 0, 0)]):
+        with pytest.raises(ValueError, match="numbers grow"):
+            at.desk.ask(A, gets)
+    at.desk.paused = False
+    assert [give.request for give in at.ask(A, 0)] == [7]
+
+
+def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
+    at = At(plain(), A, B)
+    (mine,) = at.ask(A)
+    (ended,) = at.ask(B)
+    at.desk.give_back(B, [ended.token])
+    for token in (ended.token, ended.token + 1):  # the second was never issued
+        at.desk.hello(Hello(B, commits=[(token, replace(mine.batch), None)]), 0.0)
+        (answer,) = at.told(Answer)
+        assert answer.stale == (token,)
+    at.desk.commit(A, mine.token)
+    assert at.desk.counts["batches"] == 1
 
 
 def test_a_refused_commit_ends_its_lease():

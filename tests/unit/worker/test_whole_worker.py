@@ -163,6 +163,20 @@ def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
         assert "a batch is leased to trainer 1" in feed["waiting"]
 
 
+def test_after_a_lost_message_nothing_counts_before_the_next_greeting(directory, caplog):
+    """The trainer lists in it what it has; else each heartbeat until then would be a line."""
+    with Worker(directory, numbers(8)) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        for _ in range(3):
+            trainer.say(Renew(trainer.session, 7))
+            assert trainer.hear() == Unknown(trainer.session)
+        assert caplog.text.count("of its messages were lost") == 1
+        trainer.greet()
+        trainer.step([(0, 0)])
+        rows_of(worker, trainer)
+
+
 def test_a_failed_feed_answers_greetings_and_all_who_wait_with_its_failure(directory):
     def fails(row):
         raise ValueError("it broke")
