@@ -125,7 +125,7 @@ container-test: $(READY)
 
 # A tenth of the connections of a trial's full size.
 fuzz: $(READY)
-	$(BIN)/python -m tests.trials connections flood hostile --scale 0.1 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials connections flood hostile messages --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
 # The printed seed draws the same declarations again.

@@ -24,6 +24,7 @@ SHORT = {
     "load": 0.02,
     "flood": 0.05,
     "hostile": 0.05,
+    "messages": 0.01,
     "recovery": 0.01,
     "suspend": 0.03,
 }

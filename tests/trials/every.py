@@ -15,6 +15,7 @@ from . import (
     hostile,
     kills,
     load,
+    messages,
     power,
     recovery,
     shares,
@@ -56,6 +57,11 @@ EVERY = {
         "200 deaths under flushes, 20 old states put back, 20 journals removed: each is told",
         recovery.run,
         "15 min",
+    ),
+    "messages": Trial(
+        "200,000 messages of all kinds with any fields: other trainers get all they should",
+        messages.run,
+        "5 min",
     ),
     "hostile": Trial(
         "trainers that were let in and do their worst: others get their answers within 1 s",
