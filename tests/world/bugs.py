@@ -118,6 +118,10 @@ def memory_not_looked_at():
     return patched(Desk, freed=lambda self: None)
 
 
+def nothing_beyond_the_memory():
+    return patched(Desk, _precedes=lambda self, work: True)
+
+
 def source_not_looked_at():
     return patched(Desk, wake=lambda self, partition: None)
 
@@ -381,7 +385,8 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (no_grace, {"kind": "plain", "faults": _DEATHS, "trainers": 4, "rows": 80}),
         (idle_not_told, {"kind": "arrival", "trainers": 3, "partitions": 4}),
         (no_second_look, {"kind": "arrival"}),
-        (memory_not_looked_at, {"kind": "arrival", "room": 2, "trainers": 3, "hold": 3}),
+        (memory_not_looked_at, {"kind": "arrival", "room": 2, "maps": 1.0, "hold": 3}),
+        (nothing_beyond_the_memory, {**_RANKS, "room": 3, "prefetch": 5, "faults": _RUNS}),
         (source_not_looked_at, {"waits": 0.1}),
         (requests_beyond_the_limit_forgotten, {"max_open": 2, "prefetch": 5}),
         (

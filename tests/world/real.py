@@ -38,7 +38,7 @@ class RealPlain(PlainPartition):
         self.slab = slab
         self.records = []
 
-    def make(self, slot=ANYONE, epoch=FOREVER):
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
         if not self._unplaced and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
             return step
@@ -46,7 +46,7 @@ class RealPlain(PlainPartition):
         while self._unplaced:
             plan = self._unplaced[0]
             if plan.batch.body is None:
-                if len(self.slab.bodies) >= self.slab.room:
+                if not self.slab.has_room(beyond and not placed):
                     return placed or Outlook.FULL
                 self._placed(plan)
                 plan.batch.body = [tuple(rows_in(plan.batch)), orders_before(plan.batch)]
@@ -167,7 +167,7 @@ class RealSegments:
 
     # Making
 
-    def make(self, slot=ANYONE, epoch=FOREVER):
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
         if not self.unplaced:
             step = self.machine.step(slot, epoch, self.cut)
             if isinstance(step, Outlook):
@@ -178,7 +178,7 @@ class RealSegments:
             self.unplaced += [plan.batch for plan in step]
         placed = []
         while self.unplaced:
-            if len(self.slab.bodies) >= self.slab.room:
+            if not self.slab.has_room(beyond and not placed):
                 return placed or Outlook.FULL
             batch = self.unplaced.pop(0)
             batch.body = [self.states.get(e) for _, e, _, _ in rows_of(batch.place)]

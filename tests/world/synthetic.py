@@ -41,12 +41,22 @@ class Slab:
     def __init__(self, room: int) -> None:
         self.room = room
         self.bodies: set[int] = set()
+        self.mapped: list[Any] = []  # bodies of batches that are gone
 
-    def free(self, batch: Batch) -> None:
+    def has_room(self, beyond: bool = False) -> bool:
+        return beyond or len(self.bodies) < self.room
+
+    def gone(self, batch: Batch) -> None:
+        """Keep the body of a batch until its trainer has unmapped it."""
         if batch.body is not None:
             assert id(batch.body) in self.bodies, f"{batch} is freed twice"
-            self.bodies.discard(id(batch.body))
+            self.mapped.append(batch.body)
             batch.body = None
+
+    def free(self) -> None:
+        """Free the bodies of all batches that are gone."""
+        self.bodies.difference_update(map(id, self.mapped))
+        self.mapped.clear()
 
 
 class _Placing:
@@ -63,11 +73,11 @@ class _Placing:
         records, self.records = self.records, []
         return records
 
-    def _place(self, batches: list[Batch]) -> list[Batch] | Outlook:
+    def _place(self, batches: list[Batch], beyond: bool = False) -> list[Batch] | Outlook:
         """Place batches that were decided; return those that can go out."""
         placed = [batch for batch in batches if batch.body is not None]
         self.unplaced += [batch for batch in batches if batch.body is None]
-        while self.unplaced and len(self.slab.bodies) < self.slab.room:
+        while self.unplaced and self.slab.has_room(beyond and not placed):
             batch = self.unplaced.pop(0)
             batch.body = self.body(batch)
             self.slab.bodies.add(id(batch.body))
@@ -147,12 +157,12 @@ class Plain(_Placing):
     def body(self, batch: Batch) -> Any:
         return [self.contents[batch.number]]  # an object of its own
 
-    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         if self.unplaced:
-            return self._place([])
+            return self._place([], beyond)
         if self.borders and self.at.epoch > epoch:
             return Outlook.OVER
-        if len(self.slab.bodies) >= self.slab.room and not self.finished:
+        if not (self.slab.has_room(beyond) or self.finished):
             return Outlook.FULL
         at = self.at
         if (draft := None if self.finished else self._draft()) is None:
@@ -170,7 +180,7 @@ class Plain(_Placing):
         made = self._deal(Batch(self.number, number, ANYONE, turn, len(rows)), bucket)
         if at.number % MARK == 0:
             self.marks.append((at.number, deepcopy(at)))
-        return self._place(made)
+        return self._place(made, beyond)
 
     def _draft(self) -> tuple[int, list] | None:
         at = self.at
@@ -443,9 +453,9 @@ class Segments(_Placing):
 
     # Making
 
-    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         if self.unplaced:
-            return self._place([])
+            return self._place([], beyond)
         if epoch < self.epoch:
             return Outlook.OVER
         if not self.lacking and self._complete():

@@ -40,6 +40,7 @@ class Config:
     prefetch: int = 1
     hold: int = 1  # batches that a trainer trains on at a time
     room: int = 1 << 60
+    maps: float = 0.0  # how often trainers keep batches mapped after the commit
     max_open: int = 64
     rows: int = 40
     size: int = 4
@@ -145,6 +146,9 @@ class Owner:
     def tick(self):
         if self.alive:
             self.desk.tick(self.world.now)
+            config, idle = self.world.config, not (self.working or self.desk._busy is not None)
+            if idle and not (config.waits or config.steer) and self.slab.has_room():
+                law(not self.desk._held_up, "requests wait for memory that is there")
             self.after()
             self.world.later(0.5, self.tick)
 
@@ -230,10 +234,17 @@ class Owner:
                 world.later(world.random.random() * 0.1, lambda p=p: self.flush(p))
         desk.log.clear()
         for batch in desk.gone:
-            self.slab.free(batch)
-        if desk.gone:
-            desk.gone.clear()
-            desk.freed()
+            self.slab.gone(batch)
+        desk.gone.clear()
+        if self.slab.mapped and world.random.random() < world.config.maps:
+            world.later(world.random.random() * 0.3, self.free)
+        else:
+            self.free()
+
+    def free(self):
+        if self.slab.mapped:
+            self.slab.free()
+            self.desk.freed()
 
     def work(self):
         self.working = False
@@ -248,7 +259,7 @@ class Owner:
                 world.later(world.random.random(), lambda p=work.partition: self.wake(p))
             elif config.makes and world.random.random() < 0.3:
                 before = world.random.random() < 0.5  # whether it is done at once, and told later
-                made = partition.make(work.slot, work.epoch) if before else None
+                made = self.make(work) if before else None
                 if config.guard:
                     partition.makes = True
                 seconds = world.random.random() * config.makes
@@ -257,7 +268,7 @@ class Owner:
                 self.note()
                 return
             else:
-                self.desk.made(work, partition.make(work.slot, work.epoch))
+                self.desk.made(work, self.make(work))
             self.send()
             self.note()
             if world.random.random() < 0.5:  # other events may come between
@@ -266,13 +277,21 @@ class Owner:
         self.send()
         self.note()
 
+    def make(self, work):
+        made = self.partitions[work.partition].make(work.slot, work.epoch, work.beyond)
+        config, batches = self.world.config, len(self.slab.bodies) - len(self.slab.mapped)
+        # beyond the memory there may be a batch of each partition, or with ranks a round
+        most = config.room + len(self.partitions) * max(1, self.desk.world)
+        law(batches <= most, f"{batches} batches in a room of {config.room}")
+        return made
+
     def made(self, work, made):
         if self.alive:
             partition = self.partitions[work.partition]
             if self.world.config.guard:
                 partition.makes = False
             if made is None:
-                made = partition.make(work.slot, work.epoch)
+                made = self.make(work)
             self.desk.made(work, made)
             self.after()
 
@@ -962,5 +981,6 @@ class World:
         for name in list(desk.sessions):
             desk.leave(name)
         owner.note()
+        owner.free()
         if desk._busy is None:
             law(not owner.slab.bodies, f"{len(owner.slab.bodies)} batches are never freed")

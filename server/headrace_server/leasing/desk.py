@@ -11,6 +11,7 @@
 | new | a batch of its epoch or an earlier one is in the heap | answered: Give |
 | new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
 | new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
+| new | make says FULL, and no batch comes before that one | made beyond the memory |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
 | new | its session has ``max_open`` batches and requests | idle, until it has fewer |
@@ -50,7 +51,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 from .protocol import (
@@ -86,13 +87,14 @@ _LISTED = 8
 
 
 class Work(NamedTuple):
-    """What to make next: ``partition.make(slot, epoch)``."""
+    """What to make next: ``partition.make(slot, epoch, beyond)``."""
 
     partition: int
     slot: Slot
     epoch: int
     #: The request's partition, slot and epoch; None where nobody has asked.
     wanted: tuple[int, Slot, int] | None
+    beyond: bool = False  # whether it is made even if there is no memory for it
 
 
 @dataclass(slots=True, eq=False)
@@ -210,6 +212,7 @@ class Desk:
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
+        self._beyond: tuple[int, Slot, int] | None = None  # of _todo: first, beyond the memory
         self._paused = False
         # An earlier life
         self._known = dict(known or {})
@@ -941,16 +944,23 @@ class Desk:
             return None
         self._came_back.clear()
         while self._todo and self._greeted is None and not self._paused:
-            wanted = partition, slot, epoch = next(iter(self._todo))
+            wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
+            partition, slot, epoch = wanted
             del self._todo[wanted]
             if not self._hand_out(partition, slot, epoch):
                 continue
             one = self.partitions[partition]
+            if one.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+                work = Work(partition, slot, epoch, wanted)
+                self._answer_made(work, *wanted, Outlook.OVER)
+                continue
             first = partition if epoch < one.epoch else self._first(partition)
             if first in self._ordered:
                 self._held_up.add(partition)
                 continue
-            return self._begin(Work(first, slot, epoch if first == partition else FOREVER, wanted))
+            beyond, self._beyond = wanted == self._beyond, None
+            until = epoch if first == partition else FOREVER
+            return self._begin(Work(first, slot, until, wanted, beyond))
         return self._work_ahead() if ahead and self._behind else None
 
     def _begin(self, work: Work) -> Work:
@@ -1005,6 +1015,8 @@ class Desk:
             self._remakes.discard(partition)
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
+        elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
+            made, self._beyond = [], work.wanted
         changed = self._made_before != (one.epoch, one.finished)
         ends = made is Outlook.ENDED and partition not in self._ended
         if changed or ends:  # it may have left batches out
@@ -1031,6 +1043,19 @@ class Desk:
             call(*arguments)
         if self._asking[partition]:
             self._serve(partition)
+
+    def _precedes(self, work: Work) -> bool:
+        """Return whether a batch that is out or waits comes before the one that has no memory.
+
+        If none does, none of them frees memory before that one is there.
+        """
+        here = self.partitions[work.partition].next_turn(work.slot)
+        heaps = (batch for heap in self._heaps.values() for _, _, batch in heap)
+        leased = (one.batch for of in self.sessions.values() for one in of.leases.values())
+        if not self.world:
+            return any(batch.turn[0] <= here[0] for batch in chain(heaps, leased))
+        place = here, work.partition
+        return any((batch.turn, batch.partition) < place for batch in chain(heaps, leased))
 
     def _serve(self, partition: int) -> None:
         """Answer requests at a partition by batches that are there."""
@@ -1073,7 +1098,8 @@ class Desk:
         """Do one step of making at once; return False where there is nothing to do."""
         work = self.next_work()
         if work is not None:
-            self.made(work, self.partitions[work.partition].make(work.slot, work.epoch))
+            one = self.partitions[work.partition]
+            self.made(work, one.make(work.slot, work.epoch, work.beyond))
         return work is not None
 
     # Queries

@@ -106,11 +106,12 @@ class Partition(Protocol):
     def world(self) -> int:
         """The number of ranks of that run; 0: its batches are for anyone."""
 
-    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
 
         What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
-        not begun, except ahead of requests (a partition with ``ahead``).
+        not begun, except ahead of requests (a partition with ``ahead``).  ``beyond``: the first
+        batch is written even if there is no memory for it.
         """
 
     def next_turn(self, slot: Slot) -> Turn:

@@ -7,6 +7,7 @@ The laws:
 
 * First fit at the lowest address (segment, then offset), so warm memory is reused first.
 * Segments are added when nothing fits, while the sum of their sizes stays within the budget.
+  One *beyond* it has a single block, and is removed when that is freed.
 * Segments are removed only when a request that fits the budget fits neither a free range nor the
   rest of the budget: empty ones, newest first, no more than the request needs.  An idle segment
   stays, so a steady load creates and removes nothing.
@@ -43,6 +44,7 @@ class _Segment:
 
     size: int
     free: list[tuple[int, int]]
+    beyond: bool = False  # the budget
 
     def carve(self, nbytes: int) -> int | None:
         """Occupy ``nbytes`` at the lowest offset with room for them; return that offset."""
@@ -65,7 +67,10 @@ class _Segment:
 
 
 class Arena:
-    """The allocator of one slab.  ``budget_bytes`` bounds the sum of the segments' sizes."""
+    """The allocator of one slab.
+
+    ``budget_bytes`` bounds the sum of the segments' sizes, without those beyond it.
+    """
 
     def __init__(self, budget_bytes: int, segment_bytes: int) -> None:
         self.budget_bytes = budget_bytes // _PAGE * _PAGE
@@ -82,10 +87,10 @@ class Arena:
         """Occupied bytes as a fraction of the budget, 0 … 1."""
         return self.used_bytes / self.budget_bytes
 
-    def allocate(self, nbytes: int, grow: bool = True) -> Block | None:
+    def allocate(self, nbytes: int, grow: bool = True, beyond: bool = False) -> Block | None:
         """Return a block with room for ``nbytes``, at least one page; None if there is no room now.
 
-        Without ``grow`` it adds no segment.
+        Without ``grow`` it adds no segment; with ``beyond`` it may add one beyond the budget.
         """
         size = _whole_pages(nbytes)
         if grow and size > self.budget_bytes:
@@ -97,9 +102,13 @@ class Arena:
             offset = segment.carve(size)
             if offset is not None:
                 return self._occupied(number, offset, size)
-        if not grow or not self._make_room(size):
+        if grow and self._make_room(size):
+            number = self._add_segment(size)
+        elif beyond:
+            number, self._next_number = self._next_number, self._next_number + 1
+            self._segments[number] = _Segment(size, [(0, size)], beyond)
+        else:
             return None
-        number = self._add_segment(size)
         self._segments[number].carve(size)
         return self._occupied(number, 0, size)
 
@@ -119,8 +128,12 @@ class Arena:
         if self._live.get(place) is not block:
             raise ValueError(f"{block} is not occupied: freed before, or of another arena")
         del self._live[place]
-        self._segments[block.segment].give_back(block.offset, block.offset + block.nbytes)
         self.used_bytes -= block.nbytes
+        if self._segments[block.segment].beyond:
+            del self._segments[block.segment]
+            self.retired.append(block.segment)
+        else:
+            self._segments[block.segment].give_back(block.offset, block.offset + block.nbytes)
 
     def size_of(self, number: int) -> int:
         """Return the size of a segment."""

@@ -120,11 +120,11 @@ class Run:
 
     # Work
 
-    def make(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
         self.written = None
         if self._unplaced:
-            return self._place()
+            return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
         step = self.machine.step(slot, epoch, self.intake.limit(self.maker.most_rows))
@@ -175,8 +175,8 @@ class Run:
             raise
         return True
 
-    def _place(self) -> list[Batch] | Outlook:
-        """Write batches into their blocks, as far as there is room."""
+    def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
+        """Write batches into their blocks, as far as there is room; ``beyond``: at least one."""
         placed = list[Batch]()
         while self._unplaced:
             plan = self._unplaced[0]
@@ -185,7 +185,8 @@ class Run:
                 del self._unplaced[0]
                 continue
             written, block = (self._begun, None) if self._begun else self.maker.begin(plan)
-            block = block or self._slab.allocate(written.nbytes)
+            beyond = beyond and not placed
+            block = block or self._slab.allocate(written.nbytes, beyond)
             if block is None:
                 self._begun = written
                 return placed or Outlook.FULL

@@ -72,7 +72,7 @@ class Slab:
         self._lent_bytes = 0
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for a new segment
-        self._logged_full = False
+        self._logged_full = self._logged_beyond = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
@@ -99,8 +99,10 @@ class Slab:
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
 
-    def allocate(self, nbytes: int) -> Block | None:
+    def allocate(self, nbytes: int, beyond: bool = False) -> Block | None:
         """Return a block, or None if there is no room until others are freed.
+
+        ``beyond``: no other is freed before this one is there, so it may exceed the budget.
 
         LimitExceeded if it can never fit, or if the machine has no more shared memory and no
         block is in use that could be freed.
@@ -110,6 +112,15 @@ class Slab:
             for lent in list(self._lent.values()):
                 self.give_back(lent)
             block = self._allocated(nbytes)
+        if block is None and beyond:
+            block = self._allocated(nbytes, beyond)
+            if block is not None and not self._logged_beyond:
+                self._logged_beyond = True
+                logger.warning(
+                    "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
+                    "need it before they can free another; set slab_bytes to %d or more",
+                    nbytes, self.budget_bytes, self._arena.used_bytes,
+                )  # fmt: skip
         return block
 
     def lend(self, nbytes: int) -> Block | None:
@@ -139,9 +150,9 @@ class Slab:
         if self.use(block):
             self.free(block)
 
-    def _allocated(self, nbytes: int) -> Block | None:
+    def _allocated(self, nbytes: int, beyond: bool = False) -> Block | None:
         with self._lock:
-            block = self._arena.allocate(nbytes)
+            block = self._arena.allocate(nbytes, beyond=beyond)
         while self._arena.retired:
             self._remove(self._arena.retired.pop(0))
         self._largest = max(self._largest, nbytes)

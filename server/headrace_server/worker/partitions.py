@@ -146,7 +146,7 @@ class Partitions:
         try:
             step = Step(self._diary, feed.name, work.partition, reads=run.reads_next)
             with step:
-                made = run.make(work.slot, work.epoch)
+                made = run.make(work.slot, work.epoch, work.beyond)
                 step.lasts = made is Outlook.WAITS
         except Exception as error:
             self.fail((feed.name, work.partition), error)

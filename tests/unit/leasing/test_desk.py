@@ -7,6 +7,7 @@ import pytest
 from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Answer, Give, Hello, Idle, Outlook, Over, Welcome
 from tests.world.journal import Stored
+from tests.world.real import RealPlain
 from tests.world.synthetic import Plain, Segments, Slab
 
 A, B = b"a", b"b"
@@ -40,6 +41,15 @@ class At:
 
 def plain(rows=100, size=2):
     return Plain(0, Stored(), Slab(1000), rows=rows, size=size)
+
+
+def rounds_in_a_room_of(room, ranks):
+    stored = Stored(run=1, world=len(ranks))
+    at = At(Plain(0, stored, Slab(room), rows=100, size=2))
+    for rank, session in enumerate(ranks):
+        at.desk.hello(Hello(session, rank=rank, world=len(ranks), run=1), 0.0)
+    at.desk.stored(SESSIONS, len(ranks))
+    return at
 
 
 def lanes():
@@ -112,6 +122,30 @@ def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
     assert at.desk.counts["batches"] == 1
 
 
+def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
+    at = rounds_in_a_room_of(1, [A, B])
+    (first,) = at.ask(A)
+    assert isinstance(first, Give) and first.batch.turn == (0, 0)
+    assert not at.ask(A), "the first round goes before"
+    (second,) = at.ask(B)
+    assert second.batch.turn == (0, 0), "else A could not go on, whose round it is"
+    at.desk.commit(A, first.token)
+    assert not at.ask(A, 0)
+    at.desk.commit(B, second.token)
+    assert [give.batch.turn for give in at.ask(A, 0)] == [(0, 1)]
+
+
+def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
+    at = At(RealPlain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
+    at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
+    while at.desk.work():
+        pass
+    assert [type(message) for message in at.told(Give, Idle)] == [Give, Idle]
+    assert not at.ask(B)
+    at.desk.stored(0, len(at.desk.log))
+    assert [message.epoch for message in at.told(Over)] == [0]
+
+
 def test_a_refused_commit_ends_its_lease():
     at = At(plain(), A)
     (give,) = at.ask(A)
@@ -148,7 +182,7 @@ def test_what_is_done_is_counted_and_the_feed_ends_when_all_is_stored():
 
 def test_a_source_that_has_nothing_is_asked_again_when_it_wakes():
     at = At(plain(), A)
-    make, at.partition.make = at.partition.make, lambda slot, epoch: Outlook.WAITS
+    make, at.partition.make = at.partition.make, lambda *_: Outlook.WAITS
     assert not at.ask(A)
     at.partition.make = make
     assert not at.ask(A, 0)

@@ -283,6 +283,11 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             held.append(made)
             continue
         assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.finished
+        if data.draw(st.booleans()):
+            (beyond,) = feed.make(ANYONE, sys.maxsize, beyond=True)
+            got.append(contents(here, beyond))
+            held.append(beyond)
+            continue
         assert feed.next_turn(ANYONE) == (0, len(got))
         there = place(pipeline)
         successor = there.feed()

@@ -67,6 +67,21 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
     assert len(sizes(tmp_path)) == 1
 
 
+def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path: Path, caplog):
+    s = slab(tmp_path, pages=4)
+    first = s.allocate(4 * PAGE)
+    block = s.allocate(2 * PAGE, beyond=True)
+    assert first is not None and block is not None
+    assert "set slab_bytes to 24576 or more" in caplog.text
+    s.memory(block)[:] = 7
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 2 * PAGE}
+    s.free(block)
+    assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE} and s.fraction_used == 1.0
+    s.free(first)
+    assert s.allocate(4 * PAGE, beyond=True) == first
+
+
 def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(
     tmp_path: Path,
 ):
