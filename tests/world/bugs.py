@@ -360,6 +360,7 @@ _DEATHS = {"owner": 0.4, "cut": 0.4}
 _LOSSES = {**_DEATHS, "server": 0.2}
 _SLEEPERS = {**_DEATHS, "suspend": 0.3}
 _RUNS = {**_DEATHS, "job": 0.1, "kill": 0.05}
+_QUIET = {"room": 1 << 60, "maps": 0.0, "makes": 0.0, "waits": 0.0, "max_open": 64}
 _SMALL = {
     "owners": 1,
     "partitions": 2,
@@ -396,8 +397,10 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
                 "faults": {"owner": 1.0, "leave": 1.0},
                 "trainers": 4,
                 "delay": 0.001,
-                "rows": 400,
+                "rows": 800,
+                "horizon": 60.0,
                 "prefetch": 2,
+                **_QUIET,
             },
         ),
         (
@@ -408,9 +411,12 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
             siblings_over_before_stored,
             {
                 **_EPOCHS,
+                **_QUIET,
                 "kind": "arrival",
                 "owners": 2,
-                "faults": {"owner": 1.0},
+                "rows": 20,
+                "epochs": 6,
+                "faults": {"owner": 3.0},
                 "trainers": 3,
                 "delay": 0.001,
             },
@@ -460,8 +466,8 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "memory_not_looked_at": 45, "siblings_over_before_stored": 80,
-    "welcome_before_join_is_stored": 60, "over_before_stored": 25,
+    "memory_not_looked_at": 45, "siblings_over_before_stored": 40,
+    "welcome_before_join_is_stored": 10, "over_before_stored": 25,
 }  # fmt: skip
 
 
