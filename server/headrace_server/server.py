@@ -25,12 +25,12 @@ from .arguments import (
     start_config,
 )
 from .files.extras import require
+from .journal.durable import Durable
 from .process.config import RunConfig
 from .process.option import Option
 from .process.rundir import RunDirectory
 from .process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from .process.statuses import SeenServer
-from .state.durable import Durable
 from .supervisor.supervisor import Supervisor
 from .watch.http import HttpOptions, HttpService
 from .watch.http_client import HttpClient, snapshot_of_all

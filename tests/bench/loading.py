@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,14 +21,14 @@ import msgpack
 import numpy as np
 
 from headrace_proto.schema import Field
+from headrace_server.journal.journal import Journal
+from headrace_server.journal.journal_file import JournalFile
+from headrace_server.journal.live_table import encoded
 from headrace_server.making.segment_block import StateTable, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.stored_examples import StoredExamples
 from headrace_server.shaping.slots import Slots
 from headrace_server.shaping.stored_state import Change, Examples
-from headrace_server.state.commit_records import encoded
-from headrace_server.state.journal import create, record_bytes
-from headrace_server.state.store import Store
 
 from .pairs import Judged
 
@@ -69,17 +70,17 @@ def _changes(examples: int) -> Iterator[Change]:
 
 def _written(path: Path, examples: int) -> None:
     base = Change(meta={"base": msgpack.packb({"line": examples})})
-    parts = [*_changes(min(examples, _TOGETHER)), base]
-    nbytes = max(sum(map(len, encoded(change))) for change in parts)
-    records = -(-examples // _TOGETHER) + 1
-    changes = (encoded(change) for part in ([base], _changes(examples)) for change in part)
-    create(path, changes, records * record_bytes(nbytes))
+    with JournalFile.new(path, 1) as file:
+        for change in chain([base], _changes(examples)):
+            file.write(encoded(change))
+        file.publish(file.at, file.at, durable=False)
+    file.close()
 
 
 def _measured(path: Path, examples: int) -> dict[str, Any]:
     state = StateSource("s", Field("float32", (_STATE,)))
     began = perf_counter()
-    store = Store(path, "power")
+    store = Journal(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
     slots, stored = Slots(0), StoredExamples()

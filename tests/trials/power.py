@@ -1,7 +1,7 @@
 """Cuts of power: acknowledged commits are on the disk, even if it still had writes to do.
 
-    writer (a real Store) on ext4 on a file ── acks ──► here
-    stop it ─► copy the file: what has reached the "disk" ─► mount the copy ─► open it as a Store
+    writer (a real Journal) on ext4 on a file ── acks ──► here
+    stop it ─► copy the file: what has reached the "disk" ─► mount the copy ─► open it as a Journal
 
 With ``durability="power"`` no ack may be missing; with "process" the last ones may, and whatever is
 there is whole and of one moment.  The writer goes on after each cut, and is now and then killed.
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
+from headrace_server.journal.journal import Journal
 from headrace_server.shaping.stored_state import Change, Saved
-from headrace_server.state.store import Store
 from tests.unit.changes import Example, listed
 
 from .frame import Report, Setup
@@ -37,10 +37,10 @@ _WRITER = """
 import os, sys
 from pathlib import Path
 from headrace_server.shaping.stored_state import Change
-from headrace_server.state.store import Store
+from headrace_server.journal.journal import Journal
 from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
-store = Store(Path(sys.argv[1]), sys.argv[2], bell)
+store = Journal(Path(sys.argv[1]), sys.argv[2], bell)
 n = told = int(store.load().meta.get("n", b"-1"))
 while True:
     while n - told < 8:
@@ -138,7 +138,7 @@ def _look(copy: Path, at: Path, durability: str, told: int, report: Report) -> N
             report.count("process: nothing there yet")
             return
         try:
-            store = Store(path, durability)
+            store = Journal(path, durability)
             try:
                 saved = store.load()
                 store.submit(Change(tokens=[1]))

@@ -21,10 +21,10 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
+from ..journal.durable import Durable
 from ..process.rewinding import TOUCHED, USED
 from ..process.statuses import EventStatus, PartitionCounts, added
 from ..process.worker_diary import Entry
-from ..state.durable import Durable
 from .asks import LOCATOR
 from .deadly_rows import DeadlyRows
 from .liveness import FORGIVEN, WINDOW_S, Post

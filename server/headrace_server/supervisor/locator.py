@@ -33,6 +33,7 @@ from headrace_proto.messages import (
     ServedShare,
 )
 
+from ..journal.state_directory import described
 from ..pipeline.declaration import digest
 from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform
@@ -44,7 +45,6 @@ from ..process.rate_limits import RateLimits
 from ..process.refusals import check_version, fault_of_message, feed_named
 from ..process.sockets import EXPECTED
 from ..process.worker_diary import DiaryReader, long_inside
-from ..state.statedir import described
 
 logger = logging.getLogger("headrace.locator")
 

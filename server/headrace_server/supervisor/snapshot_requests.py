@@ -22,10 +22,10 @@ from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
+from ..journal.durable import Durable
+from ..journal.snapshots import Shelf
 from ..process.config import FeedConfig
 from ..process.rewinding import BEGINNING
-from ..state.durable import Durable
-from ..state.snapshots import Shelf
 
 logger = logging.getLogger("headrace.server")
 

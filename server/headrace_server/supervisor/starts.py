@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from headrace_proto.placement import next_term
 
+from ..journal.durable import Durable
 from ..process.config import RunConfig
 from ..process.rewinding import BEGINNING
 from ..process.rundir import forget_journals
-from ..state.durable import Durable
 
 
 class Starts:

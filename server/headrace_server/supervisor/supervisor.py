@@ -31,13 +31,13 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
+from ..journal.durable import Durable
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
-from ..state.durable import Durable
 from .asks import LOCATOR, Asks
 from .crew import Crew
 from .feeds import Feeds

@@ -10,12 +10,9 @@ gather for a moment: no trainer relies on a change before its answer.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,10 +25,10 @@ import msgpack
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import writing
+from ..journal.journal import Journal
+from ..journal.state_directory import SUFFIX, own_partition, partition_path
 from ..making.partition_run import Run
 from ..shaping.stored_state import Change, Saved
-from ..state.statedir import SUFFIX, own_partition, partition_path
-from ..state.store import Store
 
 logger = logging.getLogger("headrace.worker")
 
@@ -70,7 +67,7 @@ class Stores:
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
-        self._stores: dict[PartitionName, Store] = {}
+        self._stores: dict[PartitionName, Journal] = {}
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
         self._used: dict[PartitionName, list[float]] = {}
         self._tokens: dict[PartitionName, set[int]] = {}  # of commits of earlier processes
@@ -85,7 +82,6 @@ class Stores:
         #: The partition that works now: what it has to store waits.
         self.busy: PartitionName | None = None
         self._hurried = False  # whether a trainer waits for answers alone
-        self._copied: deque[Call] = deque()  # calls that answer ended copies
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -100,7 +96,7 @@ class Stores:
         lock = own_partition(path)  # it may wait for another process
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun)
+        store = self._stores[name] = Journal(path, self.durability, self._wake_fd, begun)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
         self._tokens[name] = set(saved.tokens)
@@ -282,33 +278,23 @@ class Stores:
             self._of(name).calls.append(call)
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
-        """Copy the stores of a feed, each in a thread; call ``then`` with each and any fault."""
+        """Copy the journals of a feed; call ``then`` with each partition and any fault."""
         for (of, partition), store in self._stores.items():
             if of == feed:
-                target = Path(directory, f"{partition}{SUFFIX}")
-                copy = partial(self._copy, store, target, partial(then, partition))
-                threading.Thread(target=copy, name="headrace-copy", daemon=True).start()
-
-    def _copy(self, store: Store, target: Path, then: Callable[[str], object]) -> None:
-        fault = ""
-        try:
-            target.unlink(missing_ok=True)  # an unfinished copy
-            store.copy_to(target)
-        except Exception as error:
-            fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(partial(then, fault))
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._wake_fd, 1)
+                copied = partial(then, partition)
+                try:
+                    store.copy(Path(directory, f"{partition}{SUFFIX}"), copied)
+                except ServerError as error:
+                    copied(str(error))
 
     def call_stored(self) -> None:
         """Make the calls of changes that are stored by now, and of ended copies."""
         os.eventfd_read(self._wake_fd)
-        while self._copied:
-            self._copied.popleft()()
         for name, store in self._stores.items():
             try:
                 for call in store.take_done():
                     call()
+                store.take_failure()
                 if store.fault:
                     self.waits(name, f"nothing can be committed to {store.fault}"[:1000])
             except Exception as error:

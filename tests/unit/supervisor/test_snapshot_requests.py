@@ -12,9 +12,9 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError, ServerError
+from headrace_server.journal.durable import Durable
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import BEGINNING
-from headrace_server.state.durable import Durable
 from headrace_server.supervisor.snapshot_requests import SnapshotRequests
 from tests.patience import PATIENCE_S
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
+from headrace_server.journal.durable import Durable
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import BEGINNING
-from headrace_server.state.durable import Durable
 from headrace_server.supervisor import starts as module
 from headrace_server.supervisor.starts import Starts
 from tests.patience import PATIENCE_S

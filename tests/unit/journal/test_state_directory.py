@@ -13,9 +13,9 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.files.manifest import DataFile
+from headrace_server.journal import state_directory as statedir
+from headrace_server.journal.state_directory import ConfigChanged, StateDirectory, partition_path
 from headrace_server.process.config import FeedConfig
-from headrace_server.state import statedir
-from headrace_server.state.statedir import ConfigChanged, StateDirectory, partition_path
 from tests.nursery import WarmPopen, environment
 
 FILES = (DataFile("/data/a", 10, "1"), DataFile("/data/b", 20, "2"))
@@ -70,7 +70,7 @@ def test_a_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path):
 
 HOLD = """
 import sys
-from headrace_server.state.statedir import StateDirectory
+from headrace_server.journal.state_directory import StateDirectory
 held = StateDirectory(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
@@ -110,8 +110,8 @@ def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_p
 
 KILLED = """
 import os, sys
-from headrace_server.state.statedir import StateDirectory
-FILES = ("statedir.py", "durable_file.py")
+from headrace_server.journal.state_directory import StateDirectory
+FILES = ("state_directory.py", "durable_file.py")
 at, seen = int(sys.stdin.readline()), 0
 def trace(frame, event, argument):
     global seen
@@ -289,9 +289,9 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     directory.check_feed(feed())
-    monkeypatch.setattr(statedir, "_FORMAT", 3)
+    monkeypatch.setattr(statedir, "_FORMAT", 4)
     with pytest.raises(
-        ServerError, match=r"another release .*format 2, this one reads 3\): go on with that"
+        ServerError, match=r"another release .*format 3, this one reads 4\): go on with that"
     ) as refused:
         directory.check_feed(feed(), allow_change=True)
     subprocess.run(shlex.split(str(refused.value).partition("to begin anew: ")[2]), check=True)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_proto.token import new_snapshot
-from headrace_server.state.snapshots import Shelf, SnapshotDamaged
+from headrace_server.journal.snapshots import Shelf, SnapshotDamaged
 
 FEED = "speech"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.state.left_out_file import left_out_rows, write_left_out
-from headrace_server.state.snapshots import redivide
+from headrace_server.journal.left_out_file import left_out_rows, write_left_out
+from headrace_server.journal.snapshots import redivide
 
 _PARTITIONS = 7
 

@@ -1,4 +1,4 @@
-"""A ledger holds the result of all changes, and returns it as one table."""
+"""A table holds the result of all changes, and returns it as one table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import random
 import numpy as np
 import pytest
 
+from headrace_server.journal.live_table import LiveTable, decoded, encoded
 from headrace_server.shaping.stored_state import Change, Examples, Saved
-from headrace_server.state.commit_records import Ledger, decoded, encoded
-from headrace_server.state.journal import record_bytes
 from tests.unit.changes import Example, Model, examples_of, random_change
 
 
@@ -23,15 +22,11 @@ class File:
     def read(self, place: int, nbytes: int) -> bytes:
         return bytes(self.data[place : place + nbytes])
 
-    def put(self, changes: list[Change], ledger: Ledger) -> None:
+    def put(self, changes: list[Change], table: LiveTable) -> None:
         place, whole = len(self.data), b"".join(bytes(p) for c in changes for p in encoded(c))
         self.data += whole
         assert decoded(whole) == changes
-        ledger.apply(decoded(whole), place, len(whole))
-
-
-def nbytes_of(change: Change) -> int:
-    return record_bytes(sum(map(len, encoded(change))))
+        table.apply(decoded(whole), place, len(whole))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -42,22 +37,19 @@ def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(see
         File(),
         (200, 1 << 20)[seed % 2],
     )
-    ledger = Ledger(1000, piece_bytes)
+    table = LiveTable(1000, piece_bytes)
     for _ in range(30):
         changes = [random_change(chance) for _ in range(chance.randrange(1, 5))]
         for change in changes:
             model.apply(copy.deepcopy(change))
-        file.put(changes, ledger)
-        assert ledger.saved(file.read) == model.saved
+        file.put(changes, table)
+        assert table.saved(file.read) == model.saved
         if chance.random() < 0.2:
-            most = ledger.table_bytes()
-            other, again = File(), Ledger(1000, piece_bytes)
-            for change in ledger.table(file.read):
-                most -= nbytes_of(change)
+            other, again = File(), LiveTable(1000, piece_bytes)
+            for change in table.changes(file.read):
                 other.put([change], again)
-            assert most >= 0
-            file, ledger = other, again
-            assert ledger.saved(file.read) == model.saved
+            file, table = other, again
+            assert table.saved(file.read) == model.saved
 
 
 def numbered(n: int, key: bytes, state: bytes) -> Example:
@@ -65,28 +57,26 @@ def numbered(n: int, key: bytes, state: bytes) -> Example:
 
 
 def test_many_large_states_are_copied_in_pieces():
-    file, ledger = File(), Ledger(10, 1000)
+    file, table = File(), LiveTable(10, 1000)
     put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
     for one in put:
-        file.put([Change(put=examples_of([one]), tokens=[one.line])], ledger)
-    pieces = list(ledger.table(file.read))
+        file.put([Change(put=examples_of([one]), tokens=[one.line])], table)
+    pieces = list(table.changes(file.read))
     assert len(pieces) > 4
-    assert sum(map(nbytes_of, pieces)) <= ledger.table_bytes()
-    assert ledger.saved(file.read) == Saved({}, examples_of(put), {}, [], list(range(10, 20)))
+    assert table.saved(file.read) == Saved({}, examples_of(put), {}, [], list(range(10, 20)))
 
 
 def test_a_table_has_no_row_that_was_replaced_or_has_ended():
-    file, ledger = File(), Ledger(10)
+    file, table = File(), LiveTable(10)
     for n in range(50):
         columns = [np.full((4, 1000), n, np.uint8), np.full((4, 7), n + 1, np.uint8)]
         numbers = np.array([[0, 1, 2, n + 3]] * 2 + [[n] * 4] * 5)
         put = Examples(numbers, [(0, b"key")] * 4, columns)
-        file.put([Change(put=put, drop=[n + 2])], ledger)
-    first, table = ledger.table(file.read)
+        file.put([Change(put=put, drop=[n + 2])], table)
+    first, rows = table.changes(file.read)
     assert not first
-    assert table.put.lines.tolist() == [0, 1, 2, 52]
-    assert [set(column.reshape(-1)) for column in table.put.states] == [{49}, {50}]
-    assert nbytes_of(table) < ledger.table_bytes() < 6 * 1024
+    assert rows.put.lines.tolist() == [0, 1, 2, 52]
+    assert [set(column.reshape(-1)) for column in rows.put.states] == [{49}, {50}]
 
 
 def test_an_empty_change_is_not_worth_a_record():

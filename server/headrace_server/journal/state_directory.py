@@ -36,7 +36,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-_FORMAT = 2
+_FORMAT = 3
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
 SHARE = "share"

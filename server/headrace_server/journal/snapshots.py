@@ -39,11 +39,11 @@ from ..files.durable_file import read_json, sync_directory, usable, write_durabl
 from ..files.extras import filesystem
 from ..process.settings import KEEP_SNAPSHOTS
 from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
-from .statedir import SHARE, SUFFIX
+from .state_directory import SHARE, SUFFIX
 
 logger = logging.getLogger("headrace.server")
 
-_FORMAT = 2
+_FORMAT = 3
 #: In the state of a feed: how often it was taken back, and to which snapshot.
 GENERATION = "generation.json"
 LEAF = "snapshot.json"

@@ -1,12 +1,12 @@
-"""Changes of a partition as bytes of a journal, and the live state that they lead to.
+"""Changes of a partition as bytes of its journal, and the live state that they lead to.
 
-    Change ─► encoded() ─► parts of a record        record ─► decoded() ─► Changes ─► Ledger.apply
-                                                    Ledger.table() ─► records of the next lap
+    Change ─► encoded() ─► parts of a record     record ─► decoded() ─► Changes ─► LiveTable.apply
+                                                 LiveTable.changes() ─► records of the next file
 
 A record has one change or several, in the order in which they apply.  Columns of examples are
-written as they came.  A ledger leaves examples in the file: it numbers the rows of all records, and
-knows the row of each line and the record of each row, and reads a row only to copy it into the next
-lap.
+written as they came.  The table leaves examples in the file: it numbers the rows of all records,
+and knows the row of each line and the record of each row.  It reads a row only to copy it into the
+next file.
 """
 
 from __future__ import annotations
@@ -24,19 +24,12 @@ import numpy as np
 from headrace_proto.codec import pack
 
 from ..shaping.stored_state import Change, Column, Examples, Saved
-from .journal import record_bytes
 
 #: Bytes of the head of a change, and of its columns of states.
 _SIZES = struct.Struct("<2Q")
 _NUMBERS = 7  # integers of an example
-#: Bytes of examples in one record of a table, about.
+#: Bytes of states in one record of a table, about.
 _PIECE_BYTES = 4 << 20
-#: Upper bounds: bytes of a head without its content, of an integer, of a name, a number and their
-#: lengths beside a value, and of a key's epoch and length beside its bytes.
-_HEAD_BYTES = 128
-_INTEGER_BYTES = 9
-_NAME_BYTES = 128
-_KEY_BYTES = 16
 
 Data = bytes | memoryview
 Read = Callable[[int, int], Data]
@@ -94,16 +87,15 @@ class _Record(NamedTuple):
     """A record that has examples."""
 
     first: int  # number of its first row
-    row_bytes: int  # bytes of its largest example
     place: int
     nbytes: int
 
 
-class Ledger:
+class LiveTable:
     """The live state; ``tokens`` is how many of the last ones stay."""
 
     def __init__(self, tokens: int, piece_bytes: int = _PIECE_BYTES) -> None:
-        """``piece_bytes``: bytes of examples in one record of a table, about."""
+        """``piece_bytes``: bytes of states in one record of ``changes``, about."""
         self._piece_bytes = piece_bytes
         self._row_of: dict[int, int] = {}  # line → number of its row
         self._records: list[_Record] = []
@@ -115,45 +107,35 @@ class Ledger:
 
     def apply(self, changes: Sequence[Change], place: int, nbytes: int) -> None:
         """Apply changes that are in the file, as a record of ``nbytes``."""
-        first, row_bytes = self._next_row, 0
+        first = self._next_row
         for change in changes:
-            if len(change.put):
-                row_bytes = max(row_bytes, _row_bytes(change.put))
-                row = self._next_row
-                self._next_row += len(change.put)
-                self._row_of.update(
-                    zip(change.put.lines.tolist(), range(row, self._next_row), strict=True)
-                )
-            self._apply(change)
+            if rows := len(change.put):
+                numbers = range(self._next_row, self._next_row + rows)
+                self._next_row += rows
+                self._row_of.update(zip(change.put.lines.tolist(), numbers, strict=True))
+            for line in change.drop:
+                self._row_of.pop(line, None)
+            self._chunks.update(change.chunks)
+            for number in change.drop_chunks:
+                self._chunks.pop(number, None)
+            self._done.update(change.done)
+            if change.base is not None:
+                self._done = {number for number in self._done if number >= change.base}
+            self._meta.update(change.meta)
+            self._tokens.extend(change.tokens)
         if self._next_row > first:
-            self._records.append(_Record(first, row_bytes, place, nbytes))
+            self._records.append(_Record(first, place, nbytes))
 
-    def _apply(self, change: Change) -> None:
-        for line in change.drop:
-            self._row_of.pop(line, None)
-        self._chunks.update(change.chunks)
-        for number in change.drop_chunks:
-            self._chunks.pop(number, None)
-        self._done.update(change.done)
-        if change.base is not None:
-            self._done = {number for number in self._done if number >= change.base}
-        self._meta.update(change.meta)
-        self._tokens.extend(change.tokens)
-
-    def _live(self) -> Iterator[tuple[_Record, np.ndarray]]:
-        """Yield the records with live examples, and the rows of these."""
+    def _examples(self, read: Read) -> Iterator[tuple[Examples, np.ndarray]]:
+        """Yield the examples of each record with live ones, and the rows of these."""
         live = np.sort(np.fromiter(self._row_of.values(), np.int64, len(self._row_of)))
         ends = [*(record.first for record in self._records[1:]), self._next_row]
         upto = np.searchsorted(live, ends).tolist()
         for record, begin, end in zip(self._records, [0, *upto], upto, strict=False):
             if end > begin:
-                yield record, live[begin:end] - record.first
-
-    def _examples(self, read: Read) -> Iterator[tuple[Examples, np.ndarray]]:
-        """Yield the examples of each record, and the rows of live ones."""
-        for record, rows in self._live():
-            changes = decoded(read(record.place, record.nbytes))
-            yield Examples.joined([change.put for change in changes]), rows
+                changes = decoded(read(record.place, record.nbytes))
+                put = Examples.joined([change.put for change in changes])
+                yield put, live[begin:end] - record.first
 
     def saved(self, read: Read) -> Saved:
         """Return the live state: examples by insertion index, tokens as they came."""
@@ -162,30 +144,23 @@ class Ledger:
             dict(self._meta), examples, dict(self._chunks), sorted(self._done), list(self._tokens)
         )
 
-    def table_bytes(self) -> int:
-        """Return an upper bound of the bytes that the records of ``table`` take."""
-        named = [*self._chunks.values(), *self._meta.values()]
-        numbers = _INTEGER_BYTES * (len(self._done) + len(self._tokens))
-        first = record_bytes(_HEAD_BYTES + numbers + sum(_NAME_BYTES + len(v) for v in named))
-        rest = sum(record.row_bytes * len(rows) for record, rows in self._live())
-        return first + rest + (rest // self._piece_bytes + 1) * record_bytes(_HEAD_BYTES)
-
-    def table(self, read: Read) -> Iterator[Change]:
-        """Yield the live state as changes for a new lap, one for each record."""
+    def changes(self, read: Read) -> Iterator[Change]:
+        """Yield the live state as changes for the next file, one for each record."""
         chunks, meta = dict(self._chunks), dict(self._meta)
-        done, tokens = list(self._done), list(self._tokens)
-        yield Change(done=done, chunks=chunks, meta=meta, tokens=tokens)
-        some: list[Examples] = []
-        nbytes = 0
+        yield Change(done=list(self._done), chunks=chunks, meta=meta, tokens=list(self._tokens))
+        some, nbytes = list[Examples](), 0
         for found, rows in self._examples(read):
-            examples = found.take(rows)
-            some.append(examples)
-            nbytes += len(examples) * _row_bytes(examples)
+            some.append(found.take(rows))
+            nbytes += sum(map(_nbytes, some[-1].states))
             if nbytes >= self._piece_bytes:
                 yield Change(put=Examples.joined(some))
                 some, nbytes = [], 0
         if some:
             yield Change(put=Examples.joined(some))
+
+
+def _nbytes(column: Column) -> int:
+    return sum(map(len, column)) if isinstance(column, list) else column.nbytes
 
 
 def _small_pages(shape: tuple[int, int]) -> np.ndarray:
@@ -199,13 +174,3 @@ def _small_pages(shape: tuple[int, int]) -> np.ndarray:
         return np.empty(shape, np.uint8)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return np.frombuffer(mmap.mmap(-1, size, flags), np.uint8).reshape(shape)
-
-
-def _row_bytes(put: Examples) -> int:
-    """Return an upper bound of the bytes of the largest of some examples."""
-    states = sum(
-        _INTEGER_BYTES + (max(map(len, column)) if isinstance(column, list) else column.shape[1])
-        for column in put.states
-    )
-    longest = max(map(len, [key for _, key in put.keys]))
-    return 8 * _NUMBERS + _KEY_BYTES + longest + states

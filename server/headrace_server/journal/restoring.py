@@ -28,7 +28,7 @@ from ..process.config import FeedConfig
 from ..process.rewinding import BEGINNING
 from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
 from .snapshots import BESIDE, GENERATION, sync_file
-from .statedir import SUFFIX, StateDirectory, described
+from .state_directory import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
 

@@ -12,9 +12,9 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
+from headrace_server.journal import durable as module
+from headrace_server.journal.durable import Durable
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.state import durable as module
-from headrace_server.state.durable import Durable
 
 
 def config(batch_size: int = 4) -> RunConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import os
 import random
 import select
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +22,12 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
+from headrace_server.journal import journal as module
+from headrace_server.journal import journal_file
+from headrace_server.journal.journal import WORKER, Journal, JournalDamaged
+from headrace_server.journal.journal_file import JournalFile
 from headrace_server.shaping.stored_state import Change, Saved
-from headrace_server.state import journal
-from headrace_server.state import store as module
-from headrace_server.state.journal_file import TABLE
-from headrace_server.state.store import WORKER, Store, StoreDamaged
 from tests.nursery import WarmPopen, environment
-from tests.patience import eventually
 from tests.unit.changes import Example, Model, example, examples_of, listed, random_change
 
 PATIENCE_S = 30
@@ -35,7 +36,9 @@ PATIENCE_S = 30
 class Opened:
     """A store, and the bell that it rings."""
 
-    def __init__(self, path: Path, kind: type[Store] = Store, durability: str = "power") -> None:
+    def __init__(
+        self, path: Path, kind: type[Journal] = Journal, durability: str = "power"
+    ) -> None:
         self.bell = os.eventfd(0)
         self.store = kind(path, durability, self.bell)
         self.done: list[Any] = []
@@ -61,6 +64,14 @@ class Opened:
             self.store.submit(change)
         self.store.submit(Change(), tickets=[ticket])
         self.until(lambda: ticket in self.done)
+
+    def copy(self, target: Path) -> str:
+        """Wait for a copy, and return its fault."""
+        faults: list[str] = []
+        self.store.copy(target, faults.append)
+        self.until(lambda: bool(self.done) and isinstance(self.done[-1], partial))
+        self.done.pop()()
+        return faults[0]
 
     def close(self) -> None:
         self.store.close()
@@ -93,7 +104,7 @@ def killed(path: Path, into: Path) -> Path:
 
 
 def contents(path: Path) -> Saved:
-    store = Store(path, "power")
+    store = Journal(path, "power")
     try:
         return store.load()
     finally:
@@ -130,10 +141,10 @@ CHILD = """
 import os, select, sys
 from pathlib import Path
 from headrace_server.shaping.stored_state import Change
-from headrace_server.state.store import Store
+from headrace_server.journal.journal import Journal
 from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
-store = Store(Path(sys.argv[1]), sys.argv[2], bell)
+store = Journal(Path(sys.argv[1]), sys.argv[2], bell)
 n = int(store.load().meta.get("n", b"-1"))
 told = n
 while True:
@@ -188,15 +199,15 @@ class Held:
         self.began = threading.Event()
         self.go = threading.Event()
         self.records = 0
-        append = journal.Journal.append
+        write = JournalFile.write
 
-        def waits(of: journal.Journal, parts: Sequence[Any]) -> int:
+        def waits(of: JournalFile, parts: Sequence[Any]) -> int:
             self.began.set()
             assert self.go.wait(PATIENCE_S)
             self.records += 1
-            return append(of, parts)
+            return write(of, parts)
 
-        monkeypatch.setattr(journal.Journal, "append", waits)
+        monkeypatch.setattr(JournalFile, "write", waits)
 
 
 @pytest.fixture
@@ -234,7 +245,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
     with pytest.raises(ServerError, match=r"0\.journal"):
         one.store.submit(Change())
     with pytest.raises(ServerError, match=r"0\.journal"):
-        one.store.copy_to(tmp_path / "copy.journal")
+        one.store.copy(tmp_path / "copy.journal", print)
     one.close()
     assert len(contents(path).examples) == 0
 
@@ -245,10 +256,10 @@ LIMITED = """
 import os, resource, select, sys, threading
 from pathlib import Path
 from headrace_server.shaping.stored_state import Change
-from headrace_server.state.store import Store
+from headrace_server.journal.journal import Journal
 from tests.unit.changes import Example, examples_of
 bell, path = os.eventfd(0), Path(sys.argv[1])
-store = Store(path, "power", bell)
+store = Journal(path, "power", bell)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
 done, n = [], 0
@@ -267,13 +278,13 @@ assert full == list(range(len(full))) and 0 < len(full) < n, (len(full), n)
 for _ in range(3):
     store.submit(Change(tokens=[n]), tickets=[n])
     n += 1
-try:
-    store.copy_to(path.with_name("copy.journal"))
-except RuntimeError as error:
-    assert store.fault in str(error), error
-else:
-    raise AssertionError("a copy was made")
-assert not store.take_done()
+faults = []
+store.copy(path.with_name("copy.journal"), faults.append)
+while not faults:
+    ring()
+    done.pop()()
+assert store.fault in faults[0] and "no copy to" in faults[0], faults
+assert not path.with_name("copy.journal").exists()
 if sys.argv[2] == "again":
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     while len(done) < n:
@@ -288,7 +299,7 @@ print(len(done), n)
 
 @pytest.mark.parametrize("then", ["again", "closed"])
 def test_a_full_disk_is_reported_and_waited_out_and_loses_no_commit(then: str, tmp_path: Path):
-    """The limit of a file's size stands for the disk: the next lap can not be written."""
+    """The limit of a file's size stands for the disk: the next file can not be written."""
     process = child(LIMITED, tmp_path / "0.journal", then)
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -324,17 +335,25 @@ def put(line: int, index: int) -> Change:
     return Change(put=examples_of([Example(line, index, 0, 0, 0, 1, 0, (0, b""), bytes(9000))]))
 
 
-def test_on_a_full_disk_commits_go_on_while_what_lives_fits_into_the_file(
-    small_disk: Path, opened: Callable[..., Opened]
+@pytest.mark.parametrize("restarted", [False, True])
+def test_on_a_full_disk_commits_go_on_in_the_room_of_the_file_before(
+    restarted: bool, small_disk: Path, opened: Callable[..., Opened]
 ):
-    one = opened(small_disk / "0.journal")
-    one.commit(put(0, 0))
-    fill(small_disk / "ballast")
-    for n in range(1, 600):  # 5 MB through a file of 2 MB
+    path = small_disk / "0.journal"
+    one, n = opened(path), 0
+    while not (small_disk / "0.journal.spare").exists():
         one.commit(put(n % 40, n))
+        n += 1
+    if restarted:
+        one.close()
+        one = opened(path)
+    fill(small_disk / "ballast")
+    for _ in range(1000):  # 9 MB through files of 1 and 4 MB
+        one.commit(put(n % 40, n))
+        n += 1
     assert not one.store.fault
     one.close()
-    assert max(contents(small_disk / "0.journal").examples.numbers[1]) == 599
+    assert max(contents(path).examples.numbers[1]) == n - 1
 
 
 def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Callable[..., Opened]):
@@ -362,13 +381,13 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
 def test_in_shared_memory_a_journal_stays_small_and_names_the_remedy_when_that_is_full(
     small_disk: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(journal, "_USUAL_HALF_IN_MEMORY", 2 << 20)
+    monkeypatch.setattr(module, "_USUAL_IN_MEMORY", 2 << 20)
     one = opened(small_disk / "0.journal", durability=WORKER)
     for n in range(4000):  # 36 MB
         one.store.submit(put(n % 40, n), tickets=[n])
         if n % 100 == 99:
             one.until_done(n + 1)
-    assert (small_disk / "0.journal").stat().st_size == 4096 + 2 * (2 << 20)
+    assert (small_disk / "0.journal").stat().st_size == 2 << 20
     fill(small_disk / "ballast")
     n = 4000
     while not one.store.fault:  # what lives does not fit any more
@@ -391,7 +410,7 @@ def refused(path: Path, match: str) -> None:
     """It is refused each time, by name, and left as it was."""
     files = {f: f.read_bytes() for f in path.parent.iterdir()}
     for _ in range(2):
-        with pytest.raises(StoreDamaged, match=match) as caught:
+        with pytest.raises(JournalDamaged, match=match) as caught:
             contents(path)
         assert str(path) in str(caught.value)
         assert f"resume from a snapshot; or, to begin anew: mv {path.parents[2]} " in str(
@@ -470,15 +489,14 @@ def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Cal
             one.store.submit(Change(meta={"b": value}, chunks={submitted: b"x" * 500}))
             submitted += 1
             if submitted % 50 == 0:
-                one.store.copy_to(tmp_path / "paced.journal")
-                (tmp_path / "paced.journal").unlink()
+                time.sleep(0)
 
     other = threading.Thread(target=submit)
     other.start()
     try:
         for number in range(5):
             before = submitted
-            one.store.copy_to(tmp_path / f"copy-{number}.journal")
+            assert one.copy(tmp_path / f"copy-{number}.journal") == ""
             saved = contents(tmp_path / f"copy-{number}.journal")
             n = len(saved.chunks)
             assert n >= before
@@ -490,16 +508,23 @@ def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Cal
     assert one.store.take_done() == []  # a copy is nobody's ticket
 
 
+def failing(number: int) -> Callable[..., Any]:
+    def fails(*arguments: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
 def test_a_copy_that_can_not_be_made_leaves_no_file_and_the_store_goes_on(
-    tmp_path: Path, opened: Callable[..., Opened]
+    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ):
     one = opened(tmp_path / "0.journal")
-    (tmp_path / "there.journal").write_bytes(b"old")
-    with pytest.raises(ServerError, match=r"there\.journal.*exists"):
-        one.store.copy_to(tmp_path / "there.journal")
-    assert (tmp_path / "there.journal").read_bytes() == b"old"
-    with pytest.raises(ServerError, match="nowhere"):
-        one.store.copy_to(tmp_path / "nowhere" / "copy.journal")
+    assert "nowhere" in one.copy(tmp_path / "nowhere" / "copy.journal")
+    (tmp_path / "of").mkdir()
+    monkeypatch.setattr(journal_file.os, "replace", failing(errno.EROFS))
+    assert "Read-only" in one.copy(tmp_path / "of" / "copy.journal")
+    assert [*(tmp_path / "of").iterdir()] == []
+    monkeypatch.undo()
     one.commit(Change(meta={"a": b"1"}))
 
 
@@ -507,26 +532,18 @@ def test_a_copy_that_waits_for_a_store_that_fails_fails_with_it(
     tmp_path: Path, opened: Callable[..., Opened], held: Held
 ):
     """1. A record is written; 2. one that can not be gathers, and a copy; 3. both are tried."""
-    one, faults = opened(tmp_path / "0.journal"), list[ServerError]()
-
-    def copy() -> None:
-        try:
-            one.store.copy_to(tmp_path / "copy.journal")
-        except ServerError as error:
-            faults.append(error)
-
+    one, faults = opened(tmp_path / "0.journal"), list[str]()
     one.store.submit(Change(tokens=[1]))
     assert held.began.wait(PATIENCE_S)
     one.store.submit(Change(meta={"bad": object()}))  # type: ignore[dict-item]
-    copying = threading.Thread(target=copy, daemon=True)
-    copying.start()
-    eventually(lambda: bool(one.store._copies))
+    one.store.copy(tmp_path / "copy.journal", faults.append)
     held.go.set()
-    copying.join(PATIENCE_S)
+    one.until(lambda: bool(one.done))
+    one.done.pop()()
     assert len(faults) == 1 and not (tmp_path / "copy.journal").exists()
 
 
-def test_a_file_of_a_lap_that_a_crash_cut_short_is_removed(
+def test_a_new_file_that_a_crash_cut_short_is_removed(
     tmp_path: Path, opened: Callable[..., Opened]
 ):
     opened(tmp_path / "0.journal").close()
@@ -568,7 +585,7 @@ def test_the_newest_tokens_stay_for_any_order_of_their_numbers(
     assert len(tokens) > 300
 
 
-def test_a_lap_in_shared_memory_is_written_in_pieces_that_leave_the_interpreter_to_others(
+def test_a_table_in_shared_memory_is_written_in_pieces_that_leave_the_interpreter_to_others(
     tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ):
     rests: list[float] = []
@@ -580,6 +597,7 @@ def test_a_lap_in_shared_memory_is_written_in_pieces_that_leave_the_interpreter_
         one.commit(put(n % 100, n))
     assert len(rests) > 10
     one.close()
-    kinds = [record.kind for record in journal.Journal(path, False, True).records]
-    assert kinds.count(TABLE) > 10, "900 kB in pieces of 64 kB or more"
+    file, records = JournalFile.open(path, False)
+    file.close()
+    assert len(records) > 10, "900 kB in pieces of 64 kB or more"
     assert contents(path).examples.numbers[1].tolist() == [*range(300, 400)]

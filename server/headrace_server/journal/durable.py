@@ -26,7 +26,7 @@ from ..process.rewinding import BEGINNING
 from ..process.settings import KEEP_SNAPSHOTS
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
-from .statedir import StateDirectory
+from .state_directory import StateDirectory
 
 #: 1 January 2026, in seconds since 1970: terms by the clock count from there …
 _SINCE_S = 1_767_225_600

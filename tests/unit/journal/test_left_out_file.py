@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.state.left_out_file import left_out_rows, write_left_out
+from headrace_server.journal.left_out_file import left_out_rows, write_left_out
 
 
 def test_rows_come_back(tmp_path: Path) -> None:

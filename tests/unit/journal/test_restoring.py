@@ -13,12 +13,12 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.files.manifest import DataFile
+from headrace_server.journal import restoring
+from headrace_server.journal.restoring import Resumption, finish, prepare, resumption
+from headrace_server.journal.snapshots import Shelf
+from headrace_server.journal.state_directory import ConfigChanged, StateDirectory
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.rewinding import BEGINNING
-from headrace_server.state import restoring
-from headrace_server.state.restoring import Resumption, finish, prepare, resumption
-from headrace_server.state.snapshots import Shelf
-from headrace_server.state.statedir import ConfigChanged, StateDirectory
 
 FILES = (DataFile("/data/a.csv", 10, "1"), DataFile("/data/b.csv", 20, "2"))
 
@@ -64,8 +64,8 @@ def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp
     source = tmp_path / "snapshot"
     shutil.copytree(path, source)
     noted = (source / "feed.json").read_text()
-    (source / "feed.json").write_text(noted.replace('"format": 2', '"format": 1'))
-    with pytest.raises(ServerError, match=r"by another release .*format 1, this one reads 2"):
+    (source / "feed.json").write_text(noted.replace('"format": 3', '"format": 1'))
+    with pytest.raises(ServerError, match=r"by another release .*format 1, this one reads 3"):
         prepare(directory, feed(), source, "s" * 8)
     assert (path / "0.journal").read_bytes() == b"now"
 
