@@ -70,7 +70,7 @@ class PlainPartition:
             numbers = [row * row % self.buckets for _, row in self._chunks[step.chunk]]
             facts = {"bucket": np.array(numbers, np.int64)}
             position = stop if stop < self.rows else None
-            self.machine.arrived(step, len(numbers), position, facts, len(numbers))
+            self.machine.input.arrived(step, len(numbers), position, facts, len(numbers))
         elif isinstance(step, list):
             self._unplaced += step
         return step

@@ -200,7 +200,7 @@ class RealSegments:
             "known": np.array([BEGUN * (e in self.begun) for e in examples]),
         }
         self.first[read.chunk] = first
-        self.machine.arrived(read, len(examples), stop if stop < n else None, facts)
+        self.machine.input.arrived(read, len(examples), stop if stop < n else None, facts)
 
     # Trainers
 

@@ -158,18 +158,18 @@ class Run:
             if not wait:
                 there = self.intake.ready(read)
                 if not there:  # orders that come meanwhile find no read under way
-                    self.machine.failed()
+                    self.machine.input.failed()
                     return False
                 read = self.machine.input.lessen(there)
             chunk, position = self.intake.chunk(read)
             taken = self.intake.rows_read - rows_before
             chunk, facts = self.maker.read(read, before, chunk)
             self.commits.read(read, before, chunk, facts)
-            self.machine.arrived(read, len(chunk), position, facts, taken)
+            self.machine.input.arrived(read, len(chunk), position, facts, taken)
             self.commits.tidy()
             self.intake.end()
         except Exception:  # earlier batches can still be handed out, with a mark
-            self.machine.failed()
+            self.machine.input.failed()
             if before is not None:
                 self.intake.stages.restore(before)
             raise
@@ -290,7 +290,7 @@ class Run:
         """Carry out an order, which is stored."""
         if self._next_read is not None:  # else it would bring rows of a closed input
             self._next_read = None
-            self.machine.failed()
+            self.machine.input.failed()
         self.machine.apply(order)
         self.maker.sizes_changed()
 

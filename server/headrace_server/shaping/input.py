@@ -36,6 +36,7 @@ _INPUT: dict[str, type] = {
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     **_INPUT,
     "next_chunk": int,
+    "read": int,
     "next_number": int,
     "first_of_epoch": int,
     "finished": bool,
@@ -71,6 +72,7 @@ class Input:
         self._epoch_rows = 0
         self._empty_epochs = 0  # number of them in a row
         self._next_chunk = 0
+        self.rows = 0  # of the source, that were read
         self.next_number = 0  # number of the next draft
         self._reading: Read | None = None  # the read under way
         self._finished = False  # whether the shape knows that the epoch, or the input, has ended
@@ -114,13 +116,15 @@ class Input:
         rows: int,
         next_position: Position | None,
         facts: Mapping[str, np.ndarray] | None = None,
+        taken: int = 0,
     ) -> None:
-        """Take the result of a read: rows after the stages, and the position of the next read."""
+        """Take the result of a read: ``rows`` after the stages, of ``taken`` rows of the source."""
         if read != self._reading:
             raise ValueError(f"chunk {read.chunk} was not being read")
         self._reading = None
         self._next_chunk += 1
         self._epoch_rows += rows
+        self.rows += taken
         if rows:
             self._reads[read.chunk] = read
             self._shaper.offer(read.chunk, rows, facts or {})
@@ -254,6 +258,7 @@ class Input:
             "shape": self._shaper.kind,
             **self.reading(),
             "next_chunk": self._next_chunk,
+            "read": self.rows,
             "next_number": self.next_number,
             "first_of_epoch": self.first_of_epoch,
             "finished": self._finished,
@@ -280,14 +285,14 @@ class Input:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, number, first, finished, closed, reads, shaper = stored_fields(
+        *_, next_chunk, rows, number, first, finished, closed, reads, shaper = stored_fields(
             state, "a partition", _FIELDS
         )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
         self._shaper.restore(shaper)
         self.resume_reading(state, next_chunk)
         self.next_number, self.first_of_epoch, self._closed = number, first, closed
-        self._finished = finished
+        self._finished, self.rows = finished, rows
         self._reading = None
         self._reads = known
         return [known[chunk] for chunk in sorted(self.chunks())]

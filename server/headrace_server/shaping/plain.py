@@ -27,11 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .plan import Draft, Order, Plan, Position, Read
+from .plan import Draft, Order, Plan, Read
 from .row_queue import QueuedRows
 
 #: Answer to a change of batches that comes when all are made.
@@ -156,7 +154,6 @@ class Plain:
         self._rounds: dict[int, int] = {}  # by epoch: number of the next round
         self._before: set[int] = set()
         self._after: dict[int, Turn] = {}
-        self._read = 0  # rows of the source
         self._orders: list[Order] = []
         self._pending: deque[Order] = deque()  # orders whose place is not reached
         self._records: list[tuple[Any, ...]] = []
@@ -183,7 +180,7 @@ class Plain:
         if self.epoch > epoch:
             return Outlook.OVER
         self._carry_out()
-        if self._pending and (left := self._pending[0].read - self._read) > 0:
+        if self._pending and (left := self._pending[0].read - self.input.rows) > 0:
             limit = min(limit, left)  # a read stops at the place of an order
         step = self.input.next_step(limit)
         if isinstance(step, Draft):
@@ -197,22 +194,6 @@ class Plain:
         self._ended = True
         # A rank waits for the others: one that comes back finds it there, and is of its run.
         return Outlook.IDLE if self._claimed or self._open else Outlook.ENDED
-
-    def arrived(
-        self,
-        read: Read,
-        rows: int,
-        position: Position | None,
-        facts: Mapping[str, np.ndarray] | None = None,
-        taken: int = 0,
-    ) -> None:
-        """Take the result of a read: ``rows`` after the stages, of ``taken`` rows of the source."""
-        self.input.arrived(read, rows, position, facts)
-        self._read += taken
-
-    def failed(self) -> None:
-        """Take back a read that failed, or has no row yet, so that it is the next one again."""
-        self.input.failed()
 
     def _made(self, draft: Draft) -> list[Plan]:
         source = self.input
@@ -386,7 +367,7 @@ class Plain:
         # Batches that are formed and not yet made keep their rows.
         since = number if kind == "close" else number + self.shaper.ready()
         count = self._orders[-1].count + 1 if self._orders else 1
-        order = Order(count, self._read, number, kind, what, since)
+        order = Order(count, self.input.rows, number, kind, what, since)
         self._orders = [*self._orders, order][-_REMEMBERED:]
         self._pending.append(order)
         self._records.append(("orders", [one.to_plain() for one in self._orders]))
@@ -418,7 +399,7 @@ class Plain:
         """Carry out the orders whose place is reached."""
         while self._pending:
             order = self._pending[0]
-            if self._read < order.read or self.input.next_number < order.number:
+            if self.input.rows < order.read or self.input.next_number < order.number:
                 return
             self._pending.popleft()
             if order.kind == "close":
@@ -445,7 +426,6 @@ class Plain:
         last = self._orders[-1].count if self._orders else 0
         return {
             **self.input.cursor(),
-            "read": self._read,
             "orders": last - len(self._pending),
             "deals": self._deals,
             "filled": [[*kind, n] for kind, n in self._filled.items()],
@@ -464,7 +444,7 @@ class Plain:
         if cursor is None:
             return []
         reads = self.input.restore(cursor)
-        self._read, self.left_out = cursor["read"], cursor["left_out"]
+        self.left_out = cursor["left_out"]
         self._pending = deque(one for one in self._orders if one.count > cursor["orders"])
         if cursor["deals"] == self._deals:  # else rounds began at or after it
             self._filled = {(epoch, bucket): n for epoch, bucket, n in cursor["filled"]}

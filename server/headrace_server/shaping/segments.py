@@ -35,7 +35,7 @@ from ..leasing.protocol import ANYONE, EARLY, Batch, Outlook, Slot, Token, Turn
 from .admission import Admission
 from .input import Input, Rest
 from .plain import TOO_LATE
-from .plan import Order, Plan, Position, Read
+from .plan import Order, Plan, Read
 from .slots import NO_NUMBERS, SEGMENT_PLACE, Rows
 
 #: Places of the states of segments.
@@ -145,21 +145,6 @@ class Segments(Admission):
                 return Outlook.OVER
             self.input.begin_epoch()
         return Outlook.OVER
-
-    def arrived(
-        self,
-        read: Read,
-        rows: int,
-        position: Position | None,
-        facts: Mapping[str, Any] | None = None,
-        taken: int = 0,
-    ) -> None:
-        """Take the result of a read: rows, and the position of the next read."""
-        self.input.arrived(read, rows, position, facts)
-
-    def failed(self) -> None:
-        """Take back a read that failed, or has no row yet, so that it is the next one again."""
-        self.input.failed()
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)

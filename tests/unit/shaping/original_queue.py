@@ -154,7 +154,7 @@ class Feed:
             facts |= {"line": line, "known": np.array(marks)}
         self.examples[read.chunk] = read.epoch, read.position
         self.chunk_of += [read.chunk] * (stop - read.position)
-        self.machine.arrived(read, stop - read.position, stop if stop < n else None, facts)
+        self.machine.input.arrived(read, stop - read.position, stop if stop < n else None, facts)
 
     def step(self, slot=ANYONE, epoch=0):
         """Batches, or why there are none, reading as much as it takes."""
