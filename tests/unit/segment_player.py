@@ -15,7 +15,7 @@ from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
-from headrace_server.making.partition_run import compose
+from headrace_server.making.composition import compose
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -103,9 +103,7 @@ class Player:
         assert len(memory) >= made.nbytes
         out = {}
         ends = 0
-        for slot, (name, field) in zip(
-            made.body.columns, self.feed.maker.schema.items(), strict=True
-        ):
+        for slot, (name, field) in zip(made.body.columns, self.feed.schema.items(), strict=True):
             check_slot(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name
             ends += -(-slot.nbytes // 64) * 64

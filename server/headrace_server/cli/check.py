@@ -22,7 +22,7 @@ from headrace_proto.errors import DataError
 from ..arguments import declared
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.partition_run import segmented, shape_check
+from ..making.composition import segmented, shape_check
 from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
 from ..process.config import RunConfig
@@ -240,7 +240,7 @@ class _Surveyor:
                 text = f"among the examples of the first batches {n} are left out: {reason}"
                 found.notes.append(text)
             if first:
-                weight = self._weigh_stages(local.run.intake, local.run.maker.most_rows)
+                weight = self._weigh_stages(local.run.intake, local.run.most_rows)
         if not first:
             found.problems.append("the first partition makes no batch: too few examples come in")
             return

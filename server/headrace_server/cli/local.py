@@ -27,7 +27,8 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
 from ..making.assemble import Assembly
-from ..making.partition_run import Written, compose, segmented
+from ..making.composition import compose, segmented
+from ..making.partition_run import Written
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -112,9 +113,9 @@ class LocalFeed:
 
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
-        schema, written = self.run.maker.schema, self.run.written
+        schema, written = self.run.schema, self.run.written
         assert written is not None
-        _check_as_trainer(made, schema, self.run.maker.properties)
+        _check_as_trainer(made, schema, self.run.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.columns, strict=True)
@@ -138,7 +139,7 @@ class LocalFeed:
                 block = self._slab.memory(made.body.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.run.maker.schema, made.body.columns, strict=True)
+                    for name, slot in zip(self.run.schema, made.body.columns, strict=True)
                     if name.startswith("state:")
                 ]
             payload = states, block

@@ -14,7 +14,7 @@ import numpy as np
 from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
-from ..making.partition_run import segmented
+from ..making.composition import segmented
 from ..process.option import Option
 from ..reading.chunk import BadRecords
 from ..reading.source import IndexedSource

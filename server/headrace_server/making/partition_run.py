@@ -1,14 +1,12 @@
 """One partition at work, as its desk sees it: it reads, makes batches, and takes commits.
 
-            ┌─ intake    reads chunks and takes them through the stages
-            ├─ machine   decides: which rows are read next, which rows make a batch
-    Run ────┤
-            ├─ maker     holds the rows of chunks, and writes batches of them
-            └─ commits   takes commits, and has the state that outlives the process
+    intake    reads chunks and takes them through the stages
+    machine   decides: which rows are read next, which rows make a batch
+    Run       holds the rows of chunks, writes batches of them, and has what outlives the process
 
-                              machine     maker          commits
-    plain batches             Plain       PlainMaker     PlainCommits
-    segments                  Segments    SegmentMaker   SegmentCommits
+                              machine     run
+    plain batches             Plain       PlainRun
+    segments                  Segments    SegmentRun
 
     make() ─► batches              each lies in its block
            ─► []                   something else was done; call again
@@ -23,39 +21,29 @@ sent and stored first.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.layout import Slot as Column
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Outlook, Slot, Turn
-from ..pipeline.declaration import SEQUENCES, Declaration, Shape
-from ..reading.chunk import BadRecords, Chunk
+from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
+from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.source import Reader
-from ..shaping.input import Input
 from ..shaping.plain import Plain
 from ..shaping.plan import Order, Plan, Read
 from ..shaping.segments import Segments
-from ..shaping.stored_state import Saved
+from ..shaping.stored_state import Change, Saved
 from .arena import Block
 from .assemble import Assembly
-from .plain_maker import PlainCommits, PlainMaker
 from .segment_block import SegmentBlock
-from .segment_commits import SegmentCommits
-from .segment_cutting import Cutting
-from .segment_maker import SegmentMaker
-from .shaping import Shaping
 from .slab import Slab, least_bytes
-from .stored_examples import StoredExamples
 
 Written = Assembly | SegmentBlock
 Machine = Plain | Segments
-Maker = PlainMaker | SegmentMaker
-Commits = PlainCommits | SegmentCommits
 
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32
@@ -69,24 +57,20 @@ class InSlab:
     columns: Sequence[Column]
 
 
-class Run:
+class Run(ABC):
     """One partition at work.  What the machine answers alone is asked of the machine."""
 
-    def __init__(
-        self, intake: Intake, machine: Machine, maker: Maker, commits: Commits, slab: Slab
-    ) -> None:
+    capacity: int | None = None  # batches that are made ahead, where the shape bounds them
+    most_rows: int | None = None  # rows of a read, where the shape bounds them
+
+    def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake
         self.machine = machine
-        self.maker = maker
-        self.commits = commits
         self._slab = slab
-        self.number = machine.number
-        self.ahead, self.lanes, self.capacity = machine.ahead, machine.lanes, maker.capacity
-        self.gone = machine.gone
+        self.number, self.gone = machine.number, machine.gone
+        self.ahead, self.lanes = machine.ahead, machine.lanes
         self.returned, self.live = machine.returned, machine.live
-        self.commit, self.keep = commits.commit, commits.keep
-        self.take_records = commits.take_changes
-        self.waits_for, self.seek = machine.waits_for, commits.seek
+        self.waits_for = machine.waits_for
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
         self._begun: Written | None = None  # the first of these
@@ -113,10 +97,72 @@ class Run:
     def world(self) -> int:
         return self.machine.world
 
+    # What differs between plain batches and segments
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, Field]:
+        """The schema of a batch."""
+
+    @property
+    @abstractmethod
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+
+    @abstractmethod
     def resume(self, saved: Saved) -> None:
         """Go on as an earlier life left it."""
-        self.commits.resume(saved)
-        self.maker.sizes_changed()
+
+    @abstractmethod
+    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; return the rows of it that can be used, and the facts for the machine.
+
+        ``before`` is the state of the stages before the read.
+        """
+
+    @abstractmethod
+    def _begin(self, plan: Plan) -> tuple[Written, Block | None]:
+        """Return the batch of a plan, and its block where it was written ahead."""
+
+    @abstractmethod
+    def _tidy(self) -> None:
+        """Forget the chunks that no later batch needs."""
+
+    @abstractmethod
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        """Take a commit, with the columns and the block of states; return a fault, or None."""
+
+    @abstractmethod
+    def take_records(self) -> list[Change]:
+        """Return what is to be stored since the last call."""
+
+    @abstractmethod
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        """Return the batch sizes that an order asks for; ValueError where they can not be."""
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, int]:
+        """Return counts of rows, or segments, that wait."""
+
+    def targets(self) -> Sequence[Any]:
+        """Return the stages and shapes whose proportions of classes can be changed."""
+        return self.intake.stratified
+
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+        """Keep states after a batch, which its trainer flushes, for rows of it."""
+        return
+
+    def note_places(self) -> None:
+        """Have the next process put rows that go on in the lanes that they have here."""
+        return
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
+        return []
+
+    def _mark_here(self) -> None:
+        """Store how a later life goes on here, if commits alone do not say it."""
+        return
 
     # Work
 
@@ -127,12 +173,12 @@ class Run:
             return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
-        step = self.machine.step(slot, epoch, self.intake.limit(self.maker.most_rows))
+        step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows))
         if isinstance(step, list):
             self._unplaced.extend(step)
             return self._place()
         self._mark()
-        self.commits.tidy()  # before a read, which brings further rows
+        self._tidy()  # before a read, which brings further rows
         if isinstance(step, Outlook):
             return step
         self._next_read = step
@@ -148,7 +194,7 @@ class Run:
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return not self._unplaced and self.maker.prepare()
+        return not self._unplaced
 
     def _read(self, read: Read, wait: bool = True) -> bool:
         """Read, without ``wait`` only what is there; return False where nothing is."""
@@ -163,10 +209,9 @@ class Run:
                 read = self.machine.input.lessen(there)
             chunk, position = self.intake.chunk(read)
             taken = self.intake.rows_read - rows_before
-            chunk, facts = self.maker.read(read, before, chunk)
-            self.commits.read(read, before, chunk, facts)
+            chunk, facts = self._hold(read, before, chunk)
             self.machine.input.arrived(read, len(chunk), position, facts, taken)
-            self.commits.tidy()
+            self._tidy()
             self.intake.end()
         except Exception:  # earlier batches can still be handed out, with a mark
             self.machine.input.failed()
@@ -184,7 +229,7 @@ class Run:
                 placed.append(plan.batch)
                 del self._unplaced[0]
                 continue
-            written, block = (self._begun, None) if self._begun else self.maker.begin(plan)
+            written, block = (self._begun, None) if self._begun else self._begin(plan)
             beyond = beyond and not placed
             block = block or self._slab.allocate(written.nbytes, beyond)
             if block is None:
@@ -204,7 +249,7 @@ class Run:
     def _mark(self) -> None:
         if self._unmarked:
             self._unmarked = 0
-            self.commits.mark()
+            self._mark_here()
 
     # What the desk asks for
 
@@ -236,7 +281,7 @@ class Run:
 
     def _read_on(self) -> bool:
         """Read, whether or not batches are wanted; return False at the end of the input."""
-        limit = self.intake.limit(self.maker.most_rows)
+        limit = self.intake.limit(self.most_rows)
         read = self._next_read or self.machine.input.next_read(limit)
         return read is not None and self._read(read)
 
@@ -247,7 +292,7 @@ class Run:
         bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
         there = next(bare, len(plans))  # so many go out before one that is to be written
         self._unplaced = deque(plans[there:])
-        self.commits.mark()
+        self._mark_here()
         return [plan.batch for plan in plans[:there]]
 
     def propose(self, what: tuple[str, Any]) -> Order:
@@ -258,7 +303,7 @@ class Run:
         """
         kind, value = what
         if kind == "target":
-            targets = self.maker.targets()
+            targets = self.targets()
             if len(targets) != 1:
                 raise ValueError(
                     f"the feed has {len(targets)} stages with target proportions; "
@@ -266,20 +311,20 @@ class Run:
                 )
             targets[0].check_target(value)
         elif kind == "batch_size":
-            least = max(value, default=0) * least_bytes(self.maker.schema)
+            least = max(value, default=0) * least_bytes(self.schema)
             if least > self._slab.budget_bytes:
                 raise ValueError(
                     f"batch_size={max(value)}: such a batch has {least} bytes or more, and the "
                     f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
                 )
-            value = self.maker.sizes_checked(value)
+            value = self.sizes_checked(value)
         while (order := self.machine.propose(kind, value)) is None:
             self._catch_up()
         return order
 
     def _catch_up(self) -> None:
         """Make batches again that an earlier life has made; they are written later."""
-        limit = self.intake.limit(self.maker.most_rows)
+        limit = self.intake.limit(self.most_rows)
         step = self._next_read or self.machine.step(-1, sys.maxsize, limit)
         if isinstance(step, Read):
             self._read(step)
@@ -292,7 +337,6 @@ class Run:
             self._next_read = None
             self.machine.input.failed()
         self.machine.apply(order)
-        self.maker.sizes_changed()
 
     # Queries
 
@@ -303,16 +347,16 @@ class Run:
 
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
-        of_stages = [stage.stats() for stage in self.intake.stratified]
-        return {"dropped": self.dropped(), **self.maker.stats(of_stages)}
+        by_class = [{}, *(target.stats() for target in self.targets())]
+        return {"dropped": self.dropped(), "classes": by_class[-1]}
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""
-        return {**self.intake.progress(self.machine.input.reading()), **self.maker.progress()}
+        return self.intake.progress(self.machine.input.reading())
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
-        sizes = self.maker.sizes()
+        sizes = self._sizes()
         if self._unplaced:
             waiting = (1 if self.ahead else plan.batch.rows for plan in self._unplaced)
             sizes["ready"] = sizes.get("ready", 0) + sum(waiting)
@@ -332,50 +376,3 @@ class Run:
         if self.machine.left_out:
             dropped["incomplete_round"] = self.machine.left_out
         return self.intake.dropped_with(dropped)
-
-
-def segmented(declaration: Declaration) -> bool:
-    """Return whether batches are of segments, with states."""
-    return declaration.shape.kind == SEQUENCES
-
-
-def shape_check(
-    shape: Shape, fields: Mapping[str, Field], bad: BadRecords
-) -> Callable[[Chunk], object]:
-    """Return the check of a chunk by the shape, which reports rows that it can not place."""
-    if shape.kind == SEQUENCES:
-        cutting = Cutting(shape, fields, 0)
-        return lambda chunk: cutting.offer(chunk, bad, 0)
-    shaping = Shaping(shape, 0)
-    return lambda chunk: shaping.facts(chunk, bad)
-
-
-def compose(
-    reader: Reader,
-    declaration: Declaration,
-    partition: int,
-    partitions: int,
-    slab: Slab,
-    bad: BadRecords,
-    max_state_bytes: int = sys.maxsize,
-) -> Run:
-    """Return a run of one partition, at its beginning.
-
-    LimitExceeded where the states of an example have more than ``max_state_bytes``.
-    """
-    intake = Intake(reader, declaration, partition, partitions, bad)
-    order, shape = declaration.order, declaration.shape
-    if not segmented(declaration):
-        shaping = Shaping(shape, partition)
-        start = Input(shaping.machine, intake.start(), order.epochs, order.across_batches)
-        machine = Plain(partition, start, shaping.machine, intake.stratified)
-        maker = PlainMaker(intake, shaping, machine)
-        return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
-    cutting = Cutting(shape, intake.fields, partition)
-    cutting.check_state_bytes(max_state_bytes)
-    segments = cutting.machine
-    segments.input = Input(segments, intake.start(), order.epochs, order.across_batches)
-    stored = StoredExamples()
-    segment_maker = SegmentMaker(intake, cutting, stored, slab)
-    commits = SegmentCommits(intake, segments, segment_maker, stored)
-    return Run(intake, segments, segment_maker, commits, slab)

@@ -127,7 +127,7 @@ class Stored:
 
 
 class Plain:
-    """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Machine``."""
+    """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Run``."""
 
     ahead, lanes, voids = True, False, False
 

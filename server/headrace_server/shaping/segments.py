@@ -70,7 +70,7 @@ class Seat:
 
 
 class Segments(Admission):
-    """The machine of one partition; see ``making.partition_run.Machine``."""
+    """The machine of one partition; see ``making.partition_run.Run``."""
 
     ahead = finished = False
     left_out = 0

@@ -20,7 +20,8 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.mapped_files import RemoteCopies
-from ..making.partition_run import Run, compose
+from ..making.composition import compose
+from ..making.partition_run import Run
 from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig

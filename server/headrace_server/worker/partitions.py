@@ -304,7 +304,7 @@ class Partitions:
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
         for name, run in _of(feed, self.runs):
-            run.commits.note_places()
+            run.note_places()
             self.stores.submit(name, run)
         self.stores.write()
         self.stores.copy(feed, directory, then)

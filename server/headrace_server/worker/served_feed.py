@@ -141,15 +141,15 @@ class ServedFeed:
 
     def on_opened(self, partition: int, run: Run) -> None:
         """Note that a partition is open, and what its batches are like."""
-        self.schema = self.schema or schema_to_wire(run.maker.schema)
-        self.properties = {**self.properties, **run.maker.properties}
+        self.schema = self.schema or schema_to_wire(run.schema)
+        self.properties = {**self.properties, **run.properties}
         if self.durable:
             self.properties.update(durable=True, epoch=self.term)  # that is its name on the wire
         else:
             self.properties["recovers"] = True
         self.properties["generation"] = self.resuming.generation
         self._add_epochs()
-        states = run.maker.properties.get("states", ())
+        states = run.properties.get("states", ())
         # Flushed states of any size are stored, as the server has promised.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         fields = [Field(dtype, tuple(dims)) for _, dtype, dims in states]

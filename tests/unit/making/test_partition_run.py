@@ -20,7 +20,8 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
-from headrace_server.making.partition_run import Run, compose
+from headrace_server.making.composition import compose
+from headrace_server.making.partition_run import Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
@@ -227,7 +228,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     batches, lives, saved = [], [], nothing_saved()
     while isinstance(made := step(feed), Batch):
         batches.append(contents(here, made))
-        feed.commits.mark()
+        feed._mark_here()
         commit(here, feed, made, saved)
         lives.append(deepcopy(saved))
     dropped = feed.dropped()
@@ -238,7 +239,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         successor = there.feed()
         successor.resume(life)
         assert successor.next_turn(ANYONE) == (0, number + 1)
-        assert successor.maker.schema == feed.maker.schema
+        assert successor.schema == feed.schema
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
         assert successor.dropped() == dropped
@@ -421,7 +422,7 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
             assert isinstance(made, list)
             batches += [contents(here, one) for one in made]
             open_ += made
-            feed.commits.mark()
+            feed._mark_here()
         while open_ and data.draw(st.booleans()):
             commit(here, feed, open_.pop(0))
         order = feed.propose(("batch_size", sizes))
@@ -435,12 +436,12 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     there = place(make())
     again = there.feed()
     again.resume(saved)
-    assert committed or again.maker.schema == feed.maker.schema
+    assert committed or again.schema == feed.schema
     for made in open_:
         commit(here, feed, made)
     batches += play(here, feed)
     assert play(there, again) == batches[committed:] and again.dropped() == feed.dropped()
-    assert again.maker.properties == feed.maker.properties
+    assert again.properties == feed.properties
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -457,7 +458,7 @@ def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     here = place(pipeline)
     for partition in range(2):
         feed = here.feed(partition, 2)
-        assert feed.maker.schema == {"twice": Field("int64", (10,))}
+        assert feed.schema == {"twice": Field("int64", (10,))}
         assert "bad:map_failed" not in feed.dropped() and "filtered" not in feed.dropped()
 
 
@@ -467,7 +468,7 @@ def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
     pipeline = numbered(500).filter(f"{__name__}:nothing").map(f"{__name__}:doubled").batch(10)
     here = place(pipeline)
     feed = here.feed()
-    assert feed.maker.schema == {}
+    assert feed.schema == {}
     assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
     monkeypatch.setattr("headrace_server.reading.intake._MOST_PROBE_ROWS", 300)
     with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):

@@ -121,7 +121,7 @@ def test_windows_of_every_dtype_are_exact_and_filled_up_with_zeros(
         "k", ["x"], [], None, STATES, 4, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert player.feed.maker.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
+    assert player.feed.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
     assert [len(taken) for taken in batches] == [3, 3, 3, 2, 1]
     for taken in batches:
         assert not taken["state:s"].any()
@@ -157,7 +157,7 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
         "k", ["x"], context, None, STATES, 2, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert list(player.feed.maker.schema) == [
+    assert list(player.feed.schema) == [
         *("@key", "@sequence", "@sequence_count", "@length", "@total_length"),
         *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
     ]

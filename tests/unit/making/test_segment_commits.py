@@ -88,7 +88,7 @@ def test_the_smallest_feeds_come_to_their_end(
     player = Player(cut(steps, batch_size, num_unroll, order, placement), tmp_path)
     batches, end = player.play(no_states if placement == "trainer" else same_states)
     assert end is Outlook.ENDED and list(map(len, batches)) == sizes
-    assert player.feed.dropped() == {} and player.feed.maker.offers == {}
+    assert player.feed.dropped() == {} and player.feed.offers == {}
     assert player.feed.stats()["segments"]["in_flight"] == 0
     assert player.step() is Outlook.ENDED and player.slab.used_bytes == 0
 
@@ -97,7 +97,7 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     skipping = source([0] * 100).options(on_bad_example="skip")
     player = Player(cut(skipping, 3), tmp_path)
     assert player.take() is Outlook.ENDED and player.feed.dropped() == {"bad:no_steps": 100}
-    assert player.feed.maker.offers == {}
+    assert player.feed.offers == {}
     player = Player(cut(source([1] * 100).filter(f"{__name__}:never"), 3), tmp_path)
     assert player.take() is Outlook.ENDED and player.feed.dropped() == {"filtered": 100}
     endless = Player(cut(skipping.repeat(), 3), tmp_path)
@@ -173,7 +173,7 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
             assert (player.save(taken, states(taken)) or ["cancelled"])[0] == "cancelled"
         else:
             assert player.save(taken, states(taken)) is None
-    assert taken is Outlook.ENDED and player.feed.maker.offers == {}
+    assert taken is Outlook.ENDED and player.feed.offers == {}
     assert player.feed.stats()["segments"]["in_flight"] == 0
     dropped = player.feed.dropped()
     if cancel:
@@ -204,14 +204,14 @@ def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
 def watched(player: Player, monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """References to the payload of every chunk that is offered from now on."""
     refs: list[weakref.ref[Any]] = []
-    offer = player.feed.maker.cutting.offer
+    offer = player.feed.cutting.offer
 
     def offered(*given: Any) -> Any:
         chunk, offered = offer(*given)
         refs.append(weakref.ref(offered.sequences["x"].raw))
         return chunk, offered
 
-    monkeypatch.setattr(player.feed.maker.cutting, "offer", offered)
+    monkeypatch.setattr(player.feed.cutting, "offer", offered)
     return refs
 
 
@@ -240,7 +240,7 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
         kept.append(entries(player.feed))
     assert taken is Outlook.ENDED and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed.maker.offers == {} and max(kept[200:230]) <= max(kept[20:100])
+    assert player.feed.offers == {} and max(kept[200:230]) <= max(kept[20:100])
 
 
 def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
@@ -250,7 +250,7 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     while player.feed.make(-1, 0) == []:
         if player.feed.reads_next:
             continue
-        assert len(player.feed.maker.offers) == 1
+        assert len(player.feed.offers) == 1
         player.feed.take_records()
         kept.append(entries(player.feed))
     assert len(kept) == 200 and max(kept[100:]) <= max(kept[:100])
@@ -301,7 +301,7 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     bad = sum(not steps for _, steps in numbers)
     assert dropped.pop("bad:no_steps", 0) == bad
     assert dropped.pop("bad:duplicate_key", 0) == len(numbers) - bad - len(rows)
-    assert not dropped and player.feed.maker.offers == {}
+    assert not dropped and player.feed.offers == {}
 
 
 @settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -234,8 +234,8 @@ def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path
         "state:a": "bytes[?, 2, 3]" if at_trainer else "bytes[3, 2, 3]",
         "state:b": "int64[?]" if at_trainer else "int64[3]",
     }
-    assert [(name, str(field)) for name, field in feed.maker.schema.items()] == list(wanted.items())
-    assert feed.maker.properties == {
+    assert [(name, str(field)) for name, field in feed.schema.items()] == list(wanted.items())
+    assert feed.properties == {
         "shape": "sequences",
         "num_unroll": 2,
         "batch_size": 3,

@@ -148,7 +148,7 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
                 for row, (key, segment, _) in enumerate(done.rows):
                     assert np.array_equal(done["state:" + name][row], seen(name, key, segment))
             assert player.save(done, states_after(done, states)) is None
-            sizes.append(player.feed.maker.cutting.machine.slots)
+            sizes.append(player.feed.cutting.machine.slots)
     assert rows == sum(steps)
     assert sizes[0] < sizes[-1], "they grew after states were saved"
 
@@ -215,7 +215,7 @@ def at_trainer(
 
 def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
     player = Player(at_trainer([9] * 3, 3), tmp_path)
-    kept = entries(player.feed.maker.states)
+    kept = entries(player.feed.states)
     one = LaneTrainer(player, b"one", list(INITIAL))
     for number in range(4):
         one.save(one.take())
@@ -234,13 +234,13 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         rest.append(taken.rows)
         other.save(taken)
     assert taken is Outlook.ENDED and rest[-1] == [(b"k1", 8, 9)]
-    assert entries(player.feed.maker.states) == kept, "what is through is kept no longer"
+    assert entries(player.feed.states) == kept, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
     player = Player(at_trainer([9, 1, 9], 3), tmp_path)
     trainer = LaneTrainer(player, b"one", list(INITIAL))
-    kept = entries(player.feed.maker.states)
+    kept = entries(player.feed.states)
     first, second = trainer.take(), trainer.take()
     states = states_after(first)
     flush = player.flush
@@ -251,9 +251,9 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second, [0, 3], {n: a[:2] for n, a in states.items()})
     flush(second, [-1], {n: a[:1] for n, a in states.items()})
     flush(second, [], {n: a[:0] for n, a in states.items()})
-    assert entries(player.feed.maker.states) == kept
+    assert entries(player.feed.states) == kept
     trainer.flush()
-    assert entries(player.feed.maker.states) > kept
+    assert entries(player.feed.states) > kept
     player.feed.leave(b"one")
     flush(second, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, b"other", list(INITIAL))
@@ -280,15 +280,15 @@ def test_the_last_batch_is_the_one_to_flush(tmp_path: Path):
 def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     player = Player(at_trainer([1, 2, 2], 2), tmp_path)
     trainer = LaneTrainer(player, b"one", list(INITIAL))
-    kept = entries(player.feed.maker.states)
+    kept = entries(player.feed.states)
     trainer.save(trainer.take())
     trainer.flush()
-    assert entries(player.feed.maker.states) > kept
+    assert entries(player.feed.states) > kept
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Outlook.ENDED
-    assert entries(player.feed.maker.states) == kept
+    assert entries(player.feed.states) == kept
     player.feed.take_records()
     trainer.flush()
     assert player.feed.take_records() == []
@@ -304,7 +304,7 @@ def test_a_trainer_that_comes_and_leaves_leaves_nothing(tmp_path: Path):
         trainer.flush()
         player.feed.leave(trainer.slot)
         player.feed.take_records()
-        kept.append(entries(player.feed.commits))
+        kept.append(entries(player.feed))
     assert max(kept[100:]) <= max(kept[:100])
 
 
@@ -320,7 +320,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
 ):
     capacity = None if more is None else batch_size + more
     player = Player(at_trainer(steps, batch_size, capacity=capacity), tmp_path)
-    random, kept = Random(seed), entries(player.feed.maker.states)
+    random, kept = Random(seed), entries(player.feed.states)
     trainers: dict[Slot, LaneTrainer] = {}
     out: dict[Slot, list[Taken]] = {}
     saved: set[tuple[bytes, int]] = set()
@@ -348,7 +348,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             player.feed.leave(slot)
             del trainers[slot], out[slot]
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert entries(player.feed.maker.states) == kept and player.feed.maker.offers == {}
+    assert entries(player.feed.states) == kept and player.feed.offers == {}
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.leasing.protocol import Outlook
-from headrace_server.making.plain_maker import PlainCommits
+from headrace_server.making.plain_run import PlainRun
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.worker_diary import IDLE, OPENING
 from headrace_server.worker import partition_opening
@@ -88,10 +88,10 @@ def test_the_partition_whose_opening_fails_stays_in_the_diary(
 ):
     one = house(durable=True)
 
-    def broken(memory: PlainCommits, saved: Any) -> None:
+    def broken(memory: PlainRun, saved: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(PlainCommits, "resume", broken)
+    monkeypatch.setattr(PlainRun, "resume", broken)
     with pytest.raises(MemoryError):
         one.open(1)
     entry = one.diary_file.read()
