@@ -32,6 +32,7 @@ from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Token
 from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
+from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping.plan import RESIZED, Order, Plan, Read
@@ -276,6 +277,7 @@ class SegmentRun(Run):
                 f"a batch has rows of batch_size={batch_size} examples in flight, more than "
                 f"capacity={cutting.capacity}"
             )
+        check_rows(batch_size, [len(field.shape) for field in self.schema.values()])
         return [batch_size]
 
     # Trainers

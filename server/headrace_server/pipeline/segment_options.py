@@ -9,7 +9,7 @@ equal data, however they were declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import rewording
 from headrace_proto.schema import Field
 
+from ..shaping.slots import SEGMENT_PLACE
 from .argument_checks import (
     MAX_ELEMENTS,
     check_kind,
@@ -123,6 +124,8 @@ def _plain(
 
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
+#: Bytes of the header of a batch beside its columns and rows, with room for the facts of stages.
+_OF_HEADER = 2048
 #: Options of the geometry, which are plain data only where they are not the default: so a feed
 #: that does not use them is the one that was stored before there were any.
 GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
@@ -276,7 +279,28 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
             brought = fixed_field(what, state["value"], known)
             state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
         states.append(state)
+    ranks = [len(state["shape"]) + 1 for state in states]
+    for name in ("input_sequences", "input_context"):
+        columns = columns_by_name(options[name]).values()
+        ranks += [len(known[column].shape) + 1 for column in columns]
+    check_rows(options["batch_size"], ranks)
     return {**options, "initial_states": states}
+
+
+def check_rows(batch_size: int, ranks: Collection[int]) -> None:
+    """Raise ValueError where a batch has too many rows for the header of its message.
+
+    ``ranks`` are those of its columns, which the header describes, too.
+    """
+    columns = sum(8 * (3 + rank) for rank in ranks)
+    most = (limits.MAX_HEADER_BYTES - _OF_HEADER - columns) // SEGMENT_PLACE.itemsize
+    if batch_size > most:
+        raise ValueError(
+            f"batch_size={batch_size} is too large: the header of a batch's message describes each "
+            f"of its segments in {SEGMENT_PLACE.itemsize} bytes and its {len(ranks)} columns in "
+            f"{columns}, and has at most {limits.MAX_HEADER_BYTES}; the most is {max(0, most)}.  "
+            "Declare more partitions or connect more ranks for more segments at a time"
+        )
 
 
 def _named(argument: str, name: str, column: str) -> str:

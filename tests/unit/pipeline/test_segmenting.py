@@ -146,7 +146,7 @@ def test_every_argument_shows_in_what_is_declared():
             input_context=["tag", "label", "utt"],
             input_length="pkg.mod:length",
             num_unroll=np.int64(2**31 - 1),
-            batch_size=2**20,
+            batch_size=2000,
             capacity=2**20,
             allow_small_batch=False,
             make_keys_unique=True,
@@ -161,7 +161,7 @@ def test_every_argument_shows_in_what_is_declared():
         "utt",
     ]
     assert told["input_length"] == ["function", "pkg.mod:length"]
-    assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2**20)
+    assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2000)
     assert type(told["num_unroll"]) is int
     assert (told["capacity"], told["allow_small_batch"]) == (2**20, False)
     assert (told["make_keys_unique"], told["make_keys_unique_seed"]) == (True, -3)
@@ -350,6 +350,11 @@ def test_errors_that_need_the_schema_are_raised_when_it_is_known(arguments, erro
             "make_keys_unique_seed=9223372036854775808 is too large",
         ),
         ({"batch_size": 1001}, ValueError, "capacity=1000 is too small.*the least is 1001"),
+        (
+            {"batch_size": 2700, "capacity": None},
+            ValueError,
+            "batch_size=2700 is too large: .*segments in 24 bytes.*the most is 26",
+        ),
     ],
 )
 def test_invalid_arguments_of_batch_sequences_with_states_are_refused(arguments, error, text):
