@@ -141,7 +141,7 @@ class Admission:
         if session is None:
             session = self._opened(identity, hello, feed, key, name, now)
         else:
-            self.outbox.forget(session.number)
+            self.outbox.forget(session)
             self._sessions.move(session, identity)
             session.goes_on = True
         session.greeted(hello, identity)

@@ -1,11 +1,11 @@
 """Messages to trainers: batches, answers to commits, news of their feed.
 
-    Give to this host    ─► reference ─┐
-    Idle, Over, …        ─► as it is ──┼─ a line for each trainer ─► flush() ─► Give, Idle, Over …
-    Give to another host ─► bytes ─────┘     answers ride with the next Give
+    Give, Idle, Over … ─► a line for each trainer ─► flush() ─► references to memory, or bytes
+    Answer ─► gathered ─► leave with the next batch, or by themselves
 
 Answers to commits that are stored leave with the trainer's next batch, where that comes soon: no
-trainer waits for them while it waits for a batch.
+trainer waits for them while it waits for a batch.  The heartbeat of one that waits for answers
+alone asks for them.
 
 After a Welcome a line waits for the trainer's next message: until then the trainer may turn from
 the public address to a channel, and messages must not come by both.
@@ -54,19 +54,10 @@ _LONGEST_FAULT = 1000
 #: Part of the slab that all trainers together may keep mapped once it is short of room, that is
 #: half full: so a quarter always remains for new batches.
 _KEPT_SHARE = 0.25
-#: Time that answers wait for a batch to leave with.
-_MOMENT_S = 0.005
-
-_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
-_NOTHING: _Answers = ((), (), ())
-
-
-@dataclass(slots=True, eq=False)
-class _Bytes:
-    """A batch that goes out with its bytes, which are pinned until then."""
-
-    given: Given
-    batch: Batch
+#: Time that answers wait for a batch to leave with: most steps of training take less …
+_MOMENT_S = 0.25
+#: … and to a trainer with state buffers, each of which it uses again once its commit is answered.
+_BUFFERS_S = 0.005
 
 
 def given_of(give: Give, frame: int = 0) -> Given:
@@ -109,10 +100,9 @@ class Outbox:
         self.blocks: Blocks  # set once the slab is there
         self._segments: dict[str, memoryview] = {}  # that were sent from
         self._kept_bytes = self.slab_bytes * _KEPT_SHARE
-        self._lines: dict[int, list[Any]] = {}  # what waits for flush(), by session
-        self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
-        self._due = inf  # … and when the first of them leaves without a batch
-        self.awaited: set[int] = set()  # sessions that wait for answers, and for no batch
+        self._lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
+        self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
+        self._due = inf  # … the first of them
 
     def send(self, identity: bytes, message: Any) -> bool:
         """Send a message to a connection; return False where that is gone."""
@@ -123,7 +113,8 @@ class Outbox:
 
     def tell(self, session: Session, message: Any) -> None:
         """Send a message to a trainer, after all that waits for it."""
-        self._lines.setdefault(session.number, []).append(message)
+        session.line.append(message)
+        self._lines[session] = None
 
     def answer_request(self, message: Answered) -> None:
         """Answer a request of a trainer, if it is still there."""
@@ -134,27 +125,23 @@ class Outbox:
     # Batches, and answers to commits
 
     def give(self, session: Session, give: Give) -> None:
-        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
+        """Send a batch, whose bytes are pinned until it is sent or its trainer has read it."""
         batch = give.batch
-        body = batch.body
-        if body is None:  # an earlier life has made it, and the trainer has it
+        if batch.body is None:  # an earlier life has made it, and the trainer has it
             logger.error("%s waits for batch %s, which is not here", session.who, batch)
             return
         self.blocks.taken(batch)
         self.blocks.pin(batch)
         session.tally.sent(batch.rows, batch.nbytes)
-        line = self._lines.setdefault(session.number, [])
-        if session.local and not (body.crowded and self._keeps_too_much(session)):
+        if session.local and not (batch.body.crowded and self._keeps_too_much(session)):
             if (before := session.mapped.pop(give.token, None)) is not None:
                 self.blocks.unpin(before)
                 session.again.add(give.token)
             session.mapped[give.token] = batch
-            line.append(given_of(give))
-            return
-        if not session.local:
+        elif not session.local:
             session.tally.wire_batches += 1
             session.tally.wire_bytes += batch.nbytes
-        line.append(_Bytes(given_of(give, 1), batch))
+        self.tell(session, give)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
@@ -168,64 +155,59 @@ class Outbox:
     def answer(self, session: Session, answer: Answer) -> None:
         """Gather the answers to commits, which leave with the next batch."""
         session.tally.answered(answer)
-        number, size = session.number, _ANSWERS_PER_MESSAGE
-        for i in range(0, len(answer.committed), size):
-            self._gather(session, (answer.committed[i : i + size], (), ()))
-        for i in range(0, len(answer.stale), size):
-            self._gather(session, ((), answer.stale[i : i + size], ()))
-        for token, code, text in answer.faults:
-            self._gather(session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
-        if answer.stale or answer.faults or number in self.awaited:
-            self._due = 0.0
-        elif self._due == inf:
-            self._due = time.monotonic() + _MOMENT_S
+        session.committed += answer.committed
+        session.stale += answer.stale
+        session.faults += [
+            (token, code, text[:_LONGEST_FAULT]) for token, code, text in answer.faults
+        ]
+        wait_s = _BUFFERS_S if session.buffers else _MOMENT_S
+        if answer.stale or answer.faults or session.awaits:
+            wait_s = 0.0
+        self._send_within(session, wait_s)
 
-    def _gather(self, session: Session, more: _Answers) -> None:
-        answers = self._answers.get(session.number)
-        if answers is not None:
-            tokens = sum(map(len, answers + more))
-            faults = len(answers[2]) + len(more[2])
-            if tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE:
-                self.tell(session, messages.Answer(session.number, *answers))
-            else:
-                more = answers[0] + more[0], answers[1] + more[1], answers[2] + more[2]
-        self._answers[session.number] = more
+    def _send_within(self, session: Session, wait_s: float) -> None:
+        due = min(time.monotonic() + wait_s, self._answers.get(session, inf))
+        self._answers[session] = due
+        self._due = min(self._due, due)
 
-    def hurry(self, number: int) -> None:
+    def hurry(self, session: Session) -> None:
         """Send the answers to a session without a batch, until its next commit."""
-        self.awaited.add(number)
-        if number in self._answers:
-            self._due = 0.0
+        session.awaits = True
+        if session in self._answers:
+            self._send_within(session, 0.0)
 
     @property
     def due_in_s(self) -> float:
         """Seconds until ``flush`` sends gathered answers."""
-        return max(0.0, self._due - time.monotonic()) if self._answers else inf
+        return max(0.0, self._due - time.monotonic())
 
     def flush(self) -> None:
         """Send what waits, several batches to a message, and answers that are due."""
-        if self._lines:
-            for number in list(self._lines):
-                session = self.sessions.get(number)
-                if session is None or not session.present:
-                    self.forget(number)
-                elif session.open:
-                    self._send_line(session, self._lines.pop(number))
-        if self._answers and time.monotonic() >= self._due:
-            for number in list(self._answers):
-                session = self.sessions.get(number)
-                if session is None or session.open:
-                    self._send_answers(number, session)
-            self._due = time.monotonic() + _MOMENT_S if self._answers else inf
+        for session in list(self._lines):
+            if not session.present:
+                self.forget(session)
+            elif session.open:
+                self._send_line(session)
+        if self._due == inf or (now := time.monotonic()) < self._due:
+            return
+        for session, due in list(self._answers.items()):
+            if not session.open:
+                self._answers[session] = now + _MOMENT_S
+            elif due <= now:
+                self._send_answers(session)
+        self._due = min(self._answers.values(), default=inf)
 
-    def _send_line(self, session: Session, line: list[Any]) -> None:
+    def _send_line(self, session: Session) -> None:
+        self._lines.pop(session, None)
+        line, session.line = session.line, []
         for kind, of in groupby(line, type):
             items = list(of)
-            if kind is Given:
-                self._send_references(session, items)
-            elif kind is _Bytes:
-                for item in items:
-                    self._send_bytes(session, item)
+            if kind is Give:
+                here = [one for one in items if one.token in session.mapped]
+                self._send_references(session, [given_of(one) for one in here])
+                for one in items if len(here) < len(items) else ():
+                    if one.token not in session.mapped:
+                        self._send_bytes(session, one)
             else:
                 for message in _joined(items) if kind is Idle else items:
                     self._send(session, message)
@@ -244,20 +226,21 @@ class Outbox:
         number = session.number
         for i in range(0, len(items), _PER_MESSAGE):
             part = tuple(items[i : i + _PER_MESSAGE])
-            answers = self._answers.pop(number, _NOTHING)
+            answers = self._take_answers(session)
             try:
                 self._send(session, messages.Give(number, part, *answers))
             except ProtocolError:  # many columns: the header would be too long
                 session.said -= 1
-                self._answers[number] = answers
                 for item in part:
                     self._send(session, messages.Give(number, (item,)))
+                if any(answers):
+                    self._send(session, messages.Answer(number, *answers))
 
-    def _send_bytes(self, session: Session, item: _Bytes) -> None:
+    def _send_bytes(self, session: Session, give: Give) -> None:
         session.said += 1
-        batch, number = item.batch, session.number
-        answers = self._answers.pop(number, _NOTHING)
-        header = FROM_SERVER.encode(messages.Give(number, (item.given,), *answers))
+        batch, number = give.batch, session.number
+        message = messages.Give(number, (given_of(give, 1),), *self._take_answers(session))
+        header = FROM_SERVER.encode(message)
         block = self._block_of(batch)
         unpin = partial(self.blocks.unpin, batch)
         if is_channel(session.identity):  # a copy, since the block may be freed before it is read
@@ -276,18 +259,36 @@ class Outbox:
             self._segments[body.segment] = memory
         return memory[body.offset : body.offset + batch.nbytes]
 
-    def _send_answers(self, number: int, session: Session | None) -> None:
-        answers = self._answers.pop(number, None)
-        if answers is not None and session is not None:
-            self._send(session, messages.Answer(number, *answers))
+    def _take_answers(self, session: Session) -> tuple[Any, Any, Any]:
+        """Take as many answers as fit a message: committed and stale tokens, and faults."""
+        if session not in self._answers:
+            return (), (), ()
+        committed, stale = session.committed, session.stale
+        left = _ANSWERS_PER_MESSAGE - len(committed)
+        taken = (
+            tuple(committed[:_ANSWERS_PER_MESSAGE]),
+            tuple(stale[: max(0, left)]),
+            tuple(session.faults[:_FAULTS_PER_MESSAGE]),
+        )
+        del committed[: len(taken[0])], stale[: len(taken[1])], session.faults[: len(taken[2])]
+        if not (committed or stale or session.faults):
+            del self._answers[session]
+        return taken
 
-    def forget(self, number: int) -> None:
+    def _send_answers(self, session: Session) -> None:
+        while session in self._answers:
+            self._send(session, messages.Answer(session.number, *self._take_answers(session)))
+
+    def forget(self, session: Session) -> None:
         """Drop the messages to a trainer that is gone, or greets again."""
-        for item in self._lines.pop(number, ()):
-            if type(item) is _Bytes:
-                self.blocks.unpin(item.batch)
-        self._answers.pop(number, None)
-        self.awaited.discard(number)
+        for message in session.line:
+            if type(message) is Give and message.token not in session.mapped:
+                self.blocks.unpin(message.batch)
+        session.line = []
+        session.committed, session.stale, session.faults = [], [], []
+        session.awaits = False
+        self._lines.pop(session, None)
+        self._answers.pop(session, None)
 
     # News of a feed
 
@@ -321,8 +322,8 @@ class Outbox:
         A trainer of a feed that is over gets its end again.
         """
         session.open = True
-        self._send_line(session, self._lines.pop(session.number, []))
-        self._send_answers(session.number, session)
+        self._send_line(session)
+        self._send_answers(session)
         if feed.over:
             code, text = feed.failure or ("", "")
             self._send(session, Ended(session.number, code, text[:8000]))

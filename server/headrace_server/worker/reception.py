@@ -309,7 +309,7 @@ class Reception:
         desk, name = feed.desk, session.nonce
         if step.commits or step.saves:
             feed.touched()
-            self.outbox.awaited.discard(session.number)
+            session.awaits = False
         for token in step.commits:
             if feed.stateful and not feed.states_stay:
                 text = "a batch of segments is committed by its states: save them"
@@ -367,7 +367,7 @@ class Reception:
         self._sessions.leave(session)
         self._socket.left(session.number, self.clock())
         self._channels.drop(session.identity)
-        self.outbox.forget(session.number)
+        self.outbox.forget(session)
         self.feeds[session.feed].counters.on_left(session.tally)
 
     # Time

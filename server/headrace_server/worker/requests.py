@@ -74,7 +74,7 @@ class FeedRequests:
 
     def hurry(self, session: Session) -> None:
         """Store the commits of all trainers now, and answer this one, which waits for that."""
-        self.outbox.hurry(session.number)
+        self.outbox.hurry(session)
         self.do(self.partitions.stores.hurry)
 
     def _flush(

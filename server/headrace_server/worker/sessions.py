@@ -21,6 +21,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered, Hello
@@ -39,7 +40,7 @@ _FILE = "trainer-"
 _OF_A_LIFE = 10_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """A trainer's session; one that has left may still have memory mapped."""
 
@@ -65,6 +66,13 @@ class Session:
     mapped: dict[int, Batch] = field(default_factory=dict)
     # … and those of them that were sent again, so that an older list of mapped ones may lack them.
     again: set[int] = field(default_factory=set)
+    # What the outbox has for it: messages, …
+    line: list[Any] = field(default_factory=list)
+    # … answers to its commits, …
+    committed: list[int] = field(default_factory=list)
+    stale: list[int] = field(default_factory=list)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    awaits: bool = False  # … and whether it waits for these, and for no batch
     messages: int = 0  # in this second
     greeting: Hello | None = None  # the last one …
     greeted_by: bytes = b""  # … and the connection by which it came

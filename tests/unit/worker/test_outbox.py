@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,7 +135,7 @@ def test_references_that_do_not_fit_one_header_go_one_by_one_and_answers_by_them
     here = post.trainer(b"here", local=True)
     post.outbox.answer(here, Answer((7,), ()))
     post.give(here, 16, columns=1000)
-    post.outbox.hurry(here.number)
+    post.outbox.hurry(here)
     post.outbox.flush()
     *batches, answers = post.received(here)
     assert [given.request for message in batches for given in message.items] == list(range(1, 17))
@@ -187,9 +188,9 @@ def test_answers_without_a_batch_go_by_themselves_and_many_in_several_messages(p
     post.outbox.answer(here, Answer((), (200,), ((201, "state", "none"),)))
     post.outbox.flush()
     first, second = post.received(here)
-    assert first == messages.Answer(here.number, tuple(range(64)), (), [])
+    assert first == messages.Answer(here.number, tuple(range(64)), (), [[201, "state", "none"]])
     assert (second.committed, second.stale) == (tuple(range(64, 100)), (200,))
-    assert [list(fault) for fault in second.faults] == [[201, "state", "none"]]
+    assert post.outbox.due_in_s == inf
 
 
 def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
@@ -200,7 +201,7 @@ def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
     post.outbox.answer(here, Answer((1,)))
     post.outbox.flush()
     assert post.received(here) == [] and post.outbox.due_in_s > 0
-    post.outbox.hurry(here.number)
+    post.outbox.hurry(here)
     post.outbox.flush()
     assert [one.committed for one in post.received(here)] == [(1,)]
     post.outbox.answer(here, Answer((2,)))
@@ -209,11 +210,26 @@ def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
     assert [one.committed for one in post.received(here)] == [(2,)]
 
 
+def test_answers_ride_with_the_next_batch_and_wait_less_where_state_buffers_are_used_again(
+    post: Post,
+):
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(here, Answer((1,)))
+    assert outbox._BUFFERS_S < post.outbox.due_in_s <= outbox._MOMENT_S
+    post.give(here, 1)
+    post.outbox.flush()
+    (given,) = post.received(here)
+    assert isinstance(given, Give) and given.committed == (1,)
+    here.buffers = [memoryview(b"")]
+    post.outbox.answer(here, Answer((2,)))
+    assert post.outbox.due_in_s <= outbox._BUFFERS_S
+
+
 def test_gathered_messages_for_a_trainer_that_left_are_dropped(post: Post):
     here = post.trainer(b"here", local=True)
     post.outbox.answer(here, Answer((7,)))
     post.give(here, 3)
-    post.outbox.forget(here.number)
+    post.outbox.forget(here)
     post.outbox.flush()
     assert post.received(here) == []
 
