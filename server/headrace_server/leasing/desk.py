@@ -189,7 +189,8 @@ class Desk:
         self._unstored: dict[int, deque[tuple[int, Any, Any]]] = {
             p: deque() for p in (SESSIONS, *partitions)
         }
-        self._ordered: set[int] = set()  # partitions with an order that is not stored
+        self._ordered: set[int] = set()  # partitions with an order that is not stored …
+        self._behind_orders: set[int] = set()  # … or that take one only after another step
         # Batches and requests
         self._lanes = any(one.lanes for one in partitions.values())
         self._heaps: dict[tuple[int, Slot], list[tuple[Turn, int, Batch]]] = {}
@@ -690,14 +691,16 @@ class Desk:
     # Orders
 
     def steer(self, partition: int, what: tuple[str, Any]) -> Any:
-        """Change what a partition makes.  Return the order; None: ask again later.
+        """Change what a partition makes.  Return the order; None: ask again after its next step.
 
         It is carried out when it is stored.  ValueError where it can not be.
         """
         if partition == self._busy or partition in self._ordered:
             return None
         order = self.partitions[partition].propose(what)
-        if order is not None:
+        if order is None:
+            self._behind_orders.add(partition)
+        else:
             self._write("order", partition)
             self._ordered.add(partition)
             self._unstored[partition].append((self._logged[partition], None, order))
@@ -943,6 +946,8 @@ class Desk:
             self._came_back.clear()
             return None
         self._came_back.clear()
+        if self._behind_orders:
+            return self._begin(Work(self._behind_orders.pop(), ANYONE, FOREVER, None))
         while self._todo and self._greeted is None and not self._paused:
             wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
             partition, slot, epoch = wanted

@@ -152,7 +152,7 @@ class Partition(Protocol):
         """
 
     def propose(self, what: tuple[str, Any]) -> Any:
-        """Return an order, with the place at which it takes effect; None: ask again later.
+        """Return an order, with the place at which it takes effect; None: ask again after ``make``.
 
         It is stored before it is carried out.  ValueError where it can not be.  ``since`` of it is
         the number of the first batch that it changes.

@@ -20,7 +20,6 @@ sent and stored first.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -74,6 +73,7 @@ class Run(ABC):
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
         self._begun: Written | None = None  # the first of these
+        self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
         self.written: Written | None = None  # the last batch of the last step
 
@@ -169,14 +169,15 @@ class Run(ABC):
     def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
         self.written = None
-        if self._unplaced:
+        behind, self._behind = self._behind, False
+        if self._unplaced and not behind:
             return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
         step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows))
         if isinstance(step, list):
             self._unplaced.extend(step)
-            return self._place()
+            return [] if behind else self._place()
         self._mark()
         self._tidy()  # before a read, which brings further rows
         if isinstance(step, Outlook):
@@ -187,7 +188,7 @@ class Run(ABC):
     @property
     def reads_next(self) -> bool:
         """Whether the next step reads, which may take long; others do not."""
-        return self._next_read is not None and not self._unplaced
+        return self._next_read is not None and (self._behind or not self._unplaced)
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any.
@@ -295,8 +296,11 @@ class Run(ABC):
         self._mark_here()
         return [plan.batch for plan in plans[:there]]
 
-    def propose(self, what: tuple[str, Any]) -> Order:
+    def propose(self, what: tuple[str, Any]) -> Order | None:
         """Return an order with its place; ValueError where it can not be carried out.
+
+        None: ask again after the next step.  That makes batches again which an earlier life has
+        made, and needs no memory: they are written later.
 
         ("close", whether to cancel); ("target", proportions of classes); ("batch_size", a size for
         each bucket, or one for all).
@@ -318,18 +322,9 @@ class Run(ABC):
                     f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
                 )
             value = self.sizes_checked(value)
-        while (order := self.machine.propose(kind, value)) is None:
-            self._catch_up()
+        order = self.machine.propose(kind, value)
+        self._behind = order is None
         return order
-
-    def _catch_up(self) -> None:
-        """Make batches again that an earlier life has made; they are written later."""
-        limit = self.intake.limit(self.most_rows)
-        step = self._next_read or self.machine.step(-1, sys.maxsize, limit)
-        if isinstance(step, Read):
-            self._read(step)
-        elif isinstance(step, list):
-            self._unplaced.extend(step)
 
     def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""

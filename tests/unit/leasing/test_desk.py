@@ -188,3 +188,16 @@ def test_a_source_that_has_nothing_is_asked_again_when_it_wakes():
     assert not at.ask(A, 0)
     at.desk.wake(0)
     assert [type(message) for message in at.ask(A, 0)] == [Give]
+
+
+def test_a_partition_that_can_take_no_order_yet_works_between_two_questions():
+    """So it makes its batches again without the lock of its owner, though enough is made ahead."""
+    at = At(plain(), A)
+    while at.desk.work():
+        pass
+    propose, outcomes = at.partition.propose, [False, False, True]
+    at.partition.propose = lambda what: propose(what) if outcomes.pop(0) else None
+    for _ in range(2):
+        assert at.desk.steer(0, ("close", None)) is None
+        assert at.desk.work() and not at.desk.work()
+    assert at.desk.steer(0, ("close", None)) is not None
