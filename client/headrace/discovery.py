@@ -2,6 +2,7 @@
 
     each address         Hello ─► ServedShare   which share its server has, and where its owners are
                          is the feed complete?
+    ranks without a run  Hello to the first owner of the first server ─► Welcome, with the run
     then                 Hello to the first owner of each server ─► Welcome
                          Hello to the others
 
@@ -107,8 +108,10 @@ class Discovery:
         link = self._link
         with link.lock:
             firsts = [server.with_owner(0, link.place_of(server)) for server in servers]
-        link.keep(firsts, firsts[0])
-        self._await(lambda session: session.welcome)
+        nameless = link.member.rank >= 0 and not link.member.run  # the first owner names the run
+        for greeted in (1, len(firsts)) if nameless else (len(firsts),):
+            link.keep(firsts[:greeted], firsts[0])
+            self._await(lambda session: session.welcome)
 
     def _add_owners(self, first: Session) -> None:
         """Greet the other owners of a server, of which this one has let the trainer in."""

@@ -192,7 +192,7 @@ class Member:
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     rank: int = -1
     world_size: int = 0
-    run: int = 0  # of the ranks, as the launcher names it
+    run: int = 0  # of the ranks, as the launcher or the first owner names it
     birth: int = 0  # when this process began
     process: bytes = b""  # names this process
     host: str = ""  # where this trainer runs, for people who look at the server
@@ -388,6 +388,7 @@ class Session:
             self.mapped = MappedBatches()
         self.welcome, self._greeting = welcome, None
         self.member.feed = welcome.feed
+        self.member.run = self.member.run or welcome.run
         self.member.generation = self._property("generation", self.member.generation)
         self._said = self._heard = 0
         self.connected, self.stopped = True, False

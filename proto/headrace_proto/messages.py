@@ -127,7 +127,7 @@ class Hello:
     connection: Count = 0  # grows with each connection of the session
     rank: Signed = -1  # -1: without ranks
     world_size: Count = 0
-    run: Count = 0  # of the ranks: given by the launcher, a later run has a larger one
+    run: Count = 0  # of the ranks: given by the launcher, a later run has a larger one; 0: none
     birth: Count = 0  # when the process began: the later one of two with one rank counts
     batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()
     gets: Counts = ()  # open requests: request, partition and epoch of each
@@ -266,6 +266,7 @@ class Welcome:
     stale: Counts = ()  # held batches that are void
     others: Count = 0  # number of other trainers of this owner
     state_buffer: Count = 0  # bytes of a state buffer of the session, see state_buffers.py
+    run: Count = 0  # of the ranks, for greetings of further owners
 
 
 @message(FROM_SERVER, 2)

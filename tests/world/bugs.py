@@ -211,6 +211,10 @@ def terms_repeat():
     return patched(Desk, __init__=first)
 
 
+def ranks_join_those_that_are_gone():
+    return patched(Desk, _is_newcomer=lambda self, hello: False)
+
+
 def claims_out_of_order():
     judge = Desk._judge
 
@@ -436,6 +440,10 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (deferred_calls_lost, _SLOW),
         (lost_reply_not_repeated, {"faults": {"cut": 0.5}, "kind": "plain", "delay": 0.2}),
         (terms_repeat, {"faults": _LOSSES}),
+        (
+            ranks_join_those_that_are_gone,
+            {"kind": "plain", **_RANKS, "named": False, "faults": {"job": 0.2}, "rows": 80},
+        ),
         (claims_out_of_order, {"kind": "bare", "faults": _DEATHS, "prefetch": 5}),
         (epochs_of_owner_apart, {**_EPOCHS, "owners": 1, "kind": "plain", "room": 3}),
         (over_too_early, {"kind": "arrival"}),

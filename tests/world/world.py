@@ -351,8 +351,7 @@ class Process:
         lanes = c.kind in ("lanes", "bare") and not c.world
         self.who = {"birth": world.births}
         if job:
-            run = job.run if c.named else 0
-            self.who.update(rank=rank, world=job.size, run=run)
+            self.who.update(rank=rank, world=job.size, run=job.run if c.named else 0)
         world.births += 1
         owners = len(world.owners)
         self.machine = Trainer(
@@ -385,6 +384,8 @@ class Process:
             self.machine.regroup([p % owners for p in range(world.config.partitions)], owners)
             self.connecting.clear()
         for owner in range(self.owners):
+            if owner and self.who.get("run") == 0:
+                break  # the first one names the run
             wire = self.wires.get(owner)
             if (wire is None or wire.cut) and owner not in self.connecting:
                 self.connecting.add(owner)
@@ -451,6 +452,9 @@ class Process:
             epoch = -1 if message.epoch is None else message.epoch
             machine.over(owner, message.request, message.partition, epoch, message.also)
         elif isinstance(message, protocol.Welcome):
+            if self.job:
+                self.who["run"] = message.run
+                self.job.run = max(self.job.run, message.run)
             others = message.others if self.world.config.offsets else 0
             machine.welcome(owner, message.next, message.stale, others)
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
@@ -507,6 +511,7 @@ class Process:
         self.contents.append((given.partition, given.number, held.turn, rows))
         key = (*held.turn, given.partition)
         if self.job:
+            self.job.torn |= bool(self.stales)
             if not self.stales:
                 law(
                     self.last is None or key > self.last, f"{self.name} got {key} after {self.last}"
@@ -583,19 +588,24 @@ class Job:
     """
 
     def __init__(self, world, size):
-        self.world, self.size, self.run = world, size, world.runs
-        world.runs += 1
+        self.world, self.size = world, size
+        self.run = 0  # its owners name it
+        if world.config.named:
+            self.run = world.runs
+            world.runs += 1
+        self.number, world.jobs = world.jobs, world.jobs + 1
         self.reached = dict.fromkeys(range(size), (-1,))
         self.committed = dict.fromkeys(range(size), (-1,))
         self.waiting = []
-        self.over = False
+        self.over = self.torn = False  # torn: a rank began again alone, or lost a batch
         self.ranks = {}
         for rank in range(size):
             self.start(rank)
 
     def start(self, rank):
-        name = f"run{self.run}-rank{rank}-{self.world.births}"
+        name = f"job{self.number}-rank{rank}-{self.world.births}"
         self.reached[rank] = self.committed[rank]
+        self.torn |= rank in self.ranks
         self.ranks[rank] = self.world.add(Process(self.world, name, self, rank))
 
     def reach(self, rank, key):
@@ -633,7 +643,7 @@ class World:
         self.journal = Journal()
         self.stored_tokens = set()
         self.term = self.births = self.tags = self.generation = 0
-        self.runs = 1
+        self.runs, self.jobs = 1, 0
         self.slept = False
         self.messages = Counter()
         self.ledger = {}  # (partition, row or segment) → state, durable
@@ -842,7 +852,8 @@ class World:
             self.job.stop()
             world = self.config.world
             self.config.world = max(1, self.random.choice([world, self.random.randint(1, 4)]))
-            self.later(self.random.random() * 3, self.populate)
+            by_hand = 0.0 if self.config.named else 5.0  # what the earlier ones sent has come
+            self.later(by_hand + self.random.random() * 3, self.populate)
 
     # Laws
 
@@ -887,8 +898,7 @@ class World:
                 law(key not in self.accepted, f"{key} was committed twice")
                 self.accepted[key] = state
             job = self.job
-            mine = run == job.run if job and self.config.named else bool(job)
-            if mine and isinstance(slot, int) and slot in job.committed:
+            if job and run == job.run and isinstance(slot, int) and slot in job.committed:
                 job.commit(slot, (*turn, p))
 
     def check_durable(self, p, record):
@@ -965,7 +975,10 @@ class World:
             elif not (self.closed or self.dropped):
                 want = {(epoch, row) for epoch in range(c.epochs) for row in range(self.rows_of[p])}
                 law(rows[p] == want, f"{p}: {sorted(want - rows[p])[:5]} are missing")
-        if self.job and self.finished[-1].job is self.job and c.named:
+        if self.job and self.finished[-1].job is self.job:
+            every = [[of[:3] for of in rank.contents] for rank in self.job.ranks.values()]
+            turns = [[(turn, p) for p, _, turn in of] for of in every]
+            law(self.job.torn or all(of == turns[0] for of in turns), "ranks are out of step")
             for (run, p, turn), ranks in self.rounds.items():
                 if run == self.job.run:
                     law(len(ranks) == self.job.size, f"round {turn} of {p} has ranks {ranks}")

@@ -43,6 +43,14 @@ grace is over.  Then it judges what they hold and have committed, in the order o
 | of an earlier life, of a batch that another one has under a smaller token | taken over |
 | of a batch in a heap, or one that the partition can reclaim | leased again under this token |
 | else | stale |
+
+A rank without a run's number gets it with its Welcome, from one owner; it tells that to the others:
+
+| what is there of the run | the rank gets |
+| --- | --- |
+| nothing, or a process of this rank that is gone with all others | a new run |
+| other ranks, and none of this one so far | that run |
+| other ranks, and an earlier process of this one | that run, once one of them speaks |
 """
 
 from __future__ import annotations
@@ -218,6 +226,7 @@ class Desk:
         # An earlier life
         self._known = dict(known or {})
         self._greeted: dict[bytes, Hello] | None = {}
+        self._newcomers: dict[bytes, Hello] = {}  # whose run is not known yet
         deals = [(one.run, one.world) for one in partitions.values()]
         self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
         self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
@@ -264,7 +273,11 @@ class Desk:
 
     def _hear(self, hello: Hello) -> None:
         if self._greeted is None:
-            self._admit([hello])
+            if self._is_newcomer(hello):
+                self._newcomers[hello.session] = hello
+                self._look_at_newcomers()
+            else:
+                self._admit([hello])
             return
         self._greeted[hello.session] = hello
         if self._known.keys() <= self._greeted.keys():
@@ -277,8 +290,11 @@ class Desk:
         for name in self._known.keys() - self._greeted.keys():
             self._write("leave", name)
         self._greeted = None
-        self._admit(hellos)
+        self._admit(one for one in hellos if one.run or one.rank < 0)
         self._known.clear()
+        for hello in hellos:
+            if not (hello.run or hello.rank < 0):
+                self._hear(hello)
 
     def _admit(self, hellos: Iterable[Hello]) -> None:
         admitted = []
@@ -317,22 +333,18 @@ class Desk:
         if any(one.rank < 0 for one in others):
             text = "the feed is shared by trainers without rank: all or none give one"
             return Refused("protocol", text)
+        if not hello.run:  # it goes on with this one unless all others are gone
+            goes_on = others or not self._is_new(hello) or hello.session in self.sessions
+            hello.run = self.run + (0 if goes_on and self.run else 1)
         if hello.run < self.run:
             return Refused("in_use", _RUN_OVER)
         if hello.run > self.run:
             self._deal(hello.run, hello.world)
         elif hello.world != self.world:
-            if hello.run and self.world:
-                return Refused("in_use", _RUN_OVER)
-            if others:
-                text = f"world_size={hello.world} differs from {self.world}, that of the others"
+            if self.world:
+                text = f"world_size={hello.world} differs from {self.world}, that of its run"
                 return Refused("protocol", text)
             self._deal(hello.run, hello.world)
-        elif (
-            not (hello.run or others or hello.session in self._known)
-            and self._births.get(hello.rank, hello.birth) != hello.birth
-        ):
-            self._deal(0, hello.world)  # the run has no name, and nobody is left of it
         if self._births.get(hello.rank, -1) > hello.birth:
             return Refused("in_use", _REPLACED)
         self._births[hello.rank] = hello.birth
@@ -341,6 +353,30 @@ class Desk:
                 self.sent.append((rival.name, Refused("in_use", _REPLACED)))
                 self._leave(rival.name)
         return None
+
+    def _is_new(self, hello: Hello) -> bool:
+        """Return whether another process had this rank, or there were other ranks."""
+        return hello.world != self.world or self._births.get(hello.rank, hello.birth) != hello.birth
+
+    def _is_newcomer(self, hello: Hello) -> bool:
+        """Return whether a rank without a run's number has to wait for a sign of the others."""
+        if hello.run or hello.rank < 0 or hello.session in self.sessions:
+            return False
+        return self._is_new(hello) and any(one.rank >= 0 for one in self.sessions.values())
+
+    def _look_at_newcomers(self, alive: bool = False) -> None:
+        """Admit the newcomers, to this run if it is alive, to a new one if nobody else is left."""
+        if not self._newcomers:
+            return
+        if self._busy is not None:
+            self._deferred.append((self._look_at_newcomers, (alive,)))
+            return
+        ranks = {hello.rank for hello in self._newcomers.values()}
+        if alive or all(one.rank in ranks for one in self.sessions.values()):
+            hellos, self._newcomers = [*self._newcomers.values()], {}
+            for hello in hellos:
+                hello.run = self.run + (not alive)
+            self._admit(hellos)
 
     def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
         """Take what trainers hold and have committed; return the held tokens that are void."""
@@ -411,7 +447,7 @@ class Desk:
         self._forget_requests(session)
         places = {number: self._next_turn(number, session.slot) for number in self.partitions}
         void = [token for token, *_ in hello.held if token in stale]
-        self.sent.append((session.name, Welcome(places, void, others)))
+        self.sent.append((session.name, Welcome(places, void, others, hello.run)))
         for lease in again:
             self.counts["redelivered"] += 1
             self._send(lease)
@@ -443,7 +479,8 @@ class Desk:
         session = self.sessions.get(name)
         if session is not None:
             session.seen = now
-        elif self._greeted is None and not self._greeting[name]:
+            self._look_at_newcomers(alive=True)
+        elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
             self.sent.append((name, Unknown()))
 
     def tick(self, now: float) -> list[bytes]:
@@ -453,8 +490,9 @@ class Desk:
             self._recover()
         silent = [one.name for one in self.sessions.values() if one.seen + self.ttl <= now]
         for name in silent:
-            self.counts["expired"] += len(self.sessions[name].leases)
-            self.leave(name)
+            if (session := self.sessions.get(name)) is not None:  # else a new run has begun
+                self.counts["expired"] += len(session.leases)
+                self.leave(name)
         if self.world:
             self._tell_ranks()
         return silent
@@ -478,6 +516,7 @@ class Desk:
             self._leave(name)
 
     def _leave(self, name: bytes) -> None:
+        self._newcomers.pop(name, None)
         if self._greeted is not None:
             self._greeted.pop(name, None)
             if self._known.pop(name, None) is not None:
@@ -495,6 +534,7 @@ class Desk:
                 if self._lanes:
                     self._over.pop((number, session.slot), None)
             self._write("leave", name)
+            self._look_at_newcomers()
 
     # Leases
 
@@ -1203,6 +1243,11 @@ class Desk:
             many = self.leased
             which = f"{many} batches are leased, the longest" if many > 1 else "a batch is leased"
             reasons.append(f"{which} to {named(trainer.name)}{rank} for {now - oldest.since:.0f} s")
+        if self._newcomers:
+            reasons.append(
+                f"{len(self._newcomers)} ranks have begun again without run=, and wait until one "
+                "of the others gives a sign, or all of these are gone"
+            )
         if self._busy is not None:
             reasons.append(f"partition {self._busy} makes a batch")
         if self._ordered:

@@ -175,7 +175,7 @@ class Hello:
     session: bytes  # the nonce that names it over all its connections
     rank: int = -1
     world: int = 0
-    run: int = 0  # given by the launcher; a later run has a larger one
+    run: int = 0  # given by the launcher; a later run has a larger one; 0: the desk gives one
     birth: int = 0  # of two processes that are one rank of one run, the later one counts
     held: list[tuple[Token, Batch]] = field(default_factory=list)
     #: Commits without an answer, with what came with them.
@@ -191,6 +191,7 @@ class Welcome:
     next: dict[int, Turn]  # by partition: the least turn that this slot may still get
     stale: list[Token]  # held tokens that are void
     others: int = 0  # number of sessions that were here before
+    run: int = 0  # of the ranks
 
 
 @dataclass(slots=True)

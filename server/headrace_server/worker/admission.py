@@ -222,6 +222,7 @@ class Admission:
             next=next_,
             stale=tuple(welcome.stale),
             others=welcome.others,
+            run=welcome.run,
             state_buffer=feed.states.buffer_bytes,
         )
         self.outbox.send(session.identity, message)

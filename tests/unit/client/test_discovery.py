@@ -82,6 +82,16 @@ def test_every_server_is_asked_and_then_greeted_as_the_one_with_its_share(peers:
     assert [link.session_of(p).share for p in range(4)] == [0, 1, 0, 1]
 
 
+def test_a_rank_without_a_run_has_that_of_its_first_owner_for_all_others(peers: list[Peer]):
+    opening = Opening(both(peers), rank=1, world_size=2)
+    served(peers[0], 1), served(peers[1], 0)
+    hello = peers[1].hear(Hello)
+    assert hello.run == 0
+    peers[1].say(welcome_to(hello, partitions=4, run=5))
+    assert welcomed(peers[0]).run == 5
+    assert opening.end() is None
+
+
 def test_one_address_of_a_share_is_refused_at_once(peer: Peer):
     peer.owners = 0
     opening = Opening(peer.address)

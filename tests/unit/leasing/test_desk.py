@@ -52,6 +52,23 @@ def rounds_in_a_room_of(room, ranks):
     return at
 
 
+class Ranks:
+    """A desk that ranks without a run's number greet."""
+
+    def __init__(self):
+        self.desk = Desk({0: plain()}, 1)
+
+    def greet(self, *ranks, world=2, birth=1):
+        for rank in ranks:
+            self.desk.hello(Hello(b"%d-%d" % (rank, birth), rank, world, birth=birth), 0.0)
+
+    def runs(self):
+        """Return the runs of ranks that are let in since the last call."""
+        self.desk.stored(SESSIONS, 100)
+        sent, self.desk.sent = self.desk.sent, []
+        return {name: one.run for name, one in sent if isinstance(one, Welcome)}
+
+
 def lanes():
     return Segments(
         0, Stored(), Slab(1000), counts=[3] * 8, size=2, capacity=8, order="lanes", states=False
@@ -81,6 +98,43 @@ def test_people_learn_which_ranks_have_not_joined():
     at.desk.leave(A)
     at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
     assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"
+
+
+def test_ranks_that_begin_again_without_a_number_are_a_new_run_once_all_others_are_gone():
+    ranks = Ranks()
+    ranks.greet(0, 1)
+    assert ranks.runs() == {b"0-1": 1, b"1-1": 1}
+    ranks.greet(1, birth=2)
+    assert not ranks.runs(), "rank 0 may be alive"
+    assert "1 ranks have begun again without run=" in ranks.desk.describe(0.0)
+    ranks.greet(0, birth=2)
+    assert ranks.runs() == {b"0-2": 2, b"1-2": 2}
+    ranks.greet(0, 1, 2, world=3, birth=3)
+    assert ranks.runs() == {b"0-3": 3, b"1-3": 3, b"2-3": 3}
+    ranks.greet(0, world=1, birth=4)
+    ranks.desk.leave(b"1-3")
+    assert not ranks.runs(), "rank 2 may be alive"
+    ranks.desk.leave(b"2-3")
+    assert ranks.runs() == {b"0-4": 4}
+
+
+def test_a_rank_that_begins_again_alone_without_a_number_goes_on_with_the_others():
+    ranks = Ranks()
+    ranks.greet(0, 1)
+    ranks.runs()
+    ranks.greet(1, birth=2)
+    ranks.desk.seen(b"1-2", 1.0)
+    assert not ranks.runs() and not ranks.desk.sent
+    ranks.desk.seen(b"0-1", 1.0)
+    assert ranks.runs() == {b"1-2": 1}
+
+
+def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
+    ranks = Ranks()
+    ranks.desk.hello(Hello(A, 0, 2, run=7, birth=1), 0.0)
+    ranks.desk.leave(A)
+    ranks.greet(0, 1, birth=2)
+    assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
 
 
 def test_a_session_has_no_more_batches_and_requests_than_its_limit():
