@@ -33,6 +33,7 @@ from headrace_proto.messages import (
     Refused,
     Renew,
     Save,
+    ServedShare,
     Step,
     Unknown,
     Welcome,
@@ -141,11 +142,11 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
                 assert not peer.poll(50), "answered twice"
 
 
-def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_is(worker):
+def test_a_hello_to_an_owner_that_is_not_there_is_told_how_many_there_are(worker):
     """A server that was started again may have fewer owners."""
     with dealer(worker) as peer:
-        peer.send(hello(owner=1))
-        assert hear(peer, Welcome).owner == 0
+        peer.send(hello(owner=1, owners=2))
+        assert len(hear(peer, ServedShare).workers) == 1
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -216,6 +216,8 @@ class Reception:
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._limits.bears(identity, self.clock()):
+                if message.rank >= 0 and not message.run:
+                    self._bury()  # ranks of a run without a name: is it the next one?
                 self.admission.hear(identity, message, frames, key, self._socket.last_came_by)
             return
         session = self._sessions.find(message.session, identity)
@@ -389,6 +391,10 @@ class Reception:
                 if not session.heard_end:
                     self.feeds[session.feed].farewell.lost(session.nonce, session.seen)
                 self._leave(session)
+        self._bury()
+
+    def _bury(self) -> None:
+        """End the sessions of local trainers that have died, which their locks show."""
         for session in self._sessions.dead():
             if session.present:
                 logger.warning("%s of %r died", session.who, session.feed)
