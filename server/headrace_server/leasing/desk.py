@@ -12,6 +12,7 @@
 | new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
 | new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
 | new | make says FULL, and no batch comes before that one | made beyond the memory |
+| idle | for a second no memory is freed, and its session has no batch | made beyond the memory |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
 | new | its session has ``max_open`` batches and requests | idle, until it has fewer |
@@ -88,6 +89,8 @@ FOREVER = 1 << 62
 SESSIONS = -1
 #: Number of commits that are remembered, twice over, for answers that were lost on their way.
 _REMEMBERED = 65_536
+#: How long a trainer without a batch waits for memory that nobody frees.
+_PATIENCE_S = 1.0
 _RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
 _REPLACED = "another process has the rank of this trainer, which began later"
 #: Ranks that a text lists.
@@ -221,6 +224,7 @@ class Desk:
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
+        self._full_since: float | None = None  # when a request found none, and none was freed since
         self._beyond: tuple[int, Slot, int] | None = None  # of _todo: first, beyond the memory
         self._paused = False
         # An earlier life
@@ -495,7 +499,23 @@ class Desk:
                 self.leave(name)
         if self.world:
             self._tell_ranks()
+        if self._full_since is not None and now - self._full_since >= _PATIENCE_S:
+            self._full_since = now
+            self._beyond = self._next_without()
+            if self._beyond is not None:
+                self._todo[self._beyond] = None
         return silent
+
+    def _next_without(self) -> tuple[int, Slot, int] | None:
+        """Return what a trainer asks for that has no batch, while others hold all memory.
+
+        They may never free it: where one thread has several trainers, it waits for this one.
+        """
+        for partition in self._held_up:
+            for (slot, epoch), queue in self._asking[partition].items():
+                if any(not (of.gone or of.session.leases) for of in queue):
+                    return partition, slot, epoch
+        return None
 
     def _tell_ranks(self) -> None:
         """Tell ranks that hold batches which of their requests wait for trainers.
@@ -887,7 +907,7 @@ class Desk:
 
     def freed(self) -> None:
         """Note that memory was freed."""
-        self._full, self._again = False, True
+        self._full, self._full_since, self._again = False, None, True
         for number in self._held_up:
             self._look(number)
             break  # that looks at all of them
@@ -1130,6 +1150,8 @@ class Desk:
             return
         if made is not Outlook.IDLE:
             self._held_up.add(partition)
+        if made is Outlook.FULL and self._full_since is None:
+            self._full_since = self._now
         for request in queue if made is not Outlook.WAITS else ():
             if not (request.idle or request.gone):
                 request.idle = True

@@ -189,6 +189,23 @@ def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
     assert [give.batch.turn for give in at.ask(A, 0)] == [(0, 1)]
 
 
+def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
+    """One thread has both: the other one goes on after this one's batch."""
+    at = At(RealPlain(0, Stored(), Slab(2), rows=100, size=2), A, B)
+    at.desk.ask(A, [(n, 0, 0) for n in range(1, 4)])
+    while at.desk.work():
+        pass
+    assert [type(message) for message in at.told(Give, Idle)] == [Give, Give, Idle]
+    assert [type(message) for message in at.ask(B, 2)] == [Idle, Idle]
+    for second in (1.0, 2.0, 3.0):
+        for name in (A, B):
+            at.desk.seen(name, second)
+        at.desk.tick(second)
+        while at.desk.work():
+            pass
+    assert len(at.told(Give)) == 2, "A's third, which is older, and then B's first alone"
+
+
 def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
     at = At(RealPlain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
     at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
