@@ -70,7 +70,7 @@ def _changes(examples: int) -> Iterator[Change]:
 
 def _written(path: Path, examples: int) -> None:
     base = Change(meta={"base": msgpack.packb({"line": examples})})
-    with JournalFile.new(path, 1) as file:
+    with JournalFile.new(path) as file:
         for change in chain([base], _changes(examples)):
             file.write(encoded(change))
         file.publish(file.at, file.at, durable=False)

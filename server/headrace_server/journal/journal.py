@@ -119,7 +119,7 @@ class Journal:
         if not self.path.exists():
             if begun:
                 raise ValueError("it is gone, and commits were stored in it")
-            with JournalFile.new(self.path, 1) as file:
+            with JournalFile.new(self.path) as file:
                 file.publish(_LEAST_IN_MEMORY if self.in_memory else _LEAST, 0, self._durable)
             file.sync_name()
             return file
@@ -294,7 +294,7 @@ class Journal:
         """Go on in a new file, with room for a record of ``next_bytes``."""
         old = self._file
         old.sync_name()
-        with JournalFile.new(self.path, old.number + 1) as file:
+        with JournalFile.new(self.path) as file:
             table = self._written(file)
             least = file.at + record_bytes(next_bytes)
             file.publish(max(least, self._next_size(file.at, least)), least, self._durable)
@@ -328,7 +328,7 @@ class Journal:
         """Write a copy with no room for commits; return the fault, "" if there is none."""
         try:
             target.unlink(missing_ok=True)  # an unfinished copy
-            with writing(target), JournalFile.new(target, 1) as file:
+            with writing(target), JournalFile.new(target) as file:
                 self._written(file)
                 file.publish(file.at, file.at, durable=False)
             file.sync_name()

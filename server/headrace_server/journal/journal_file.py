@@ -9,8 +9,8 @@ A file is whole before it has its name: it has its live table, and all its room.
 it longer, and syncing a commit needs no second write for the file system.  The file that it
 replaces becomes the room of the next one, since writing zeros would cost as much as the commits do.
 
-Each record names the number of its file, its place, and the checksum of the record before it.  So
-no other bytes are taken for a record of this file.  With ``durable`` one write is on the disk
+Each record names the number of its file, which is drawn, its place, and the checksum of the header
+before it.  So no other bytes are taken for a record of this file.  With ``durable`` one write is on the disk
 before the next begins: a crash can tear the last record only, and a record that is not sound though
 a later one was begun is damage.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import secrets
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -71,21 +72,22 @@ class Record:
 class JournalFile:
     """A file that is open for writing.  One thread uses it."""
 
-    def __init__(self, path: Path, number: int, fd: int) -> None:
-        self.path, self.number, self._fd = path, number, fd
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self._fd = path, fd
+        self._number = secrets.randbits(63)  # no other bytes of the disk have it
         self.at, self._last = START, 0  # place of the next record, checksum of the last one
         self.size = sys.maxsize  # only the disk bounds a table
         self._synced = True  # whether its name is on the disk
 
     @classmethod
     @contextlib.contextmanager
-    def new(cls, path: Path, number: int) -> Iterator[JournalFile]:
+    def new(cls, path: Path) -> Iterator[JournalFile]:
         """Begin the file that is to be at ``path``: the block writes its table and publishes it."""
         new, spare = _beside(path, NEW), _beside(path, SPARE)
         with contextlib.suppress(FileNotFoundError):
             if not os.path.samefile(spare, path):  # else a crash came amid ``publish``
                 os.rename(spare, new)
-        file = cls(path, number, os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        file = cls(path, os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             yield file
         except BaseException:
@@ -98,7 +100,7 @@ class JournalFile:
     def open(cls, path: Path, durable: bool) -> tuple[JournalFile, list[Record]]:
         """Open a file, and return its records; ValueError where it can not be trusted."""
         _beside(path, NEW).unlink(missing_ok=True)  # of an earlier life
-        file = cls(path, 0, _opened(path, durable))
+        file = cls(path, _opened(path, durable))
         try:
             return file, file._scan(durable)
         except BaseException:
@@ -118,7 +120,7 @@ class JournalFile:
         crc = 0
         for part in parts:
             crc = crc32c.extend(crc, part)
-        head = _RECORD.pack(_MAGIC, self.number, place, nbytes, crc, self._last)
+        head = _RECORD.pack(_MAGIC, self._number, place, nbytes, crc, self._last)
         crc = crc32c.value(head)
         whole = (head + _SUM.pack(crc)).ljust(HEAD, b"\0")
         _write_all(self._fd, place, [whole, *parts, bytes(end - place - HEAD - nbytes)])
@@ -132,7 +134,7 @@ class JournalFile:
         """
         self._allocate(size, least)
         size = os.fstat(self._fd).st_size
-        head = _FILE.pack(_FILE_MAGIC, VERSION, self.number, size, self.at)
+        head = _FILE.pack(_FILE_MAGIC, VERSION, self._number, size, self.at)
         page = (head + _SUM.pack(crc32c.value(head))).ljust(START, b"\0")
         _write_all(self._fd, 0, [page])
         os.fsync(self._fd)
@@ -173,7 +175,7 @@ class JournalFile:
         """
         fd, self._fd = self._fd, -1
         if fd >= 0 and mark:
-            end = MARK.pack(_MARK_MAGIC, self.number, self.at, self._last)
+            end = MARK.pack(_MARK_MAGIC, self._number, self.at, self._last)
             with contextlib.suppress(OSError):
                 os.fdatasync(fd)  # else the mark could outlive what it marks
                 _write_all(fd, MARK_AT, [end + _SUM.pack(crc32c.value(end))])
@@ -185,7 +187,7 @@ class JournalFile:
     def read(self, place: int, nbytes: int) -> memoryview:
         """Return a payload; ValueError where its checksum fails."""
         whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
-        found = _sound(whole, 0, self.number, place - HEAD)
+        found = _sound(whole, 0, self._number, place - HEAD)
         if found is None or found.nbytes != nbytes:
             raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
         return memoryview(whole)[HEAD:]
@@ -203,11 +205,11 @@ class JournalFile:
         if not os.fstat(self._fd).st_size:
             raise ValueError("it is empty")
         with mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) as data:
-            self.number, self.size, table_end = _header(data)
-            mark = _mark(data, self.number)
+            self._number, self.size, table_end = _header(data)
+            mark = _mark(data, self._number)
             reached = mark in (None, (START, 0))
             records = list[Record]()
-            while (found := _sound(data, self.at, self.number)) and found.before == self._last:
+            while (found := _sound(data, self.at, self._number)) and found.before == self._last:
                 records.append(found)
                 self.at += record_bytes(found.nbytes)
                 self._last = found.crc
@@ -217,7 +219,7 @@ class JournalFile:
                 raise ValueError(f"{ends}, and its table at {table_end}")
             if mark is not None and not reached:
                 raise ValueError(f"{ends}, and it was closed after one that ended at {mark[0]}")
-            if _has_later(data, self.at, self.number):
+            if _has_later(data, self.at, self._number):
                 if durable:
                     raise ValueError(
                         f"the record at byte {self.at} fails its checksum, and later records are "
