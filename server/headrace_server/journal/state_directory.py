@@ -7,7 +7,7 @@ index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
 feeds/NAME/left_out.json      left-out examples: they killed workers
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
-feeds/NAME/K.journal          partition K, see store.py
+feeds/NAME/K.journal          partition K, see journal.py; K.journal.spare: room of its next file
 feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py
 snapshots/NAME/ID/            copies of all that, see snapshots.py
 """
