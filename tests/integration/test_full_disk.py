@@ -84,7 +84,7 @@ def taken_back(disk: Path) -> None:
     state = StateDirectory(disk)
     try:
         feed = FeedConfig("f", hs.from_examples([{"a": 1}]).batch(1).declaration(), (), 1)
-        prepare(state, feed, disk / "feeds" / "f", "s")
+        prepare(state.path, feed, disk / "feeds" / "f", "s")
     finally:
         state.close()
 

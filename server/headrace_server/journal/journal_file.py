@@ -10,9 +10,9 @@ it longer, and syncing a commit needs no second write for the file system.  The 
 replaces becomes the room of the next one, since writing zeros would cost as much as the commits do.
 
 Each record names the number of its file, which is drawn, its place, and the checksum of the header
-before it.  So no other bytes are taken for a record of this file.  With ``durable`` one write is on the disk
-before the next begins: a crash can tear the last record only, and a record that is not sound though
-a later one was begun is damage.
+before it.  So no other bytes are taken for a record of this file.  With ``durable`` one write
+is on the disk before the next begins: a crash can tear the last record only, and a record that is
+not sound though a later one was begun is damage.
 """
 
 from __future__ import annotations

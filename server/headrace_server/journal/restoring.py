@@ -26,9 +26,9 @@ from typing import Any
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..process.config import FeedConfig
 from ..process.rewinding import BEGINNING
+from .feed_directory import SUFFIX, check_feed, described
 from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
 from .snapshots import BESIDE, GENERATION, sync_file
-from .state_directory import SUFFIX, StateDirectory, described
 
 logger = logging.getLogger("headrace.server")
 
@@ -57,7 +57,7 @@ def _resumption(plain: Any) -> Resumption:
 
 
 def prepare(
-    state: StateDirectory,
+    state: Path,
     feed: FeedConfig,
     source: Path | None,
     snapshot: str,
@@ -67,8 +67,8 @@ def prepare(
 
     None stands for the beginning.  ConfigChanged where the feed differs from that of the snapshot.
     """
-    feeds = state.path / "feeds"
-    before = resumption(state.path, feed.name)
+    feeds = state / "feeds"
+    before = resumption(state, feed.name)
     new = feeds / f".{feed.name}.new"
     shutil.rmtree(new, ignore_errors=True)
     with writing(new):
@@ -80,23 +80,23 @@ def prepare(
                     shutil.copyfile(path, new / path.name)
                     sync_file(new / path.name)
         _follow_files(new / "feed.json", feed)
-    state.check_feed(feed, allow_change, new)
+    check_feed(state, feed, allow_change, new)
     plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
     if snapshot == BEGINNING:
         plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
     write_durably(new / GENERATION, json.dumps(plain))
 
 
-def take_back(state: StateDirectory, names: Iterable[str]) -> None:
+def take_back(state: Path, names: Iterable[str]) -> None:
     """Replace the states of feeds by the prepared ones.  No process may have their stores open."""
-    feeds = state.path / "feeds"
+    feeds = state / "feeds"
     for name in names:
         new = feeds / f".{name}.new"
         since = left_out_rows(feeds / name / LEFT_OUT)  # they stay out
         write_left_out(new / LEFT_OUT, left_out_rows(new / LEFT_OUT) | since)
         write_durably(new / _COMPLETE, "")
     sync_directory(feeds)
-    finish(state.path)  # once: it removes what is prepared and not complete
+    finish(state)  # once: it removes what is prepared and not complete
 
 
 def finish(state: Path) -> None:

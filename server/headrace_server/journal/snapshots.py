@@ -38,8 +38,8 @@ from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
 from ..files.extras import filesystem
 from ..process.settings import KEEP_SNAPSHOTS
+from .feed_directory import SHARE, SUFFIX
 from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
-from .state_directory import SHARE, SUFFIX
 
 logger = logging.getLogger("headrace.server")
 

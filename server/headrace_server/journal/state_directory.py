@@ -10,36 +10,39 @@ feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.journal          partition K, see journal.py; K.journal.spare: room of its next file
 feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py
 snapshots/NAME/ID/            copies of all that, see snapshots.py
+
+    begin(config, tokens)              ─► the config of this start: term, generations of the feeds
+    prepare(feed, S), take_back(config, feed)
+                                       ─► that of the next start, which goes on from snapshot S
+
+The number of a start is its **term**; a token carries it in its upper bits.  A start that goes on
+from a snapshot gets a term beyond that of the snapshot, so no token is given out twice.  Terms also
+follow the clock, so the same holds for tokens that a state directory has forgotten because it was
+put back to an earlier state.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import itertools
 import json
-import logging
 import os
-import shlex
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
+from headrace_proto.token import Token
 
 from ..files.durable_file import held, read_json, usable, write_durably, writing
-from ..pipeline.declaration import jsonable
-from ..process.config import FeedConfig
+from ..process.config import FeedConfig, RunConfig
+from ..process.rewinding import BEGINNING
+from ..process.settings import KEEP_SNAPSHOTS
+from .feed_directory import check_feed, has_states, with_partitions
+from .restoring import finish, prepare, resumption, take_back
+from .snapshots import Shelf
 
-logger = logging.getLogger("headrace.worker")
-
-#: Suffix of a partition's file.
-SUFFIX = ".journal"
-_FORMAT = 3
-_FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
-#: A field that is there where the feed has several servers.
-SHARE = "share"
 #: The file of the terms.
 TERM = "terms.json"
 _TERM_REMEDY = (
@@ -52,55 +55,34 @@ _MOST_TERMS = 2**31 - 1
 _MOST_BY_CLOCK = _MOST_TERMS - 2**24
 #: Number of terms that are kept.
 _MOST_STARTS = 1000
+#: 1 January 2026, in seconds since 1970: terms by the clock count from there …
+_SINCE_S = 1_767_225_600
+#: … in steps of an eighth of a second, since 31 bits of these last until 2034; after that a term is
+#: one more than the one before.  A directory that is put back to an earlier state has to be started
+#: later than this after the start that it forgets, by one step for each worker and share.
+_STEPS = 8
 
 
-class ConfigChanged(ServerError, ValueError):
-    """The state is of another pipeline, other data or another number of partitions."""
-
-
-def beginning_anew(file: Path) -> str:
-    """Return the command that lets the next start begin anew, for an error of a feed's file."""
-    state = file.parents[2]
-    names = (f"{state}.{number}" for number in itertools.count(1))
-    aside = next(name for name in names if not os.path.lexists(name))
-    return f"to begin anew: mv {shlex.quote(str(state))} {shlex.quote(aside)}"
-
-
-def _next(file: Path) -> str:
-    return f"Resume from a snapshot; or, {beginning_anew(file)}"
-
-
-def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
-    """Return the path of one partition's state."""
-    return Path(directory) / "feeds" / feed / f"{partition}{SUFFIX}"
-
-
-def own_partition(path: Path) -> int:
-    """Lock a store, after any other process has released it.
-
-    A worker that was suspended while its server was killed may still write when it wakes, after
-    another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
-    """
-    with writing(path.with_suffix(".lock")):
-        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        logger.warning("%s: waits for the end of a worker of an earlier server", path)
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-    return lock
-
-
-def has_states(directory: Path) -> bool:
-    """Return whether the state of a partition lies in a feed's directory."""
-    return any(directory.glob(f"*{SUFFIX}"))
+def term_by_clock() -> int:
+    """Return the least term for a start that begins now."""
+    return max(0, int(_STEPS * (time.time() - _SINCE_S)))
 
 
 class StateDirectory:
-    """A state directory that this process holds."""
+    """The state directory of one server, held until ``close``."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        durability: str = "power",
+        snapshots: str | None = None,
+        keep: int = KEEP_SNAPSHOTS,
+        allow_change: bool = False,
+        share: Share = WHOLE,
+    ) -> None:
         """Hold the directory; ServerError where another server holds it."""
+        self._durability = durability
+        self._allow_change = allow_change
         self.path = Path(path).absolute()
         self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
         self.count = 0  # number of all starts, this one included
@@ -117,6 +99,88 @@ class StateDirectory:
                 f"state_dir={str(self.path)!r} is in use by another server: one server owns a "
                 "state directory"
             ) from None
+        try:
+            finish(self.path)
+            self.shelf = Shelf(self.path, snapshots, keep, share)
+            self.shelf.check()
+            self.shelf.sweep()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(
+        self, config: RunConfig, tokens: Mapping[str, Token], keep_partitions: bool = False
+    ) -> RunConfig:
+        """Return the config of the first start; feeds go on from the snapshots in ``tokens``.
+
+        With ``keep_partitions`` a feed that has a state keeps the number of partitions of that.
+        """
+        found, terms = {}, [0]
+        for name, token in tokens.items():
+            shelf = self.shelf
+            if token.url and not shelf.far:
+                shelf = Shelf(self.path, token.url, share=config.share)
+            found[name], term = shelf.fetch(name, token.snapshot)
+            terms.append(term)
+        if keep_partitions:
+            feeds = (with_partitions(self.path, one, found.get(one.name)) for one in config.feeds)
+            config = dataclasses.replace(config, feeds=tuple(feeds))
+        for feed in config.feeds:
+            if feed.name in tokens:
+                snapshot = tokens[feed.name].snapshot
+                prepare(self.path, feed, found[feed.name], snapshot, self._allow_change)
+            else:
+                check_feed(self.path, feed, self._allow_change)
+        config = self.next_term(config, max(terms))
+        if tokens:
+            take_back(self.path, tokens)
+        return dataclasses.replace(
+            self._noted(config, tokens),
+            state_directory=str(self.path),
+            durability=self._durability,
+        )
+
+    def prepare(self, feed: FeedConfig, snapshot: str) -> int:
+        """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""
+        if snapshot == BEGINNING:
+            prepare(self.path, feed, None, snapshot, self._allow_change)
+            return 0
+        directory, term = self.shelf.fetch(feed.name, snapshot)
+        prepare(self.path, feed, directory, snapshot, self._allow_change)
+        return term
+
+    def take_back(self, config: RunConfig, feed: str, term: int) -> RunConfig:
+        """Return the config of the next start, with one feed taken back to its prepared state.
+
+        No process may have its stores open.
+        """
+        config = self.next_term(config, term)
+        take_back(self.path, [feed])
+        return self._noted(config, [feed])
+
+    def next_start(self, config: RunConfig) -> RunConfig:
+        """Return the config of the next start, which goes on from the stored state."""
+        return self._noted(self.next_term(config))
+
+    def next_term(self, config: RunConfig, beyond: int = 0) -> RunConfig:
+        """Return the same config under a larger term, which is stored."""
+        term = self.raise_term(beyond, term_by_clock(), config.share)
+        starts, start = self.starts, self.count
+        return dataclasses.replace(config, term=term, starts=starts, start=start)
+
+    def _noted(self, config: RunConfig, untouched: Container[str] = ()) -> RunConfig:
+        """Return a config with the stored facts of its feeds; ``untouched`` were taken back."""
+        feeds = []
+        for feed in config.feeds:
+            was = resumption(self.path, feed.name)
+            noted = dataclasses.replace(
+                feed,
+                generation=was.generation,
+                snapshot=was.snapshot,
+                untouched=feed.name in untouched,
+            )
+            feeds.append(noted)
+        return dataclasses.replace(config, feeds=tuple(feeds))
 
     def raise_term(self, beyond: int = 0, at_least: int = 0, share: Share = WHOLE) -> int:
         """Store and return the term of this start, one of a share and greater than ``beyond``.
@@ -139,32 +203,6 @@ class StateDirectory:
         write_durably(file, json.dumps([[self.count, *self.starts]] * 2))
         return number
 
-    def check_feed(
-        self, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
-    ) -> None:
-        """Compare a feed with the one of its state, or note it where there is no state.
-
-        ``directory``: the directory of the state, if not in its place.  ConfigChanged lists the
-        differences.
-        """
-        file = (directory or self.path / "feeds" / feed.name) / "feed.json"
-        if compare_feed(self.path, feed, file, allow_change):
-            return
-        now = described(feed)
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, json.dumps(now, indent=1, sort_keys=True))
-
-    def with_partitions(self, feed: FeedConfig, directory: Path | None = None) -> FeedConfig:
-        """Return the feed with as many partitions as its state has, where there is one.
-
-        ``directory``: the directory of the state, if not in its place.
-        """
-        known = _known((directory or self.path / "feeds" / feed.name) / "feed.json")
-        if known is None:
-            return feed
-        return dataclasses.replace(feed, partitions=int(known["partitions"]))
-
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
@@ -177,146 +215,3 @@ def _terms(plain: Any) -> list[int]:
     if once != again or len(once) < 2 or {*map(type, once)} != {int} or min(once) < 0:
         raise ValueError("its two lists are not alike")
     return list(once)
-
-
-def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
-    """Return whether a feed is the one that ``file`` notes; ConfigChanged lists the differences.
-
-    False where nothing is noted, or where a change was allowed.
-    """
-    now = described(feed)
-    known = _known(file)
-    if known is None or known == now:
-        return known is not None
-    try:
-        _check_share(state, feed, known.get(SHARE, WHOLE))
-        changes = [
-            *_differences(known["partitions"], now["partitions"], "partitions"),
-            *_differences(known["pipeline"], now["pipeline"], "pipeline"),
-            *_files_unlike(known["files"], now["files"]),
-        ]
-        never = list(_never(known, now))
-    except ConfigChanged:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ServerError(f"{file} is damaged: {error!r:.200}. {_next(file)}") from None
-    for change, why in never:
-        raise ConfigChanged(
-            f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
-            "Undo that or use another state_dir"
-        )
-    if changes and not allow_change:
-        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
-        raise ConfigChanged(
-            f"feed {feed.name!r} is not what the state in {state} is of: "
-            f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
-            "allow_config_change=True to go on with the states that there are"
-        )
-    return not changes
-
-
-def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
-    """Raise ConfigChanged where a state is that of another share."""
-    (index, servers), (was, of) = feed.share, known
-    if (index, servers) == (was, of):
-        return
-    text = (
-        f"feed {feed.name!r} can not go on from the state in {state}: that is of share {was}/{of}, "
-        f"and this server has share {index}/{servers}"
-    )
-    if servers == of:
-        raise ConfigChanged(f"{text}: each share needs a state directory of its own")
-    raise ConfigChanged(
-        f"{text}: positions and states belong to the partitions of that share.  Start it as share "
-        f"{was}/{of}, or resume from a snapshot that all {of} servers have put at a URL (snapshots)"
-    )
-
-
-def described(feed: FeedConfig) -> dict[str, Any]:
-    """Return the parts of a feed that its state depends on, as JSON data.
-
-    The policy for bad examples is left out: these are never part of a state.
-    """
-    pipeline = feed.declaration.to_plain()
-    del pipeline["policy"]
-    whole = {
-        "format": _FORMAT,
-        "partitions": feed.partitions,
-        "pipeline": pipeline,
-        "files": [file.to_plain() for file in feed.files],
-    }
-    if feed.share != WHOLE:
-        whole[SHARE] = feed.share
-    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
-    return described
-
-
-def _known(file: Path) -> dict[str, Any] | None:
-    """Read the feed that a state was noted for; None where there is none."""
-    known: Any = read_json(file, lambda plain: plain, _next(file))
-    if known is None:
-        if has_states(file.parent):
-            raise ServerError(f"{file} is gone, and states lie beside it. {_next(file)}")
-        return None
-    if not isinstance(known, dict) or known.keys() - {SHARE} != _FIELDS:
-        raise ServerError(f"{file} is damaged: it lacks fields. {_next(file)}")
-    if not isinstance(known["partitions"], int) or known["partitions"] < 1:
-        raise ServerError(
-            f"{file} is damaged: {known['partitions']!r:.80} partitions. {_next(file)}"
-        )
-    if known["format"] != _FORMAT:
-        raise ServerError(
-            f"{file} was written by another release of headrace (format {known['format']!r}, this "
-            f"one reads {_FORMAT}): go on with that release; or, {beginning_anew(file)}"
-        )
-    return known
-
-
-def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield changes under which stored states and positions would get another meaning."""
-    for change in _differences(old["partitions"], new["partitions"], "partitions"):
-        yield change, "positions and states belong to partitions"
-    before, now = (tree["pipeline"]["shape"] for tree in (old, new))
-    for name in ("kind", "num_unroll", "stride", "phase", "phase_seed"):
-        for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
-            yield change, "positions are counted in what that makes"
-    for change in _differences(_states(before), _states(now), "pipeline.shape.initial_states"):
-        yield change, "states are stored as they were declared"
-
-
-def _states(shape: dict[str, Any]) -> dict[str, Any]:
-    return {
-        state["name"]: [state["dtype"], state["shape"]] for state in shape.get("initial_states", ())
-    }
-
-
-def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
-    """Yield the differences of two lists of path, size and stamp, for people."""
-    before, now = ({path: rest for path, *rest in files} for files in (old, new))
-    for path, (size, stamp) in before.items():
-        if path not in now:
-            yield f"file {path} is not of the feed any more"
-        elif now[path][0] != size:
-            yield f"file {path} had {size} bytes and has {now[path][0]}"
-        elif now[path][1] != stamp:
-            yield f"file {path} was written anew (its stamp was {stamp} and is {now[path][1]})"
-    yield from (f"file {path} is new" for path in now if path not in before)
-    if before.keys() == now.keys() and list(before) != list(now):
-        yield "the files come in another order"
-
-
-def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Yield the differences of two trees of JSON data, for people."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(key), new.get(key), f"{where}.{key}")
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(a, b, f"{where}[{i}]")
-    elif old != new or type(old) is not type(new):
-        yield f"{where} was {_short(old)} and is {_short(new)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -33,7 +33,7 @@ from headrace_proto.messages import (
     ServedShare,
 )
 
-from ..journal.state_directory import described
+from ..journal.feed_directory import described
 from ..pipeline.declaration import digest
 from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform

@@ -22,8 +22,8 @@ from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
-from ..journal.durable import Durable
 from ..journal.snapshots import Shelf
+from ..journal.state_directory import StateDirectory
 from ..process.config import FeedConfig
 from ..process.rewinding import BEGINNING
 
@@ -48,7 +48,7 @@ class SnapshotRequests:
     alone.
     """
 
-    durable: Durable | None
+    durable: StateDirectory | None
     term: Callable[[], int]
     ask: Callable[..., Mapping[int, Mapping[str, Any]]]
     order: Callable[..., None]

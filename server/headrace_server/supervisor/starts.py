@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from headrace_proto.placement import next_term
 
-from ..journal.durable import Durable
+from ..journal.state_directory import StateDirectory
 from ..process.config import RunConfig
 from ..process.rewinding import BEGINNING
 from ..process.rundir import forget_journals
@@ -22,7 +22,7 @@ from ..process.rundir import forget_journals
 class Starts:
     """``config`` is that of the last start."""
 
-    def __init__(self, config: RunConfig, durable: Durable | None) -> None:
+    def __init__(self, config: RunConfig, durable: StateDirectory | None) -> None:
         if not config.term:  # tokens of its starts must differ
             config = replace(config, term=next_term(secrets.randbits(30), config.share))
         self.config = config

@@ -25,8 +25,8 @@ import msgpack
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import writing
+from ..journal.feed_directory import SUFFIX, own_partition, partition_path
 from ..journal.journal import Journal
-from ..journal.state_directory import SUFFIX, own_partition, partition_path
 from ..making.partition_run import Run
 from ..shaping.stored_state import Change, Saved
 

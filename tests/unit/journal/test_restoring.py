@@ -14,9 +14,10 @@ import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.files.manifest import DataFile
 from headrace_server.journal import restoring
+from headrace_server.journal.feed_directory import ConfigChanged, check_feed
 from headrace_server.journal.restoring import Resumption, finish, prepare, resumption
 from headrace_server.journal.snapshots import Shelf
-from headrace_server.journal.state_directory import ConfigChanged, StateDirectory
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.rewinding import BEGINNING
 
@@ -37,7 +38,7 @@ def directory(tmp_path: Path) -> Any:
 
 def stored(directory: StateDirectory, content: bytes) -> Path:
     """A feed's state, as a server leaves it."""
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     path = directory.path / "feeds" / "plain"
     (path / "0.journal").write_bytes(content)
     return path
@@ -46,8 +47,8 @@ def stored(directory: StateDirectory, content: bytes) -> Path:
 def take_back(
     directory: StateDirectory, to: FeedConfig, source: Path, name: str, allow_change: bool = False
 ) -> Resumption:
-    prepare(directory, to, source, name, allow_change)
-    restoring.take_back(directory, [to.name])
+    prepare(directory.path, to, source, name, allow_change)
+    restoring.take_back(directory.path, [to.name])
     return resumption(directory.path, to.name)
 
 
@@ -66,7 +67,7 @@ def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp
     noted = (source / "feed.json").read_text()
     (source / "feed.json").write_text(noted.replace('"format": 3', '"format": 1'))
     with pytest.raises(ServerError, match=r"by another release .*format 1, this one reads 3"):
-        prepare(directory, feed(), source, "s" * 8)
+        prepare(directory.path, feed(), source, "s" * 8)
     assert (path / "0.journal").read_bytes() == b"now"
 
 
@@ -140,7 +141,7 @@ def test_what_a_step_relies_on_is_on_the_disk_before_it(
     """A power cut keeps or loses each name that was not synced, in any combination."""
     stored(directory, b"early")
     source, name = snapshot(directory)
-    prepare(directory, feed(), source, name)
+    prepare(directory.path, feed(), source, name)
     steps: list[str] = []
     rename, unlink = os.rename, Path.unlink
 
@@ -155,7 +156,7 @@ def test_what_a_step_relies_on_is_on_the_disk_before_it(
     monkeypatch.setattr(restoring, "sync_directory", lambda path: steps.append(f"{path.name} sync"))
     monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(Path, "unlink", unlinked)
-    restoring.take_back(directory, ["plain"])
+    restoring.take_back(directory.path, ["plain"])
     assert steps == [
         "feeds sync",
         "plain -> .plain.old",
@@ -171,7 +172,7 @@ def test_the_same_files_may_lie_elsewhere(directory: StateDirectory):
     moved = (DataFile("/mnt/a.csv", 10, "8"), DataFile("/mnt/b.csv", 20, "9"))
     there = feed(moved, paths="/mnt/*.csv")
     take_back(directory, there, source, name)
-    directory.check_feed(there)
+    check_feed(directory.path, there)
 
 
 def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
@@ -206,12 +207,12 @@ def test_the_beginning_has_no_stores_and_keeps_what_kills(directory: StateDirect
     source, name = snapshot(directory)
     take_back(directory, feed(), source, name)
     (path / "left_out.json").write_text(json.dumps([[7, 0, "killed"]]))
-    prepare(directory, feed(), None, BEGINNING)
-    restoring.take_back(directory, ["plain"])
+    prepare(directory.path, feed(), None, BEGINNING)
+    restoring.take_back(directory.path, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(2, BEGINNING, name)
     names = sorted(p.name for p in path.iterdir())
     assert names == ["feed.json", "generation.json", "left_out.json"]
-    directory.check_feed(feed())
-    prepare(directory, feed(), None, BEGINNING)
-    restoring.take_back(directory, ["plain"])
+    check_feed(directory.path, feed())
+    prepare(directory.path, feed(), None, BEGINNING)
+    restoring.take_back(directory.path, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(3, BEGINNING, name)

@@ -13,8 +13,9 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.files.manifest import DataFile
-from headrace_server.journal import state_directory as statedir
-from headrace_server.journal.state_directory import ConfigChanged, StateDirectory, partition_path
+from headrace_server.journal import feed_directory
+from headrace_server.journal.feed_directory import ConfigChanged, check_feed, partition_path
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig
 from tests.nursery import WarmPopen, environment
 
@@ -178,10 +179,10 @@ def test_a_missing_term_beside_existing_states_is_an_error(directory: StateDirec
 
 
 def test_the_same_feed_goes_on(directory: StateDirectory):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     noted = (directory.path / "feeds" / "speech" / "feed.json").read_text()
-    directory.check_feed(feed())
-    directory.check_feed(feed(pipeline(on_bad_example="skip", max_bad_examples=3)))
+    check_feed(directory.path, feed())
+    check_feed(directory.path, feed(pipeline(on_bad_example="skip", max_bad_examples=3)))
     assert (directory.path / "feeds" / "speech" / "feed.json").read_text() == noted
 
 
@@ -214,15 +215,15 @@ CHANGES = {
 def test_another_feed_is_refused_in_words_and_goes_on_when_that_is_allowed(
     name: str, directory: StateDirectory
 ):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     changed, words = CHANGES[name]
     for text in [*words, "feed 'speech' is not what the state in", "allow_config_change=True"]:
         with pytest.raises(ConfigChanged, match=text):
-            directory.check_feed(changed)
-    directory.check_feed(changed, allow_change=True)
-    directory.check_feed(changed)  # it is what the state is of from now on
+            check_feed(directory.path, changed)
+    check_feed(directory.path, changed, allow_change=True)
+    check_feed(directory.path, changed)  # it is what the state is of from now on
     with pytest.raises(ConfigChanged):
-        directory.check_feed(feed())
+        check_feed(directory.path, feed())
 
 
 NEVER = {
@@ -247,34 +248,34 @@ NEVER = {
 def test_an_incompatible_change_of_states_is_refused_even_where_changes_are_allowed(
     name: str, directory: StateDirectory
 ):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     for allow in (False, True):
         with pytest.raises(ConfigChanged, match=NEVER[name][1]) as caught:
-            directory.check_feed(NEVER[name][0], allow_change=allow)
+            check_feed(directory.path, NEVER[name][0], allow_change=allow)
         assert "can not go on from the state" in str(caught.value)
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', "\xff"])
 def test_a_damaged_note_is_refused_by_name(text: str, directory: StateDirectory):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     file = directory.path / "feeds" / "speech" / "feed.json"
     file.write_bytes(text.encode("latin-1"))
     for allow in (False, True):
         with pytest.raises(ServerError, match=r"feed\.json is damaged.*Resume from a snapshot"):
-            directory.check_feed(feed(), allow_change=allow)
+            check_feed(directory.path, feed(), allow_change=allow)
 
 
 @pytest.mark.parametrize(
     ("was", "becomes"), [('"shape"', '"shapf"'), ('"partitions": 3', '"partitions": 0')]
 )
 def test_a_note_in_which_a_byte_changed_is_refused(was, becomes, directory: StateDirectory):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     file = directory.path / "feeds" / "speech" / "feed.json"
     assert was in file.read_text()
     file.write_text(file.read_text().replace(was, becomes))
     with pytest.raises(ServerError, match=r"feed\.json is damaged.*Resume from a snapshot"):
-        directory.check_feed(feed())
+        check_feed(directory.path, feed())
 
 
 def test_a_note_that_is_gone_while_states_are_there_is_refused(directory: StateDirectory):
@@ -282,21 +283,21 @@ def test_a_note_that_is_gone_while_states_are_there_is_refused(directory: StateD
     path.parent.mkdir(parents=True)
     path.touch()
     with pytest.raises(ServerError, match=r"feed\.json is gone, and states lie beside it"):
-        directory.check_feed(feed())
+        check_feed(directory.path, feed())
 
 
 def test_a_note_of_another_release_is_refused_with_both_versions(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ):
-    directory.check_feed(feed())
-    monkeypatch.setattr(statedir, "_FORMAT", 4)
+    check_feed(directory.path, feed())
+    monkeypatch.setattr(feed_directory, "_FORMAT", 4)
     with pytest.raises(
         ServerError, match=r"another release .*format 3, this one reads 4\): go on with that"
     ) as refused:
-        directory.check_feed(feed(), allow_change=True)
+        check_feed(directory.path, feed(), allow_change=True)
     subprocess.run(shlex.split(str(refused.value).partition("to begin anew: ")[2]), check=True)
     anew = StateDirectory(directory.path)
-    assert not anew.check_feed(feed())
+    assert not check_feed(anew.path, feed())
     anew.close()
     assert Path(f"{directory.path}.1/feeds/speech/feed.json").exists()
 
@@ -313,16 +314,16 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     ],
 )
 def test_a_directory_is_that_of_one_share(directory: StateDirectory, share: Any, text: str):
-    directory.check_feed(feed(share=(0, 2)))
-    directory.check_feed(feed(share=(0, 2)))
+    check_feed(directory.path, feed(share=(0, 2)))
+    check_feed(directory.path, feed(share=(0, 2)))
     with pytest.raises(ConfigChanged, match=text):
-        directory.check_feed(feed(share=share), allow_change=True)
+        check_feed(directory.path, feed(share=share), allow_change=True)
 
 
 def test_a_directory_of_all_partitions_is_no_share(directory: StateDirectory):
-    directory.check_feed(feed())
+    check_feed(directory.path, feed())
     with pytest.raises(ConfigChanged, match="share 0/1, and this server has share 1/2"):
-        directory.check_feed(feed(share=(1, 2)))
+        check_feed(directory.path, feed(share=(1, 2)))
 
 
 def test_terms_of_a_share_are_no_other_shares(directory: StateDirectory):

@@ -12,8 +12,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
-from headrace_server.journal import durable as module
-from headrace_server.journal.durable import Durable
+from headrace_server.journal import state_directory as module
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig, RunConfig
 
 
@@ -23,7 +23,7 @@ def config(batch_size: int = 4) -> RunConfig:
     return RunConfig(tuple(FeedConfig(name, declaration, (), 1) for name in names), "", ())
 
 
-def snapshot(durable: Durable, term: int) -> str:
+def snapshot(durable: StateDirectory, term: int) -> str:
     name, directory = durable.shelf.begin("a")
     (directory / "0.journal").write_bytes(b"early")
     return durable.shelf.finish("a", name, term).snapshot
@@ -39,10 +39,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def opened() -> Any:
-    held: list[Durable] = []
+    held: list[StateDirectory] = []
 
-    def one(*args: Any, **options: Any) -> Durable:
-        held.append(Durable(*args, **options))
+    def one(*args: Any, **options: Any) -> StateDirectory:
+        held.append(StateDirectory(*args, **options))
         return held[-1]
 
     yield one
@@ -55,7 +55,7 @@ def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path: Path,
     begun = first.begin(config(), {})
     assert (begun.term, begun.durability, begun.state_directory) == (1, "process", str(tmp_path))
     with pytest.raises(ServerError, match="in use by another server"):
-        Durable(tmp_path, "process")
+        StateDirectory(tmp_path, "process")
     first.close()
     assert opened(tmp_path, "power").begin(config(), {}).term == 2
 
@@ -65,7 +65,7 @@ def test_a_start_that_can_copy_no_snapshot_is_refused_and_leaves_the_directory_f
 ):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"snapshots=.* can not be used: File exists"):
-        Durable(tmp_path / "state", "process", str(tmp_path / "file"))
+        StateDirectory(tmp_path / "state", "process", str(tmp_path / "file"))
     opened(tmp_path / "state", "process", str(tmp_path / "far"))
 
 
