@@ -10,12 +10,11 @@ Hello ─► hear() ─► desk ─► welcome()   a session is open, or goes on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from headrace_proto import __version__, limits
 from headrace_proto.channel import Frame
-from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     FeedRewound,
     HeadraceError,
@@ -28,13 +27,14 @@ from headrace_proto.messages import Ended, Hello, Pulse, Refused, ServedShare, W
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
 from ..process.bounded_map import BoundedMap
-from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
 from ..process.refusals import check_version, feed_named
-from .outbox import Outbox
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed, Usage
 from .sessions import Session
+
+if TYPE_CHECKING:
+    from .switchboard import Switchboard
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -47,21 +47,17 @@ _MOST_HELD = 10_000
 _LONGEST_HOST = 100
 
 
-@dataclass(eq=False)
 class Admission:
     """The admission to all feeds of one owner."""
 
-    config: RunConfig
-    owner: int
-    feeds: Mapping[str, ServedFeed]
-    outbox: Outbox
-    clock: AwakeClock
-    #: Whether a partition's store can not have this acknowledged commit.
-    lacks: Callable[[str, int, int], bool]
-    leave: Callable[[Session], None]
-    end: Callable[[bytes], None]  # ends the session of a connection
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, board: Switchboard, leave: Callable[[Session], None], end: Callable[[bytes], None]
+    ) -> None:
+        """``leave`` ends a session, ``end`` that of a connection."""
+        self.config, self.feeds, self.clock = board.config, board.feeds, board.clock
+        self.owner, self.outbox = board.worker, board.outbox
+        self.leave, self.end = leave, end
+        self._stores = board.partitions.stores
         self._socket, self._sessions = self.outbox.socket, self.outbox.sessions
         #: Greetings that came before the feeds were open, and the descriptors they came by.
         self._held: BoundedMap[bytes, tuple[Hello, Sequence[Frame], str, int]] = BoundedMap(
@@ -168,7 +164,7 @@ class Admission:
         last = hello.acknowledged if feed.serves else ()
         for partition, token in zip(last[::2], last[1::2], strict=False):
             known = partition not in feed.partitions or token >> protocol.COUNTER_BITS == feed.term
-            if not known and self.lacks(feed.name, partition, token):
+            if not known and self._stores.lacks((feed.name, partition), token):
                 logger.warning("a trainer of %r greets: its commits are gone", feed.name)
                 what = f"commits of this trainer are not in the state of feed {feed.name!r}"
                 raise FeedRewound(f"{what}: {PUT_BACK}")

@@ -171,11 +171,6 @@ class Stores:
             self._of(name).notes[key] = value
             self._write_at = 0.0
 
-    @property
-    def gathers(self) -> bool:
-        """Whether changes wait for ``write``."""
-        return bool(self._gathered or self._record)
-
     def hurry(self) -> None:
         """Have all changes written now: a trainer waits for the answers."""
         self._hurried = True

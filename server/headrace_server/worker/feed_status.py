@@ -1,7 +1,7 @@
 """The status of an owner's feeds as plain data, gathered when the supervisor asks.
 
     feed, its desk, its counters ───────┐
-    sessions of its trainers ───────────┼► feeds_status() ─► answer to the supervisor
+    sessions of its trainers ───────────┼► feed_status() ──► answer to the supervisor
     the last report of the partitions ──┘
 
 No state is kept between two questions.
@@ -10,7 +10,6 @@ No state is kept between two questions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -83,16 +82,6 @@ def _trainer(feed: ServedFeed, session: Session, now: float) -> TrainerStatus:
         "awaited_s": {feed.of_share: awaited_s},
     }
     return cast(TrainerStatus, status)
-
-
-def feeds_status(
-    feeds: Mapping[str, ServedFeed],
-    sessions: SessionTable,
-    now: float,
-    reports: Mapping[str, FeedReport],
-) -> dict[str, FeedStatus]:
-    """Return the status of all feeds by name."""
-    return {name: feed_status(feed, sessions, now, reports[name]) for name, feed in feeds.items()}
 
 
 def users_of(feed: ServedFeed, sessions: SessionTable) -> list[str]:

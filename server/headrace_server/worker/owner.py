@@ -113,7 +113,7 @@ class Owner:
             window=config.max_credits,
         )
         for feed in config.feeds:
-            used = partial(_used, stores, feed.name)
+            used = partial(lambda name, partition: stores.used((name, partition)), feed.name)
             feeds[feed.name] = ServedFeed(feed, config, life.worker, used)
         self._partitions = Partitions(life, feeds, stores)
         self._outbox.blocks = self._partitions.blocks
@@ -335,10 +335,6 @@ class Owner:
             self._closed = True
             self._switchboard.reception.close()
             self._socket.close()
-
-
-def _used(stores: Stores, feed: str, partition: int) -> list[float] | None:
-    return stores.used((feed, partition))
 
 
 def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: Pipe) -> list[str]:

@@ -267,10 +267,6 @@ class Partitions:
         """Return the partitions of a feed."""
         return {name[1]: run for name, run in _of(feed, self.runs)}
 
-    def used(self, feed: str, partition: int) -> list[float] | None:
-        """Return the commits that a partition has stored, see ``Stores.used``."""
-        return self.stores.used((feed, partition))
-
     def count(self) -> None:
         """Report the totals of all partitions."""
         for (name, partition), run in self.runs.items():

@@ -15,13 +15,11 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.channel import Frame
-from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
     NotAllowed,
@@ -48,14 +46,14 @@ from headrace_proto.state_buffers import (
 )
 
 from ..process.channel_server import TURN_S
-from ..process.config import RunConfig
 from ..process.rate_limits import RateLimits
 from ..process.refusals import fault_of_message
 from .admission import REVOKED, Admission
-from .outbox import Outbox
-from .requests import FeedRequests
 from .served_feed import ServedFeed
 from .sessions import Session
+
+if TYPE_CHECKING:
+    from .switchboard import Switchboard
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -121,22 +119,13 @@ _OF_SLAB = 8
 _OF_FALSE = 10
 
 
-@dataclass(eq=False)
 class Reception:
     """All trainers of all feeds."""
 
-    config: RunConfig
-    feeds: Mapping[str, ServedFeed]
-    outbox: Outbox
-    clock: AwakeClock
-    requests: FeedRequests
-    lacks: Callable[[str, int, int], bool]  # see Admission
-    owner: int = 0
-    #: Returns the user function in which the worker has been for long, in words.
-    inside: Callable[[], str] = lambda: ""
-
-    def __post_init__(self) -> None:
-        outbox = self.outbox
+    def __init__(self, board: Switchboard) -> None:
+        self.config, self.feeds, self.clock = board.config, board.feeds, board.clock
+        self.outbox = outbox = board.outbox
+        self.requests, self._inside = board.requests, board.inside
         self._socket, self._channels = outbox.socket, outbox.channels
         self._sessions = outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
@@ -155,16 +144,7 @@ class Reception:
             Bye: self._on_bye,
             **self.requests.handlers,
         }
-        self.admission = Admission(
-            config=self.config,
-            owner=self.owner,
-            feeds=self.feeds,
-            outbox=outbox,
-            clock=self.clock,
-            lacks=self.lacks,
-            leave=self.forget,
-            end=self._end,
-        )
+        self.admission = Admission(board, leave=self.forget, end=self._end)
 
     # In
 
@@ -263,7 +243,7 @@ class Reception:
             if token <= renew.mapped_upto and token not in read and token not in session.again:
                 self.outbox.unmap(session, token)
         wait = feed.describe(session.seen, self._sessions.name_of)
-        waits = "; ".join(filter(None, (self.inside(), wait)))
+        waits = "; ".join(filter(None, (self._inside(), wait)))
         self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(

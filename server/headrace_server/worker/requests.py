@@ -17,20 +17,19 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
-from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
-from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.statuses import added
 from .feed_status import example_status
-from .outbox import Outbox
-from .partitions import Partitions
 from .served_feed import ServedFeed
 from .sessions import Session
+
+if TYPE_CHECKING:
+    from .switchboard import Switchboard
 
 
 @dataclass(slots=True, eq=False)
@@ -46,19 +45,13 @@ class _Orders:
     late: str = ""  # the refusal of finished partitions: it counts where all are finished
 
 
-@dataclass(eq=False)
 class FeedRequests:
     """The requests of all feeds of one owner."""
 
-    partitions: Partitions
-    do: Callable[..., None]
-    outbox: Outbox
-    pipe: Pipe
-    clock: AwakeClock
-    #: Carries out what a feed's desk says.
-    drain: Callable[[ServedFeed], object]
-
-    def __post_init__(self) -> None:
+    def __init__(self, board: Switchboard) -> None:
+        self.partitions, self.outbox = board.partitions, board.outbox
+        self.pipe, self.clock = board.pipe, board.clock
+        self.do, self.drain = board.do, board.drain
         #: By feed: calls that wait until all its partitions are open.
         self.calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self.handlers: dict[type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]] = {

@@ -28,7 +28,7 @@ from ..leasing import protocol
 from ..leasing.desk import SESSIONS
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from .feed_status import feeds_status, users_of
+from .feed_status import feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
@@ -64,19 +64,8 @@ class Switchboard:
     def __post_init__(self) -> None:
         partitions, outbox = self.partitions, self.outbox
         self._stores = partitions.stores
-        self._requests = FeedRequests(
-            partitions, self.do, outbox, self.pipe, self.clock, self._drain
-        )
-        self.reception = Reception(
-            config=self.config,
-            feeds=self.feeds,
-            outbox=outbox,
-            clock=self.clock,
-            requests=self._requests,
-            lacks=lambda feed, partition, token: self._stores.lacks((feed, partition), token),
-            owner=self.worker,
-            inside=self.inside,
-        )
+        self.requests = FeedRequests(self)
+        self.reception = Reception(self)
         self._logged: dict[str, Counter[int]] = {name: Counter() for name in self.feeds}
         self._reported_open = False
         self._reported_over: set[str] = set()  # names of feeds
@@ -85,7 +74,7 @@ class Switchboard:
         self.stopping = False
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
-        requests, feeds = self._requests, self.feeds
+        requests, feeds = self.requests, self.feeds
         admission = self.reception.admission
         #: What a desk says to a session, by type.
         self._sent: dict[type, Callable[[Session, Any], object]] = {
@@ -184,7 +173,7 @@ class Switchboard:
         for feed in self.feeds.values():
             if feed.serves:
                 feed.desk.paused = True
-                self._drain(feed)  # what it has handed out goes first
+                self.drain(feed)  # what it has handed out goes first
         for session in self.outbox.sessions.present():
             if session.welcome:
                 self.outbox.let_go(session)
@@ -192,7 +181,11 @@ class Switchboard:
     def _answer_stats(self, request: int) -> None:
         self.do(self.partitions.count)
         report = self.partitions.reporter
-        feeds = feeds_status(self.feeds, self.outbox.sessions, self.clock(), report.feeds)
+        sessions, now = self.outbox.sessions, self.clock()
+        feeds = {
+            name: feed_status(feed, sessions, now, report.feeds[name])
+            for name, feed in self.feeds.items()
+        }
         workers = [{"worker": self.worker, **report.worker}]
         self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
@@ -200,7 +193,7 @@ class Switchboard:
         self._answer(request, users=users_of(self.feeds[feed], self.outbox.sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
-        self._requests.close(self.feeds[feed], cancel, partial(self._answer, request))
+        self.requests.close(self.feeds[feed], cancel, partial(self._answer, request))
 
     def _refuse_rewind(self, feed: str, snapshot: str, code: str, text: str) -> None:
         self.feeds[feed].resuming.refuse(snapshot, code, text)
@@ -220,9 +213,9 @@ class Switchboard:
         """Carry out what the desks say, and what follows from that."""
         for feed in self.feeds.values():
             if feed.serves:
-                self._drain(feed)
-            if feed.name in self._requests.calls:
-                self._requests.act(feed)
+                self.drain(feed)
+            if feed.name in self.requests.calls:
+                self.requests.act(feed)
             if feed.reports:
                 self._report_on(feed)
             if feed.over:
@@ -232,7 +225,7 @@ class Switchboard:
         while self.partitions.removed:
             self.outbox.retire(self.partitions.removed.pop())
 
-    def _drain(self, feed: ServedFeed) -> None:
+    def drain(self, feed: ServedFeed) -> None:
         desk, sent, named = feed.desk, self._sent, self.outbox.sessions.named
         while desk.log or desk.sent or desk.gone:
             if desk.log:
