@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_proto.layout import Slot as Column
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
@@ -48,12 +47,18 @@ Machine = Plain | Segments
 _MOST_UNMARKED = 32
 
 
-@dataclass(slots=True)
-class InSlab:
-    """The body of a batch."""
+@dataclass(slots=True, eq=False)
+class Body:
+    """The bytes of a batch: where they lie, how messages describe them, and who needs them."""
 
     block: Block
-    columns: Sequence[Column]
+    columns: Sequence[Any]  # slots; lists once messages describe them
+    segment: str = ""  # its name in messages; "" before
+    crowded: bool = False  # whether the slab was short of room then
+    untaken: Any = None  # the counts of its feed
+    pins: int = 0  # number of those who read them
+    gone: bool = False  # whether the desk needs them no more
+    taken: bool = False  # whether a trainer got them
 
 
 class Run(ABC):
@@ -239,7 +244,7 @@ class Run(ABC):
             self._begun = None
             del self._unplaced[0]
             written.fill(self._slab.memory(block))
-            plan.batch.body, plan.batch.nbytes = InSlab(block, written.slots), written.nbytes
+            plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
             placed.append(plan.batch)
             self.written = written
         self._unmarked += len(placed)

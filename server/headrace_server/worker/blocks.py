@@ -17,28 +17,13 @@ from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
 
 from ..leasing.protocol import Batch
-from ..making.arena import Block
+from ..making.partition_run import Body
 from ..making.slab import Slab
 
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
-
-
-@dataclass(slots=True, eq=False)
-class Body:
-    """Where the bytes of a batch lie, and how many still read them."""
-
-    segment: str
-    offset: int
-    columns: Any  # of a message
-    crowded: bool  # whether the slab was short of room
-    block: Block
-    untaken: Untaken
-    pins: int = 0
-    gone: bool = False
-    taken: bool = False  # whether a trainer got it
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +53,11 @@ class Blocks:
 
         ProtocolError if it has too many columns.
         """
-        if isinstance(batch.body, Body):  # it was dealt anew
+        body, untaken = batch.body, self.untaken[feed]
+        if body.segment:  # it was dealt anew
             return False
-        made, slab, untaken = batch.body, self._slab, self.untaken[feed]
-        columns, crowded = self._columns_of(made.columns), slab.crowded
-        segment = slab.name_of(made.block)
-        batch.body = Body(segment, made.block.offset, columns, crowded, made.block, untaken)
+        body.columns, body.crowded = self._columns_of(body.columns), self._slab.crowded
+        body.segment, body.untaken = self._slab.name_of(body.block), untaken
         untaken.count += 1
         untaken.nbytes += batch.nbytes
         return True

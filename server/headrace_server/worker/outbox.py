@@ -78,7 +78,7 @@ def given_of(give: Give, frame: int = 0) -> Given:
         batch.bucket,
         batch.empty,
         "" if frame else body.segment,
-        0 if frame else body.offset,
+        0 if frame else body.block.offset,
         frame,
         body.crowded and not frame,
         give.live,
@@ -257,7 +257,7 @@ class Outbox:
         if memory is None:
             memory = map_segment(self.directory / body.segment).data
             self._segments[body.segment] = memory
-        return memory[body.offset : body.offset + batch.nbytes]
+        return memory[body.block.offset : body.block.offset + batch.nbytes]
 
     def _take_answers(self, session: Session) -> tuple[Any, Any, Any]:
         """Take as many answers as fit a message: committed and stale tokens, and faults."""

@@ -23,8 +23,9 @@ from headrace_proto.messages import (
 from headrace_server.leasing import protocol
 from headrace_server.leasing.protocol import Answer, Batch
 from headrace_server.making.arena import Block
+from headrace_server.making.partition_run import Body
 from headrace_server.worker import outbox
-from headrace_server.worker.blocks import Blocks, Body, Untaken
+from headrace_server.worker.blocks import Blocks, Untaken
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.sessions import Session, SessionTable
 from tests.patience import PATIENCE_S
@@ -78,7 +79,7 @@ class Post:
         made = []
         described = [[0, 32, [4]]] * columns
         for n in range(batches):
-            body = Body(SEGMENT, n * BLOCK, described, False, Block(0, n, BLOCK), Untaken())
+            body = Body(Block(0, n * BLOCK, BLOCK), described, SEGMENT, untaken=Untaken())
             batch = Batch(0, n, -1, (0, n), 4, nbytes=BLOCK, body=body)
             self.outbox.give(session, protocol.Give(n + 1, 100 + n, batch))
             made.append(batch)
