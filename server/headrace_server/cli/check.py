@@ -31,7 +31,7 @@ from ..reading.chunk import BadRecords
 from ..reading.columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
-from ..reading.source import IndexedSource, Reader
+from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
 from ..shaping.plan import Read
 from . import exits
@@ -263,7 +263,7 @@ class _Surveyor:
             found.chunk_bytes = found.chunk_examples * nbytes // _WEIGHED_ROWS
         return nbytes // len(chunk)
 
-    def _reading(self, reader: Reader) -> None:
+    def _reading(self, reader: StreamSource) -> None:
         found, partitions, order = self.found, self.partitions, self.declaration.order
         if order.seed is not None:
             found.shuffle = "not possible"
@@ -387,7 +387,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def _weight(reader: Reader) -> int | None:
+def _weight(reader: StreamSource) -> int | None:
     """Return the bytes of an example as it is read, by the first ones."""
     if isinstance(reader, IndexedSource):
         chunk = reader.take(slice(0, min(_PROBE_ROWS, reader.length)))

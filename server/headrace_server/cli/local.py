@@ -34,7 +34,7 @@ from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.chunk import BadRecords
 from ..reading.columns import Ragged
-from ..reading.source import Reader
+from ..reading.source import StreamSource
 from ..reading.sources import open_reader
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
@@ -80,7 +80,7 @@ class LocalFeed:
     ) -> None:
         self._declaration = declaration
         self._token = 0
-        self.reader: Reader = open_reader(declaration.source, files, bad, cache)
+        self.reader: StreamSource = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)

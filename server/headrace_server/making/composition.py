@@ -10,7 +10,7 @@ from headrace_proto.schema import Field
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
-from ..reading.source import Reader
+from ..reading.source import StreamSource
 from ..shaping.input import Input
 from ..shaping.plain import Plain
 from .partition_run import Run
@@ -38,7 +38,7 @@ def shape_check(
 
 
 def compose(
-    reader: Reader,
+    reader: StreamSource,
     declaration: Declaration,
     partition: int,
     partitions: int,

@@ -19,7 +19,7 @@ from ..pipeline.declaration import Declaration, is_theirs
 from ..shaping.plan import Position, Read
 from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import numbered, partition_reader
-from .source import IndexedSource, Reader, streams_of
+from .source import IndexedSource, StreamSource
 from .stages import RowStages
 from .stages.stratified_sample import StratifiedSample
 
@@ -40,7 +40,7 @@ class Intake:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StreamSource,
         declaration: Declaration,
         partition: int,
         partitions: int,
@@ -210,7 +210,7 @@ class Intake:
 
 
 def _probe(
-    reader: Reader, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
+    reader: StreamSource, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
 ) -> None:
     """Infer the schema of user functions from their first results.
 
@@ -237,12 +237,12 @@ def _probe(
             )
 
 
-def _from_the_start(reader: Reader) -> Iterator[Chunk]:
+def _from_the_start(reader: StreamSource) -> Iterator[Chunk]:
     """Yield the source from its first row on, in growing chunks."""
-    rows, streams = _PROBE_ROWS, streams_of(reader)
-    for stream in range(streams.streams):
+    rows = _PROBE_ROWS
+    for stream in range(reader.streams):
         position: bytes | None = b""
         while position is not None:
-            chunk, position = streams.read(stream, position, rows)
+            chunk, position = reader.read(stream, position, rows)
             yield numbered(chunk, stream)
             rows = min(2 * rows, _LARGEST_CHUNK)

@@ -37,7 +37,7 @@ from ..shaping import chance
 from ..shaping.chance import Permutation
 from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk
 from .columns import Rows, numbers_of
-from .source import IndexedSource, Reader, StreamSource, read_on
+from .source import IndexedSource, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
@@ -47,7 +47,7 @@ _SIEVED_ROWS: Final = 1024
 
 
 def partition_reader(
-    reader: Reader,
+    reader: StreamSource,
     order: ReadingOrder,
     partition: int,
     partitions: int,

@@ -13,11 +13,10 @@ Each kind has a file of its own in ``sources``; ``hs.read("module:Class", …)``
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -52,31 +51,16 @@ class Source:
     fields: Mapping[str, Field]
 
     @classmethod
-    def open(cls, opening: Opening, *args: Any, **options: Any) -> Reader:
+    def open(cls, opening: Opening, *args: Any, **options: Any) -> StreamSource:
         """Return the source, opened with the options that ``hs.read`` was given.
 
         It is ``Class(opening, **options)`` unless a class says otherwise.
         """
-        made: Reader = cls(opening, *args, **options)  # type: ignore[assignment, call-arg]
+        made: StreamSource = cls(opening, *args, **options)  # type: ignore[assignment, call-arg]
         return made
 
     def close(self) -> None:
         """Let go of what it holds open."""
-
-
-class IndexedSource(Source):
-    """A source with a known number of examples, each of which can be read by its number.
-
-    Its attributes are ``fields``, the ``Field`` of each column by name, and ``length``, the number
-    of examples.
-    """
-
-    length: int
-
-    def take(self, rows: Rows) -> Chunk:
-        """Return examples by slice (with start and stop) or by number (int64), in that order and
-        without skipped bad ones.  Ordinals are their numbers."""
-        raise NotImplementedError
 
 
 class StreamSource(Source):
@@ -105,31 +89,28 @@ class StreamSource(Source):
         return limit
 
 
-Reader = IndexedSource | StreamSource
-_PLACE: Final = struct.Struct("<q")
+class IndexedSource(StreamSource):
+    """A source with a known number of examples, each of which can be read by its number.
 
+    Its attributes are ``fields``, the ``Field`` of each column by name, and ``length``, the number
+    of examples.  Read forward, it is one stream, or none where it has no example.
+    """
 
-class _OneStream(StreamSource):
-    """An IndexedSource as a StreamSource, of one stream or of none where it has no example."""
+    length: int
 
-    def __init__(self, reader: IndexedSource) -> None:
-        self._reader = reader
-        self.fields = reader.fields
-        self.streams = min(1, reader.length)
+    def take(self, rows: Rows) -> Chunk:
+        """Return examples by slice (with start and stop) or by number (int64), in that order and
+        without skipped bad ones.  Ordinals are their numbers."""
+        raise NotImplementedError
+
+    @property
+    def streams(self) -> int:  # type: ignore[override]
+        return min(1, self.length)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        start = _PLACE.unpack(position)[0] if position else 0
-        stop = min(start + limit, self._reader.length)
-        after = _PLACE.pack(stop) if stop < self._reader.length else None
-        return self._reader.take(slice(start, stop)), after
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-def streams_of(reader: Reader) -> StreamSource:
-    """Return the reader as one that is read forward."""
-    return _OneStream(reader) if isinstance(reader, IndexedSource) else reader
+        start = int.from_bytes(position)
+        stop = min(start + limit, self.length)
+        return self.take(slice(start, stop)), stop.to_bytes(8) if stop < self.length else None
 
 
 def read_on(

@@ -87,7 +87,7 @@ def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name: str, tmp_path:
         path.unlink()
 
 
-def _read_all(reader: sources.Reader) -> None:
+def _read_all(reader: sources.StreamSource) -> None:
     if isinstance(reader, IndexedSource):
         reader.take(np.arange(reader.length)[::-1])
         return

@@ -26,7 +26,6 @@ from ..source import (
     IndexedSource,
     Opening,
     PartsReader,
-    Reader,
     ReaderPart,
     Source,
     StreamSource,
@@ -45,7 +44,7 @@ class Cut(Source):
     @classmethod
     def open(
         cls, opening: Opening, sources: Sequence[Plain], start: int, stop: int | None
-    ) -> Reader:
+    ) -> StreamSource:
         bad, declared = opening.bad, Declared.from_plain(sources[0])
         reader = open_reader(declared, opening.files, bad, opening.cache)
         if isinstance(reader, IndexedSource):

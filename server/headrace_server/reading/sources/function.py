@@ -30,7 +30,7 @@ from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..chunk import BadRecords, Chunk
 from ..example_rows import PROBED, Place, Record, Records, record_streams
 from ..forward_files import Damaged
-from ..source import Opening, Reader, Source
+from ..source import Opening, Source, StreamSource
 
 #: Maximum number of partitions of a worker that share a stream, and each call the function once.
 _SHARED: Final = 64
@@ -46,7 +46,7 @@ class Function(Source):
     """The examples that a function of the user's gives."""
 
     @classmethod
-    def open(cls, opening: Opening, **options: Any) -> Reader:
+    def open(cls, opening: Opening, **options: Any) -> StreamSource:
         factory = _Factory(opening.bad, **options)
         opening.bad.enters(factory.name)  # its first examples may take long
         reader = _reader(factory, opening)
@@ -54,7 +54,7 @@ class Function(Source):
         return reader
 
 
-def _reader(factory: _Factory, opening: Opening) -> Reader:
+def _reader(factory: _Factory, opening: Opening) -> StreamSource:
     bad, name = opening.bad, factory.name
     streams = factory.shards or 1
 

@@ -15,7 +15,7 @@ from ...pipeline.declaration import Plain
 from ...pipeline.forks import own
 from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..example_rows import Row, RowPart, reader_of_rows
-from ..source import Opening, Reader, Source
+from ..source import Opening, Source, StreamSource
 
 
 class Indexed(Source):
@@ -29,7 +29,7 @@ class Indexed(Source):
         args: Sequence[Plain],
         kwargs: Mapping[str, Plain],
         called: bool,
-    ) -> Reader:
+    ) -> StreamSource:
         """``called``: the function is one that returns the object."""
         name, bad = str(function), opening.bad
         bad.enters(name)

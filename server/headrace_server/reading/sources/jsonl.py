@@ -35,7 +35,7 @@ from ..forward_files import (
     compression_of,
     open_forward,
 )
-from ..source import Opening, Reader, Source
+from ..source import Opening, Source, StreamSource
 
 _NEWLINE = 10
 #: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
@@ -48,7 +48,7 @@ class Jsonl(Source):
     """Lines of files: by number, or forward where a file is compressed."""
 
     @classmethod
-    def open(cls, opening: Opening) -> Reader:
+    def open(cls, opening: Opening) -> StreamSource:
         files, features = opening.files, opening.features
         if any(compression_of(file.path) for file in files):
             return file_streams(opening, _lines, features)

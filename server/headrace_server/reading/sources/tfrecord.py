@@ -15,9 +15,9 @@ import struct
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from ..forward_files import (
     compression_of,
     open_forward,
 )
-from ..source import IndexedSource, Opening, PartsReader, Reader, Source
+from ..source import IndexedSource, Opening, PartsReader, Source, StreamSource
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.
 #
@@ -85,13 +85,6 @@ _FLUSH = 65536
 _BIG_PAYLOAD = 4096
 
 
-class FrameIndex(NamedTuple):
-    """Frame i is ``bounds[i]`` … ``bounds[i + 1]``; at the last bound the damage begins, if any."""
-
-    bounds: np.ndarray  # int64 [n + 1]
-    damage: int = 0  # 0, CORRUPT or TRUNCATED
-
-
 def length_is_sound(header: bytes) -> bool:
     """Return whether the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
@@ -102,10 +95,11 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> FrameIndex:
-    """Return the frames of a whole file (uint8).
+def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+    """Return the bounds of the frames of a whole file (uint8), and its damage: 0, or the number.
 
-    ``progress`` is called now and then with the number of bytes scanned.
+    Frame i is bound i … bound i + 1; at the last bound the damage begins, if any.  ``progress`` is
+    called now and then with the number of bytes scanned.
     """
     view, size = data.data, data.size
     unpack = _HEADER.unpack_from
@@ -134,8 +128,7 @@ def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) 
             progress(position)
     else:
         damage = TRUNCATED if position < size else 0
-    parts.append(np.array([*fresh, position], np.int64))
-    return FrameIndex(np.concatenate(parts), damage)
+    return np.concatenate([*parts, np.array([*fresh, position, damage], np.int64)])
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -1115,7 +1108,7 @@ class Tfrecord(Source):
     """By number where no file is compressed, else streams."""
 
     @classmethod
-    def open(cls, opening: Opening) -> Reader:
+    def open(cls, opening: Opening) -> StreamSource:
         features = opening.features or {}
         fields = {name: feature.field for name, feature in features.items()}
         compressions = [_detected(file) for file in opening.files]
@@ -1144,7 +1137,7 @@ class _Records(IndexedSource):
         for i, file in enumerate(files):
 
             def build(i: int = i, file: DataFile = file) -> np.ndarray:
-                return np.append(*scan(self._files.file_data(i), cache.progress_of(file)))
+                return scan(self._files.file_data(i), cache.progress_of(file))
 
             indexes.append(cache.get(file, "tfrecord frames", build))
         bounds = [index[:-1] for index in indexes]
@@ -1262,52 +1255,34 @@ class _Walk(Walk):
     """A walk over the records of a compressed file."""
 
     def __init__(
-        self,
-        opening: Opening,
-        parser: ExampleParser,
-        stream: int,
-        compression: Compression,
-        place: Place,
+        self, opening: Opening, parser: ExampleParser, stream: int, kind: Compression, place: Place
     ) -> None:
-        self.place, self._name = place, opening.files[stream].path
+        file = opening.files[stream]
+        self.place, self._name, self._frames = place, file.path, _frames(file, kind, place)
         self._parser, self._bad = parser, opening.bad
-        self._frames = _frames(opening.files[stream], compression, place)
-        self._left: Iterator[bytes] = self._frames
-        self._damage: Damaged | None = None  # the fault where the frames end
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         found: list[bytes] = []
+        damage: Damaged | None = None
         try:
-            found.extend(islice(self._left, limit))
-        except Damaged as error:
-            self._damage = error
+            found.extend(islice(self._frames, limit))
+        except Damaged as error:  # after those that were found
+            damage = error
         at, bounds = self.place, np.cumsum([0, *map(len, found)])
-        chunk, faults = self._parse(np.frombuffer(b"".join(found), np.uint8), bounds)
-        if faults and not self._bad.skip and (good := min(faults)):
-            # Return the records before the bad one now; the bad one raises when it is next.
-            self._left = chain(found[good:], self._left)
-            self.place = Place(at.byte + int(bounds[good]), at.record + good)
-            return chunk.take(slice(0, good)), True
-        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
-        chunk = without(chunk, faults, self._bad)
-        if len(found) == limit or self._damage is None:
-            return chunk, len(found) == limit
-        if not self._bad.skip and found:
-            return chunk, True
-        where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
-        text = f"{where}: {self._damage}; the rest of the file can not be read. {_REMEDY}"
-        self._bad.report(DataError(text), self._damage.reason)
-        return chunk, False
-
-    def _parse(self, data: np.ndarray, bounds: np.ndarray) -> tuple[Chunk, Faults]:
-        starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
+        data, starts = np.frombuffer(b"".join(found), np.uint8), bounds[:-1] + HEAD
+        lengths = np.diff(bounds) - (HEAD + FOOT)
         columns, faults = self._parser.parse(data, starts, lengths)
-        if starts.size:
-            wrong = bad_payloads(data, starts, lengths)
-            faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
-        record = self.place.record + np.arange(starts.size, dtype=np.int64)
-        origin = Origin.single(self._name, record, bounds[:-1] + self.place.byte)
-        return Chunk(columns, record, origin), faults
+        wrong = bad_payloads(data, starts, lengths) if found else ()
+        faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
+        record = at.record + np.arange(len(found), dtype=np.int64)
+        origin = Origin.single(self._name, record, bounds[:-1] + at.byte)
+        chunk = without(Chunk(columns, record, origin), faults, self._bad)
+        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
+        if damage is not None:
+            where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
+            text = f"{where}: {damage}; the rest of the file can not be read. {_REMEDY}"
+            self._bad.report(DataError(text), damage.reason)
+        return chunk, len(found) == limit
 
     def close(self) -> None:
         self._frames.close()
