@@ -178,12 +178,12 @@ class Cutting:
         self.num_unroll = unroll = int(options["num_unroll"])
         self.geometry = Geometry(
             unroll,
-            options.get("stride") or unroll,
-            options.get("left", 0),
-            options.get("right", 0),
+            options["stride"] or unroll,
+            options["left"],
+            options["right"],
         )
-        self._phased = "phase" in options
-        self._phase_seed = options.get("phase_seed", 0)
+        self._phased = options["phase"] is not None
+        self._phase_seed = options["phase_seed"] or 0
         self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
         self.lanes = options["order"] == "lanes"

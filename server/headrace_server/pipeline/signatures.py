@@ -15,18 +15,17 @@ import inspect
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, SupportsIndex, TypeVar
 
 import numpy as np
 
 from headrace_proto import limits
-from headrace_proto.errors import kind_of
 from headrace_proto.gone import GONE, absent_argument
 from headrace_proto.schema import Field
 
 from ..shaping.row_copies import MAX_RATE
 from . import argument_checks as checks
-from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked_value
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked_value
 from .declaration import Feature
 from .function_names import name_of
 
@@ -59,15 +58,14 @@ def _by(check: Callable[..., Any], *bounds: float) -> _Check:
 
 def _batch_size(argument: str, value: Any) -> int | list[int]:
     """Return one size for all buckets, or one for each."""
-    if checks.is_several(value):
+    if np.ndim(value) == 1:
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is an int or a list")
+    check_kind(argument, value, SupportsIndex, "an int or a list")
     return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
 
 
 def _boundaries(argument: str, value: Any) -> list[int]:
-    checks.check_kind(argument, value, (list, tuple), "a list of ints")
+    check_kind(argument, value, (list, tuple), "a list of ints")
     return checks.checked_ints(argument, value, -(2**63), 2**63 - 1)
 
 
@@ -128,6 +126,9 @@ class _Shown(reprlib.Repr):
 
     def repr_Feature(self, feature: Feature, level: int) -> str:
         return str(feature.field)
+
+    def repr_Field(self, field: Field, level: int) -> str:
+        return str(field)
 
     def repr_instance(self, value: Any, level: int) -> str:
         return repr(name_of(value)) if callable(value) else super().repr_instance(value, level)

@@ -25,7 +25,7 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Feature
-from ..pipeline.examples import Misfit, as_array, cast, flat_values
+from ..pipeline.examples import Misfit, cast, flat_values
 
 # ── Gathers and joins stretches of buffers, given by their starts and numbers of elements.
 
@@ -479,24 +479,13 @@ class ColumnSum:
 # Nothing is copied where only the view changes.
 
 
-def default_column(name: str, feature: Feature) -> Column:
-    """Return the default of a feature as a column of one row; ValueError where it does not fit."""
-    value = feature.default
-    try:
-        if feature.kind == "fixed":  # one value fills it
-            value = np.broadcast_to(as_array(value), feature.shape)
-        return column_from_rows([value], feature.field)
-    except ValueError as error:
-        reason = str(error).removeprefix("row 0: ")
-        raise ValueError(
-            f"feature {name!r}: default {feature.default!r:.80} does not fit {feature.field}: "
-            f"{reason}"
-        ) from None
-
-
 def defaults_of(features: Mapping[str, Feature]) -> dict[str, Column]:
     """Return the defaults of features that have one, as columns of one row."""
-    return {name: default_column(name, f) for name, f in features.items() if f.has_default}
+    return {
+        name: column_from_rows([feature.default], feature.field)
+        for name, feature in features.items()
+        if feature.has_default
+    }
 
 
 def clash(have: Field, want: Field) -> str | None:

@@ -193,14 +193,18 @@ def test_a_missing_required_argument_is_named(given, text):
 
 #: Mistakes that show without the schema.
 ALWAYS = [
-    ({"input_key": 3}, TypeError, "input_key=3 is an int, not a column's name"),
+    ({"input_key": 3}, TypeError, "input_key=3 is an int; it is a column's name"),
     ({"input_key": ""}, ValueError, "input_key='' has 0 characters"),
     (
         {"input_sequences": "audio"},
         TypeError,
         r"input_sequences='audio' is a str; it is a list of .* names, or a dict.*: \['audio'\]",
     ),
-    ({"input_sequences": {"audio": 1}}, TypeError, r"input_sequences\['audio'\]=1 is an int, not"),
+    (
+        {"input_sequences": {"audio": 1}},
+        TypeError,
+        r"input_sequences\['audio'\]=1 is an int",
+    ),
     ({"input_sequences": {1: "audio"}}, TypeError, "a name in input_sequences=1 is an int"),
     ({"input_sequences": {"": "audio"}}, ValueError, "a name in input_sequences='' has 0 char"),
     ({"input_sequences": {"a:b": "audio"}}, ValueError, "a name in input_sequences='a:b' holds a"),
@@ -393,7 +397,7 @@ def test_the_text_shows_the_call_that_declares_it():
     text = shown(batch(initial_states=constant, capacity=None, make_keys_unique=True))
     assert text.startswith("  .batch_sequences_with_states(input_key='utt', ")
     assert (
-        "initial_states={'c': float64[64, 1000], 'lstm': zeros((2, 256), 'float32'), "
+        "initial_states={'c': float64[64, 1000], 'lstm': float32[2, 256], "
         "'seen': 'start'}, num_unroll=20, batch_size=32, capacity=None, make_keys_unique=True)"
     ) in text
     text = shown(saver(order="lanes", initial_states={"h": 0.5}))

@@ -167,7 +167,7 @@ def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: An
         "n": Feature("scalar", "int64", (), -1, True),
         "x": Feature("sequence", "float32", (), [9.0, 9.0], True),
         "s": Feature("scalar", "bytes", (), b"none", True),
-        "f": Feature("fixed", "int8", (2,), 0, True),
+        "f": Feature("fixed", "int8", (2,), [0, 0], True),
         "absent": Feature("sequence", "bytes", (), [], True),
     }
     assert all_of(opened("arrow", path, features=features)) == [

@@ -170,7 +170,7 @@ def test_declared_features_choose_cast_and_fill(tmp_path: Path) -> None:
     features = {
         "n": Feature("scalar", "float32"),
         "x": Feature("sequence", "float32"),
-        "z": Feature("fixed", "int8", (2,), 3, True),
+        "z": Feature("fixed", "int8", (2,), [3, 3], True),
     }
     path = write(tmp_path / "a", {"n": 1, "x": [], "y": "q"}, {"n": 2, "x": [1], "z": [4, 5]})
     reader = opened("jsonl", path, features=features)

@@ -279,7 +279,7 @@ def gives_own_name(example):
             r"gave array\(\[\[0., 0.\], \[0., 0.\]\]\), an ndarray; a map",
         ),
         (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
-        (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*no number, no string"),
+        (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*holds neither strings"),
         (
             lambda p: p.map(gives_no_array),
             "record 0: .*is a NoArray, and no array: detach it first",

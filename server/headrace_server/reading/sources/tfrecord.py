@@ -37,7 +37,7 @@ from ..columns import (
     column_from_rows,
     column_of,
     concatenate,
-    default_column,
+    defaults_of,
     gather,
     numbers_of,
     ranges,
@@ -451,7 +451,7 @@ class WantedFeature:
             shape = list(feature.shape)
             raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
         #: A column of one row; None: the feature must be there.
-        self.default = default_column(name, feature) if feature.has_default else None
+        self.default = defaults_of({name: feature}).get(name)
         nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
         blank = column_from_rows([nothing.astype(self.dtype or object)], self.field)
         #: A column of one row, for records that do not have the feature.
