@@ -189,7 +189,7 @@ def test_a_mistake_is_refused_where_it_is_declared() -> None:
     for declare, kind, text in [
         (lambda: hs.read(print), TypeError, "source=<built-in function print> is a builtin_func"),
         (lambda: hs.read(Dedupe), TypeError, "Dedupe is a type, and no subclass of hs.Source"),
-        (lambda: hs.read(Words, n=print), TypeError, r"options\['n'\]=.* only None, bools"),
+        (lambda: hs.read(Words, n=print), TypeError, r"options\['n'\]=.* it is None, a bool"),
         (lambda: hs.read(Words, n=1, m=20), TypeError, r"read\(.*Words\): .* argument 'm'"),
         (lambda: hs.read("nowhere:Words"), ImportError, "there is no module 'nowhere'"),
         (lambda: memory.stage(Words), TypeError, "Words is a type, and no subclass of hs.Stage"),
