@@ -105,6 +105,7 @@ class IndexedSource(StreamSource):
 
     @property
     def streams(self) -> int:  # type: ignore[override]
+        """The number of streams: 1, or 0 where it has no example."""
         return min(1, self.length)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
