@@ -120,6 +120,8 @@ def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> di
         )
     options["make_keys_unique_seed"] = seed or 0
     _check_geometry(options)
+    if options["stride"] == options["num_unroll"]:
+        options["stride"] = None  # so that equal shapes are equal data
     capacity, rows = options["capacity"], options["batch_size"]
     if capacity is not None and capacity < rows:
         raise ValueError(
