@@ -423,6 +423,7 @@ class Connection:
     def say_goodbye(self, now: float) -> None:
         """Send due messages, and that this trainer leaves."""
         session = self.session
+        session.hurry()
         for message, frames in session.outgoing(now) if session.connected else []:
             self._send(message, frames)
         bye = session.goodbye()

@@ -90,8 +90,6 @@ class Driver:
         self.connections: list[Connection] = []  # replaced, never changed; empty once closed
         self._sleep = Sleep(cores())
         self._said_at = -inf  # when a thread last sent what was due
-        self._unsaid = 0  # counts what was left for the trainer's next call
-        self._said = 0  # how many of them were sent
         self._closed = threading.Event()  # ends the lazy thread
         for one in self.sessions:
             one.heard_at = self.clock()
@@ -148,7 +146,7 @@ class Driver:
         self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
-        """Send a message ``now``, or within a moment together with the next one.
+        """Send a message ``now``, or leave it to the next call, or to the lazy thread.
 
         With ``heard`` this thread has just handled all that has arrived.
         """
@@ -159,8 +157,6 @@ class Driver:
             now = self.clock() - used_at > _RECENT_S
         if now:
             self._guarded(self._say_and_poll if heard else self._exchange)
-        else:
-            self._unsaid += 1
 
     def tell(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
@@ -263,7 +259,6 @@ class Driver:
                 one.hear()
 
     def _say(self) -> None:
-        self._said = self._unsaid
         self._said_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
@@ -308,11 +303,8 @@ class Driver:
             with self.lock:
                 self.connections = [self._connection_of(session) for session in self.sessions]
                 self.tell()
-            left = 0  # how many notices were left for the trainer's next call at the last look
             while not self._closed.wait(_MOMENT_S):
-                unsaid = self._unsaid
-                self._look(left)
-                left = unsaid
+                self._look()
                 if any(session.regroups for session in self.sessions):
                     with self.lock:
                         self.drive(self.regroup())
@@ -334,20 +326,19 @@ class Driver:
             if self._context is not None:
                 self._context.term()  # waits until the last messages are sent
 
-    def _look(self, left: int) -> None:
-        """Use the connections if no other thread does, or if a notice has waited for a moment."""
+    def _look(self) -> None:
+        """Use the connections if a message is due, or if no other thread uses them."""
         with self.lock:
             now, welcome = self.clock(), self.sessions[0].welcome
             rest_s = 0.0
             if welcome is not None and all(session.connected for session in self.sessions):
                 rest_s = min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
-            due = self._due_in(now) <= 0 or now - self._said_at >= rest_s
-        if due or self._said != self._unsaid == left:
+            if self._due_in(now) > 0 and now - self._said_at < rest_s:
+                return
             for one in self.connections:
                 one.quiet = False
-            self.exchange()
-            with self.lock:
-                self._silent_servers.judge(self.sessions, self.clock())
+            self._guarded(self._exchange)
+            self._silent_servers.judge(self.sessions, self.clock())
 
     # Addresses of servers that are away
 

@@ -25,6 +25,7 @@ from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
+from . import requests
 from .batch import Batch, KnownSlots
 from .blocks import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
@@ -33,7 +34,6 @@ from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
 from .ragged import RaggedBatch, columns_of, facts_of
-from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
 from .trainer import Held
@@ -494,7 +494,7 @@ class Feed:
         self._link.check_usable()
         if not isinstance(cancel, bool):
             raise TypeError(f"cancel={cancel!r:.80} is not True or False")
-        self._link.ask(DrainInput(cancel))
+        self._link.ask(requests.drain(cancel))
 
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
         """Change the proportions of classes that a stratified feed draws, for all trainers.
@@ -509,7 +509,7 @@ class Feed:
             wanted = tuple(map(float, probs))
         except (TypeError, ValueError):
             raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
-        return self._change(SetTargetProbs(wanted), str([*wanted]))
+        return self._change(requests.set_target_probs(wanted), str([*wanted]))
 
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
@@ -522,7 +522,7 @@ class Feed:
         """
         self._link.check_usable()
         sizes = _sizes_of(batch_size)
-        since = self._change(SetBatchSizes(sizes), repr(batch_size))
+        since = self._change(requests.set_batch_size(sizes), repr(batch_size))
         _ = self.schema
         self._link.properties["resized"] = True
         if self._saving is not None:
@@ -531,7 +531,7 @@ class Feed:
         self._schema = columns_of(self._layout)
         return since
 
-    def _change(self, change: SetBatchSizes | SetTargetProbs, given: str) -> dict[int, int]:
+    def _change(self, change: requests.Request, given: str) -> dict[int, int]:
         answer = self._link.ask(change)
         if answer.code:
             raise ValueError(f"{change.call}({given:.80}): {answer.text}")
@@ -549,7 +549,7 @@ class Feed:
         It works from any host, without HTTP.
         """
         self._link.check_usable()
-        return dict(_value_of(self._link.ask(CountReady())))
+        return dict(_value_of(self._link.ask(requests.stats())))
 
     @property
     def progress(self) -> FeedProgress:
@@ -563,7 +563,7 @@ class Feed:
         """
         self._link.check_usable()
         self._link.settle()
-        counts = _value_of(self._link.ask(ReadProgress()))
+        counts = _value_of(self._link.ask(requests.progress()))
         return progress_of(counts, self._link.announced, self._link.member.world_size)
 
     # Leaving

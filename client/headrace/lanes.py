@@ -257,4 +257,4 @@ def _part(rows: list[int], whole: Mapping[str, np.ndarray], maker: BlockMaker) -
         some = whole[name][rows]
         values[name] = strings_in(state, some) if state.dtype == BYTES else some
     columns, block = maker.block(len(rows), values)
-    return StatesPart(tuple(rows), columns, block)
+    return tuple(rows), columns, block

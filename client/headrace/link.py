@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ from .discovery import Discovery
 from .driver import Driver
 from .places import places_of
 from .prefetch import Prefetch
-from .requests import Request, TakeSnapshot
+from .requests import Request, snapshot
 from .session import STALE, Member, Session, States, name_of
 from .trainer import Held, Trainer
 from .wait_errors import too_late
@@ -104,7 +105,7 @@ class Link:
         prefetch = Prefetch(self._prefetch.asked)
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
-        member = self.member.again(resume, restart)
+        member = replace(self.member, resume=resume, restart=restart)
         return Link(address, member, self._timeout_s, prefetch, self._keys, directory)
 
     def open(self) -> Welcome:
@@ -292,7 +293,7 @@ class Link:
         """
         meter, trainer, looks = self.member.meter, self.trainer, 0
         now = self.clock()
-        meter.asks(now)
+        meter.spends("blocked", now)
         if heard := not trainer.ready:
             self._driver.hear()
 
@@ -316,7 +317,7 @@ class Link:
                 taken, self._timeout_s, "a batch", lambda: self._awaited, True, started=now
             )
         finally:
-            meter.gets(self.looked_at, held is not None)
+            meter.spends("busy" if held is not None else "", self.looked_at)
         if held is not None and looks == 1:  # no message was sent meanwhile
             try:
                 self._driver.say_soon(self.trainer.any_due, heard)
@@ -428,7 +429,7 @@ class Link:
         def answer_of(session: Session) -> Answered | None:
             answer = session.requests.answer_to(request)
             if answer is None and session.ended and session.welcome is not None:
-                return request.at_end(session.welcome.session)
+                return request.at_end
             return answer
 
         def answers() -> list[Answered] | None:
@@ -455,10 +456,10 @@ class Link:
     def snapshot(self) -> Answered:
         """Have every server store its share of the feed's state; the answer has the token."""
         if self.session.shares == 1:
-            return self.ask(TakeSnapshot())
+            return self.ask(snapshot())
         name = new_snapshot()
-        taken = self.ask(TakeSnapshot(name))
-        return taken if taken.code else self.ask(TakeSnapshot(name, whole=True))
+        taken = self.ask(snapshot(name))
+        return taken if taken.code else self.ask(snapshot(name, whole=True))
 
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""

@@ -37,7 +37,7 @@ from .committing import of_replicas
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .link import Link
-from .requests import FlushStates
+from .requests import flush_states
 from .segments import SegmentBatch, is_tracing
 from .session import NAMED_KEYS, States, named
 from .state_block import BlockMaker, Upload
@@ -281,7 +281,7 @@ class Saving:
                     continue
                 parts = parts_of(kept, self._maker, self._framework)
                 owner = [self._link.session_of(partition)]
-                answer = self._link.ask(FlushStates(kept.token, parts), at_most_s, owner)
+                answer = self._link.ask(flush_states(kept.token, parts), at_most_s, owner)
                 if answer.code == "stale":  # other trainers continue their sequences
                     self.lanes.hand_over_no_more(kept)
                 if answer.code:

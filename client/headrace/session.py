@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .segments import SegmentBatch
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
+#: Maximum wait of a commit, or of released memory, for the next request to its owner.
+_MOMENT_S = 0.05
 _SILENT = 2.5  # heartbeats without an answer after which the server counts as lost
 #: Maximum number of released batches in one message: any number may go at once, and a header is
 #: bounded.
@@ -155,33 +157,22 @@ class Meter:
     them the server computes the share of time in which a trainer starved.
     """
 
-    __slots__ = ("_blocked_s", "_busy_s", "_since", "_spends")
+    __slots__ = ("_since", "_spends", "_totals")
 
     def __init__(self) -> None:
-        self._blocked_s = 0.0
-        self._busy_s = 0.0
-        self._spends = ""  # the kind of the running span: "", "blocked" or "busy"
+        self._totals = {"blocked": 0.0, "busy": 0.0, "": 0.0}  # seconds
+        self._spends = ""  # the kind of the running span
         self._since = 0.0
 
-    def asks(self, now: float) -> None:
-        """Note that the trainer asks for a batch."""
-        if self._spends == "busy":
-            self._busy_s += now - self._since
-        self._spends, self._since = "blocked", now
-
-    def gets(self, now: float, any_came: bool = True) -> None:
-        """Note that the trainer has a batch, or none, so that the next span does not count."""
-        if self._spends == "blocked":
-            self._blocked_s += now - self._since
-        self._spends, self._since = "busy" if any_came else "", now
+    def spends(self, kind: str, now: float) -> None:
+        """Begin a span: "blocked", "busy", or "", which does not count."""
+        self._totals[self._spends] += max(0.0, now - self._since)
+        self._spends, self._since = kind, now
 
     def totals(self, now: float) -> tuple[float, float]:
         """Return seconds blocked and busy so far."""
-        span = max(0.0, now - self._since)
-        return (
-            self._blocked_s + (span if self._spends == "blocked" else 0.0),
-            self._busy_s + (span if self._spends == "busy" else 0.0),
-        )
+        self.spends(self._spends, now)
+        return self._totals["blocked"], self._totals["busy"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,7 +180,6 @@ class Member:
     """A trainer as a member of its feed: what all its sessions share."""
 
     feed: str = ""
-    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     rank: int = -1
     world_size: int = 0
     run: int = 0  # of the ranks, as the launcher or the first owner names it
@@ -201,24 +191,16 @@ class Member:
     explicit: bool = False  # batches are committed by name, not by asking for the next
     order: str = "feed"  # of its batches: "feed" or "any"
 
-    generation: int = -1  # of the feed, as an owner of it has announced
-    connections: int = 0  # of all its sessions, so far
-    trainer: Trainer | None = None  # once all owners have let it in
-    meter: Meter = field(default_factory=Meter)
-    refused: deque[HeadraceError] = field(default_factory=deque)  # of commits; raised once each
-    void: set[int] = field(default_factory=set)  # tokens of refused commits
+    # ``dataclasses.replace`` makes these anew, for the same trainer as a new member.
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(16), init=False)
+    generation: int = field(default=-1, init=False)  # of the feed, as an owner has announced
+    connections: int = field(default=0, init=False)  # of all its sessions, so far
+    trainer: Trainer | None = field(default=None, init=False)  # once all owners have let it in
+    meter: Meter = field(default_factory=Meter, init=False)
+    refused: deque[HeadraceError] = field(default_factory=deque, init=False)  # commits; raised once
+    void: set[int] = field(default_factory=set, init=False)  # tokens of refused commits
     #: The greatest token of an answered commit, by partition.
-    acknowledged: dict[int, int] = field(default_factory=dict)
-
-    def again(self, resume: str, restart: bool) -> Member:
-        """Return the same trainer as a new member, which goes on from a snapshot."""
-        known = {name: getattr(self, name) for name in _LASTING}
-        return Member(**known, resume=resume, restart=restart)
-
-
-_LASTING = (
-    *("feed", "rank", "world_size", "run", "birth", "process", "host", "explicit", "order"),
-)
+    acknowledged: dict[int, int] = field(default_factory=dict, init=False)
 
 
 @dataclass(slots=True)
@@ -252,8 +234,7 @@ class Session:
 
     _connection: int = 0  # the number of the last greeting …
     _greeting: Said | None = None  # … and that greeting, until it is answered
-    _left_commits: list[int] = field(default_factory=list)  # for which it had no room …
-    _left_gets: list[tuple[int, int, int]] = field(default_factory=list)  # … and requests
+    _stepped_at: float = -1e9  # when the last Step was sent
     _said_at: float = -1e9  # when the last greeting or heartbeat was sent
     _said: int = 0  # messages since the Welcome, to the owner …
     _heard: int = 0  # … and from it
@@ -519,8 +500,8 @@ class Session:
             return [self._greeting]
         assert self.welcome is not None
         number = self.welcome.session
-        messages = self._steps(number)
-        if self.requests.due:
+        messages = self._steps(number, now)
+        if self.requests.unsaid:
             messages += self.requests.to_say(number)
         self._said += len(messages)
         if now - self._said_at >= self.welcome.heartbeat_s:
@@ -538,8 +519,7 @@ class Session:
         gets: list[tuple[int, int, int]] = []
         if member.trainer is not None:
             held, commits, gets = member.trainer.greeting(self.number)
-            self._left_commits = [given.token for given, _ in commits]
-            self._left_gets, gets = gets[_MOST_GETS:], gets[:_MOST_GETS]
+            left = [given.token for given, _ in commits]
             room = limits.MAX_UPLOAD_BYTES
             every = [*((one, False) for one in held), *commits]
             for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
@@ -560,9 +540,10 @@ class Session:
                     more = {"state_bytes": len(block), "columns": states.columns}
                     handed = replace(handed, committed=True, **more)
                 if handed.committed:
-                    self._left_commits.remove(given.token)
+                    left.remove(given.token)
                 batches.append(handed)
                 places.append(given.place)
+            member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
         hello = Hello(
             version=limits.PROTOCOL,
@@ -575,7 +556,7 @@ class Session:
             run=member.run,
             birth=member.birth,
             batches=tuple(batches),
-            gets=tuple(number for get in gets for number in get),
+            gets=tuple(number for get in gets[:_MOST_GETS] for number in get),
             known="" if self.welcome is None else self.welcome.session_file,
             process=member.process,
             resume=member.resume,
@@ -614,23 +595,23 @@ class Session:
             awaited_s=self.awaited_s,
         )
 
-    def _steps(self, session: int) -> list[Said]:
-        """Return messages with all that the trainer and its memory have to say."""
-        steps: list[Said] = []
+    def _steps(self, session: int, now: float) -> list[Said]:
+        """Return messages with all that the trainer and its memory have to say.
+
+        What is not due rides with what is, and waits for it for a moment.
+        """
         trainer, mapped = self.member.trainer, self.mapped
+        due = trainer is not None and trainer.due(self.number)  # asks for what is wanted, too
+        if not due and self.due_in(now) > 0:
+            return []
+        steps: list[Said] = []
         released = mapped.to_say() if mapped.released else ()
         while mapped.released:
             steps.append((Step(session, released=released), []))
             released = mapped.to_say()
         if trainer is None:
             return [*steps, (Step(session, released=released), [])] if released else steps
-        trainer.due(self.number)  # asks for what is wanted
         commits, returned, withdrawn, gets = trainer.outgoing(self.number)
-        if self._left_commits or self._left_gets:
-            left = [t for t in self._left_commits if t in trainer.commits]
-            commits = [*((token, trainer.commits[token][1]) for token in left), *commits]
-            gets = [*self._left_gets, *gets]
-            self._left_commits, self._left_gets = [], []
         if not (commits or released or returned or withdrawn or gets):
             return steps
         tokens, light, heavy = [], [], []  # at most one save with a frame goes in a message
@@ -648,6 +629,7 @@ class Session:
             saves, frames = [*light, heavy[0][0]], heavy[0][1]
         asked = tuple([Get(*get) for get in gets])
         what = tuple(tokens), released, tuple(returned), tuple(withdrawn), asked, tuple(saves)
+        self._stepped_at = now
         steps.append((Step(session, *what), frames))
         steps += [(Step(session, saves=(save,)), block) for save, block in heavy[1:]]
         return steps
@@ -678,7 +660,11 @@ class Session:
         if not self.connected:
             return max(0.0, self._said_at + _HELLO_S - now)
         assert self.welcome is not None
-        return max(0.0, self._said_at + self.welcome.heartbeat_s - now)
+        due_at, trainer = self._said_at + self.welcome.heartbeat_s, self.member.trainer
+        if self.mapped.released or (trainer is not None and trainer.owes(self.number)):
+            waits = trainer is not None and trainer.waits
+            due_at = now if waits else min(due_at, self._stepped_at + _MOMENT_S)
+        return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
 
     def goodbye(self) -> Bye | None:
         """Return the last message, if a server is there to receive it."""

@@ -492,6 +492,11 @@ class Trainer:
                     del self.hands[token], self._ready[held.request]
                     self._flying -= 1
 
+    def later(self, owner: int, commits: list[Token], gets: list[tuple[int, int, int]]) -> None:
+        """Send these after the Welcome: the greeting has no room for them."""
+        here = self._owners[owner]
+        here.commits, here.gets = [*commits, *here.commits], [*gets, *here.gets]
+
     def lost(self, owner: int) -> None:
         """Note that the connection with an owner ended: nothing is sent before it is greeted."""
         self._owners[owner].welcome = False
@@ -622,6 +627,11 @@ class Trainer:
         if not owner.commits:
             return False
         return not self.lazy or self.waits or len(owner.commits) > self._part
+
+    def owes(self, owner: int) -> bool:
+        """Return whether there is something to send to an owner, now or later."""
+        here = self._owners[owner]
+        return here.welcome and bool(here.commits or here.gets or here.returned or here.withdrawn)
 
     def outgoing(
         self, owner: int

@@ -27,7 +27,7 @@ import headrace
 import headrace_proto
 from headrace import connection
 from headrace.link import Link
-from headrace.requests import FlushStates, Request
+from headrace.requests import Request
 from headrace.session import Session
 from headrace_proto.messages import Answer, Give, Step
 
@@ -72,11 +72,11 @@ def listen(ledger: Ledger) -> None:
                 ledger.note("fault", fault[0], *fault[1:])
         hear(session, message, frames, now)
 
-    def asked(link: Link, request: Request[Any], *rest: Any) -> Any:
+    def asked(link: Link, request: Request, *rest: Any) -> Any:
         answer = ask(link, request, *rest)
-        if isinstance(request, FlushStates) and not answer.code:
-            rows = [row for part in request.parts for row in part.rows]
-            ledger.note("flush", request.token, rows)
+        if request.call == "flush_states" and not answer.code:
+            rows = [row for (_, rows, *_), _ in request.parts for row in rows]
+            ledger.note("flush", request.parts[0][0][0], rows)
         return answer
 
     _replace(Session, "receive", heard)

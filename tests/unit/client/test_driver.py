@@ -14,7 +14,7 @@ import zmq
 from headrace import driver as module
 from headrace.connection import Connection, Sleep
 from headrace.driver import Driver
-from headrace.requests import DrainInput, SetTargetProbs
+from headrace.requests import drain, set_target_probs
 from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
@@ -101,7 +101,7 @@ def opened(peer: Peer) -> Iterator[Driver]:
 @pytest.fixture
 def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The same, where the lazy thread does nothing any more."""
-    monkeypatch.setattr(opened, "_look", lambda left: None)
+    monkeypatch.setattr(opened, "_look", lambda: None)
     while opened._listener is not None:  # it listened until there was a session
         opened.await_news(opened.news, 0.01)
     opened.exchange()
@@ -220,7 +220,7 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     thread.start()
     assert asleep.wait(PATIENCE_S)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(drain(True))
     alone.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
     peer.say(Ended(7))
@@ -247,12 +247,12 @@ def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
         peer.welcome(heartbeat_s=1000.0)
         until(driver, lambda s: s.welcome)
         with driver.changed:
-            driver.sessions[0].requests.ask(DrainInput(False))
+            driver.sessions[0].requests.ask(drain(False))
         driver.say_soon(False)
         assert not peer.hear(Drain).cancel and speakers == ["headrace"]
         with driver.changed:
             now[0] += 0.02
-            driver.sessions[0].requests.ask(DrainInput(True))
+            driver.sessions[0].requests.ask(drain(True))
             driver.say_soon(False)
         assert peer.hear(Drain).cancel and speakers[1:] == [threading.current_thread().name]
 
@@ -281,7 +281,7 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
 
     monkeypatch.setattr(Connection, "_send", interrupted)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(False))
+        alone.sessions[0].requests.ask(drain(False))
     with pytest.raises(KeyboardInterrupt):
         alone.exchange()
     assert isinstance(alone.sessions[0].failure, ConnectionLost)
@@ -325,8 +325,8 @@ def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
         session.greet()
 
     with alone.changed:
-        session.requests.ask(DrainInput(True))
-        session.requests.ask(SetTargetProbs((0.5, 0.5)))
+        session.requests.ask(drain(True))
+        session.requests.ask(set_target_probs((0.5, 0.5)))
     monkeypatch.setattr(Connection, "_send", cut)
     alone.exchange()
     assert session.failure is None
@@ -354,13 +354,13 @@ def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
 
     def handled(connection: Connection, message: object, frames: list[object]) -> None:
         if isinstance(message, Drain):
-            connection.session.requests.ask(SetTargetProbs((0.5, 0.5)))
+            connection.session.requests.ask(set_target_probs((0.5, 0.5)))
             alone.exchange()
         send(connection, message, frames)
 
     monkeypatch.setattr(Connection, "_send", handled)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(drain(True))
     alone.exchange()
     alone.exchange()
     while not isinstance(first := peer.hear(object), (Drain, Retarget)):

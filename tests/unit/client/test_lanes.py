@@ -224,7 +224,7 @@ def standing(hands):
 def flushed(hands, face=NUMPY):
     maker = BlockMaker(SegmentLayout(schema_of(TOLD), TOLD).states)
     parts = parts_of(standing(hands), maker, face)
-    return [(part.rows, states_in(TOLD, part.columns, part.block)) for part in parts]
+    return [(rows, states_in(TOLD, columns, block)) for rows, columns, block in parts]
 
 
 @pytest.mark.parametrize("name", FACES)

@@ -18,7 +18,7 @@ from headrace import driver
 from headrace.driver import Driver
 from headrace.link import Link, opened
 from headrace.prefetch import Prefetch
-from headrace.requests import FlushStates
+from headrace.requests import flush_states
 from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed
@@ -288,7 +288,7 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         opening(peer, link)
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
-            link.ask(FlushStates(1, []), at_most_s=0.1)
+            link.ask(flush_states(1, []), at_most_s=0.1)
 
 
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):

@@ -201,7 +201,7 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save():
         if not said:
             saving.start()
             saving.join(0.1)
-        said.append(("flush", flush.token, len(hands.link.saved)))
+        said.append(("flush", flush.parts[0][0][0], len(hands.link.saved)))
         return Answered(1, 1)
 
     def saved(token, *states):

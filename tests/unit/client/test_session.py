@@ -149,6 +149,23 @@ def test_states_beyond_the_size_of_a_message_are_saved_again_after_the_greeting(
     assert saved == [12] and bytes(one.frames[-1]) == bytes([12] * 4)
 
 
+def test_a_commit_rides_with_a_request_to_its_owner_or_waits_for_a_moment():
+    one = One(prefetch=16, partitions=1)
+    (step,) = one.say()
+    one.give(step, *range(11, 11 + len(step.gets)))
+    taken = [one.trainer.take() for _ in range(2)]
+    one.trainer.lazy = True
+    one.trainer.commit(taken[0].given.token)
+    said = [message for message in one.say() if message.commits]
+    assert not said and 0 < one.session.due_in(one.now) <= 0.1
+    one.now += 0.1
+    (step,) = one.say()
+    assert step.commits == (11,)
+    one.trainer.commit(taken[1].given.token)
+    one.session.hurry()
+    assert one.say()[0].commits == (12,), "a trainer that waits for answers waits for no moment"
+
+
 def test_a_message_that_was_dropped_shows_in_the_next_heartbeat():
     one = One()
     one.hear(Pulse(7, 0, "nothing"))
@@ -271,14 +288,15 @@ def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
 
 def test_the_time_of_waits_and_of_work_is_told_apart():
     meter = Meter()
-    meter.asks(1.0)
-    meter.gets(3.0)
-    meter.asks(8.0)
+    meter.spends("blocked", 1.0)
+    meter.spends("busy", 3.0)
+    meter.spends("blocked", 8.0)
     assert meter.totals(9.0) == (3.0, 5.0)
 
 
 def test_a_welcome_that_does_not_say_where_partitions_are_breaks_the_protocol():
-    session = Session(Member(trainer=Trainer(2, [0, 0], 1)))
+    session = Session(Member())
+    session.member.trainer = Trainer(2, [0, 0], 1)
     ((hello, _),) = session.outgoing(0.0)
     welcome = Welcome(1, "t", 7, "f", [], 1.0, 9.0, 64, connection=hello.connection, partitions=2)
     with pytest.raises(ProtocolError, match="2 partitions says of 0 where they are"):
