@@ -1,125 +1,18 @@
-"""Finds the servers of a feed, and opens a session with each of their owners.
+"""Which servers together have the whole of a feed: judged by what each answers of its share.
 
-    each address         Hello ─► ServedShare   which share its server has, and where its owners are
-                         is the feed complete?
-    ranks without a run  Hello to the first owner of the first server ─► Welcome, with the run
-    then                 Hello to the first owner of each server ─► Welcome
-                         Hello to the others
+    ServedShare of each server ─► arranged() ─► by share one session
+                                            ─► ValueError: two servers contradict each other
 
-The trainer opens no session before it knows that the servers together have the whole feed, by what
-each answers of its share.  A server may have several addresses; it is known by the name that it
-gives itself.  A name that stands for several addresses is looked up again until every share is
-found.
+One server may have several addresses; it is known by the name that it gives itself.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from headrace_proto.errors import ConnectionLost
 from headrace_proto.messages import ServedShare
 
-from .places import looked_up
 from .session import Session
-
-if TYPE_CHECKING:
-    from .link import Link
-
-logger = logging.getLogger("headrace")
-
-#: Time between two looks at what a name stands for, while a share is missing.
-_LOOK_UP_S = 1.0
-
-
-class Discovery:
-    """Opens the sessions of a link, all within one timeout."""
-
-    def __init__(self, link: Link, timeout_s: float) -> None:
-        self._link = link
-        self._timeout_s = timeout_s
-        self._started = link.clock()
-
-    def run(self) -> None:
-        """Open a session with each owner of the feed."""
-        self._await(lambda session: session.served or session.welcome)
-        if self._link.session.welcome is None:
-            self._greet(self._servers())
-        for first in self._link.sessions:
-            self._add_owners(first)
-        self._await(lambda session: session.welcome)
-
-    def _await(self, answered: Callable[[Session], object]) -> None:
-        """Wait for an answer to every session."""
-        link = self._link
-
-        def lacking() -> Session | None:
-            return next((session for session in link.sessions if not answered(session)), None)
-
-        self._wait(lambda: lacking() is None, lambda: lacking() or link.session)
-
-    def _wait(self, done: Callable[[], object], lacking: Callable[[], Session]) -> None:
-        self._link.wait(done, self._timeout_s, "a server to answer", lacking, started=self._started)
-
-    @property
-    def _left_s(self) -> float:
-        return max(0.0, self._started + self._timeout_s - self._link.clock())
-
-    def _servers(self) -> list[Session]:
-        """Return the lookup at each server of the feed, by share, once there are all."""
-        link = self._link
-        while True:
-            with link.lock:
-                by_share, missing = arranged(link.sessions), missing_shares(link.sessions)
-            if not missing:
-                return [by_share[share] for share in sorted(by_share)]
-            self._look_up(missing)
-
-    def _look_up(self, missing: list[int]) -> None:
-        """Ask the addresses that the name stands for by now; raise where there is no name."""
-        link = self._link
-        named = link.addresses[0]
-        found = looked_up(named) if len(link.addresses) == 1 else []
-        if not found:
-            raise ValueError(
-                f"address={link.address!r}: {shares_there(link.sessions)}.  Give the addresses of "
-                "all servers, in a list or with commas between them"
-            )
-        if not self._left_s:
-            raise ConnectionLost(
-                f"waited timeout={self._timeout_s:g} s for all servers at {named}, which stands "
-                f"for {', '.join(found)}: {shares_there(link.sessions)}"
-            )
-        known = {session.address for session in link.sessions}
-        if len(known) == 1:
-            logger.warning("%s: %s; waiting for it", named, shares_there(link.sessions))
-        for address in found:
-            if address not in known:
-                link.keep([*link.sessions, Session(link.member, address, shares=0)])
-        again_s = link.clock() + min(_LOOK_UP_S, self._left_s)
-        self._wait(
-            lambda: link.clock() >= again_s or missing_shares(link.sessions) != missing,
-            lambda: link.session,
-        )
-
-    def _greet(self, servers: list[Session]) -> None:
-        """Open a session with an owner of each server."""
-        link = self._link
-        with link.lock:
-            firsts = [server.with_owner(0, link.place_of(server)) for server in servers]
-        nameless = link.member.rank >= 0 and not link.member.run  # the first owner names the run
-        for greeted in (1, len(firsts)) if nameless else (len(firsts),):
-            link.keep(firsts[:greeted], firsts[0])
-            self._await(lambda session: session.welcome)
-
-    def _add_owners(self, first: Session) -> None:
-        """Greet the other owners of a server, of which this one has let the trainer in."""
-        welcome = first.welcome
-        assert welcome is not None
-        others = (owner for owner in range(welcome.owners) if owner != welcome.owner)
-        more = [first.beside(owner, welcome.owners) for owner in others]
-        self._link.keep([*self._link.sessions, *more])
 
 
 def arranged(sessions: Iterable[Session]) -> dict[int, Session]:

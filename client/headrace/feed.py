@@ -29,14 +29,13 @@ from . import requests
 from .batch import Batch, KnownSlots
 from .blocks import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
-from .epochs import EpochBatches, EpochEnds, Epochs
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
 from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
-from .trainer import Held
+from .trainer import Held, Trainer
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
@@ -640,6 +639,96 @@ class Feed:
             while refused:
                 error.add_note(f"and: {refused.popleft()}")
             raise error
+
+
+class EpochEnds(Exception):
+    """The epoch of a loop has no more batches for this trainer."""
+
+
+class Epochs:
+    """The epoch that a trainer's loops are over."""
+
+    def __init__(self, trainer: Trainer, finished: bool) -> None:
+        """``finished``: the feed has ended before this trainer joined it."""
+        self._trainer = trainer
+        self.number = trainer.least
+        self.over = finished  # whether the loop has come to its end
+        self._entered = False  # whether a loop over this epoch has begun
+        self._last = self.number if finished else sys.maxsize  # once the feed has ended
+
+    def begin(self) -> bool:
+        """Begin a loop: over the next epoch, or over what is left of this one.
+
+        Return False where no epoch is left.
+        """
+        if self.over:
+            if self.number >= self._last:
+                return False
+            self.number += 1
+            self.over = False
+        self._entered = True
+        return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the next batch shows which epoch the next loop is over."""
+        return self._entered and not self.over
+
+    def end(self, feed_ended: bool = False) -> None:
+        """Note that the loop has come to its end."""
+        self.over = True
+        self._last = self._trainer.latest if feed_ended else sys.maxsize
+
+    def enter(self, held: Held) -> bool:
+        """Accept a batch of any epoch."""
+        self.number = max(self.number, held.given.turn_epoch)
+        self._entered, self.over, self._last = True, False, sys.maxsize
+        return True
+
+    def is_later(self, held: Held) -> bool:
+        """Return whether a batch is of a later epoch than the loop's."""
+        return held.given.turn_epoch > self.number
+
+    def within(self, held: Held) -> bool:
+        """Accept a batch of the loop's epoch; EpochEnds where it is of a later one."""
+        if self.is_later(held):
+            raise EpochEnds
+        return self.enter(held)
+
+    def look(self, held: Held) -> bool:
+        """Take nothing; raise EpochEnds as soon as the next batch is there."""
+        if self.is_later(held):
+            self.end()
+        raise EpochEnds
+
+    def none_yet(self) -> None:
+        """Raise EpochEnds where no batch of this epoch will come, but some of a later one."""
+        if self.number < self._trainer.least <= self._trainer.latest:
+            self.end()
+            raise EpochEnds
+
+
+class EpochBatches(Iterator[Any]):
+    """The batches of one epoch that a trainer gets."""
+
+    def __init__(self, feed: Feed, epochs: Epochs) -> None:
+        self._feed = feed
+        self._epochs = epochs
+        self._number = epochs.number
+        self._over = False
+
+    def __next__(self) -> Any:
+        if self._over or self._number != self._epochs.number:
+            raise StopIteration
+        try:
+            return self._feed.__next__(self._epochs.within, self._epochs.none_yet)
+        except EpochEnds:
+            self._epochs.end()
+            self._feed._link.say()  # others may wait for the last commit of this epoch
+        except StopIteration:
+            self._epochs.end(feed_ended=True)
+        self._over = True
+        raise StopIteration
 
 
 def _abandon(link: Link, pid: int) -> None:

@@ -7,9 +7,17 @@
     server of share 0   session with owner 0, owner 1, …  ──┐
     server of share 1   session with owner 0, …           ──┴► one list, by (share, owner)
 
-A feed has one owner or several, on one server or several, and a trainer a session with each.
-A session is added when its server is found, and others take its place when its server starts again
-with another number of owners.
+A feed has one owner or several, on one server or several, and a trainer a session with each:
+
+    each address         Hello ─► ServedShare   which share its server has, and where its owners are
+                         is the feed complete?
+    ranks without a run  Hello to the first owner of the first server ─► Welcome, with the run
+    then                 Hello to the first owner of each server ─► Welcome
+                         Hello to the others
+
+The trainer opens no session before it knows that the servers together have the whole feed.  A name
+that stands for several addresses is looked up again until every share is found.  Other sessions
+take their places when a server starts again with another number of owners.
 
 A thread tells the trainer what it wants and sends it itself, at once or with its next call; a
 thread that needs an answer waits for it, with a deadline whose error names the missing answer.
@@ -22,6 +30,7 @@ last reader of a batch may go while any lock is held.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -31,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import (
     ConnectionLost,
+    DeadlineExceeded,
     FeedClosed,
     FeedRewound,
     ForkedProcess,
@@ -41,14 +51,13 @@ from headrace_proto.messages import Answered, Welcome
 from headrace_proto.placement import Placement
 from headrace_proto.token import new_snapshot
 
-from .discovery import Discovery
+from .discovery import arranged, missing_shares, shares_there
 from .driver import Driver
-from .places import places_of
+from .places import looked_up, places_of
 from .prefetch import Prefetch
 from .requests import Request, snapshot
 from .session import STALE, Member, Session, States, name_of
 from .trainer import Held, Trainer
-from .wait_errors import too_late
 
 if TYPE_CHECKING:
     from .credentials import Keys
@@ -56,8 +65,13 @@ if TYPE_CHECKING:
 
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
+#: Time between two looks at what a name stands for, while a share is missing.
+_LOOK_UP_S = 1.0
 #: A wait looks at what has come this often, even without messages.
 _LOOK_S = 0.2
+
+
+logger = logging.getLogger("headrace")
 
 
 class Link:
@@ -110,12 +124,81 @@ class Link:
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
-        Discovery(self, self._timeout_s).run()
+        started = self.clock()
+        self._await(lambda session: session.served, started)
+        firsts = [one.with_owner(0, self._places_of(one)) for one in self._servers(started)]
+        nameless = self.member.rank >= 0 and not self.member.run  # the first owner names the run
+        for greeted in (1, len(firsts)) if nameless else (len(firsts),):
+            self._drive(firsts[:greeted], firsts[0])
+            self._await(lambda session: session.welcome, started)
+        others = [
+            first.beside(owner, first.owners)
+            for first in firsts
+            for owner in range(first.owners)
+            if owner != first.owner
+        ]
+        self._drive([*self.sessions, *others])
+        self._await(lambda session: session.welcome, started)
         welcome = self.session.welcome
         assert welcome is not None
         self._begin(welcome)
         self.say()
         return welcome
+
+    def _await(self, answered: Callable[[Session], object], started: float) -> None:
+        """Wait for an answer to every session."""
+
+        def lacking() -> Session | None:
+            return next((session for session in self.sessions if not answered(session)), None)
+
+        self._wait_to_open(lambda: lacking() is None, started, lambda: lacking() or self.session)
+
+    def _wait_to_open(
+        self,
+        done: Callable[[], bool],
+        started: float,
+        about: Callable[[], Session] | None = None,
+    ) -> None:
+        self.wait(done, self._timeout_s, "a server to answer", about, started=started)
+
+    def _places_of(self, session: Session) -> tuple[str, ...]:
+        """Return the addresses of the owners of the server that a session has asked."""
+        assert session.served is not None
+        return places_of(session.served, self._driver.reached(session.address))
+
+    def _servers(self, started: float) -> list[Session]:
+        """Return the lookup at each server of the feed, by share, once there are all."""
+        named = self.addresses[0]
+        while True:
+            with self.lock:
+                by_share, missing = arranged(self.sessions), missing_shares(self.sessions)
+            if not missing:
+                return [by_share[share] for share in sorted(by_share)]
+            there = shares_there(self.sessions)
+            found = looked_up(named) if len(self.addresses) == 1 else []
+            if not found:
+                raise ValueError(
+                    f"address={self.address!r}: {there}.  Give the addresses of all servers, in a "
+                    "list or with commas between them"
+                )
+            left_s = started + self._timeout_s - self.clock()
+            if left_s <= 0:
+                raise ConnectionLost(
+                    f"waited timeout={self._timeout_s:g} s for all servers at {named}, which "
+                    f"stands for {', '.join(found)}: {there}"
+                )
+            known = {session.address for session in self.sessions}
+            if len(known) == 1:
+                logger.warning("%s: %s; waiting for it", named, there)
+            new = [Session(self.member, one, shares=0) for one in found if one not in known]
+            self._drive([*self.sessions, *new])
+            again_s = self.clock() + min(_LOOK_UP_S, left_s)
+            self._wait_to_open(
+                lambda at=again_s, before=missing: (  # type: ignore[misc]
+                    self.clock() >= at or missing_shares(self.sessions) != before
+                ),
+                started,
+            )
 
     def _begin(self, welcome: Welcome) -> None:
         """Make the trainer, once all owners have let it in."""
@@ -173,12 +256,7 @@ class Link:
             return [self.session]
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
-    def place_of(self, session: Session) -> tuple[str, ...]:
-        """Return the addresses of the owners of the server that a session has asked."""
-        assert session.served is not None
-        return places_of(session.served, self._driver.reached(session.address))
-
-    def keep(self, sessions: list[Session], lead: Session | None = None) -> None:
+    def _drive(self, sessions: list[Session], lead: Session | None = None) -> None:
         """Have these sessions alone, of which ``lead`` is the first to be opened."""
         with self.lock:
             self._driver.drive(sessions)
@@ -532,7 +610,7 @@ class Link:
                 if over and now - started >= limit_s:  # and a message of the server came since
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
-                    raise too_late(self, session, now, limit_s, what, slept_s)
+                    raise _too_late(self, session, now, limit_s, what, slept_s)
                 rest_s = min(_LOOK_S, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
@@ -554,3 +632,67 @@ def opened(link: Link) -> Link:
         except BaseException:
             link.close()
             raise
+
+
+def _too_late(
+    link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
+) -> HeadraceError:
+    """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
+    silence, place = session.silence(now), session.where
+    slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
+    if session.stopped:
+        return ConnectionLost(_not_back(link, place, timeout_s, slept, what))
+    if session.welcome is not None and silence:
+        hint = f".{link.hint}" if link.hint else ""
+        return ConnectionLost(
+            f"the server at {place} was lost: nothing was heard of it for "
+            f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
+            f"{what}{hint}"
+        )
+    if session.welcome is None and session.waiting:
+        return DeadlineExceeded(
+            f"waited timeout={timeout_s:g} s{slept} for the feed at {place} to open; "
+            f"the server says: {session.waiting}"
+        )
+    if session.welcome is None:
+        known = shares_there(link.sessions)
+        return ConnectionLost(
+            f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
+            f"is it running, and is the address right?{known and f' ({known})'}"
+            f"{link.hint}"
+        )
+    trainer = link.member.trainer
+    held, most = 0 if trainer is None else len(trainer.hands), session.welcome.max_credits
+    each = "" if len(link.sessions) == 1 else " of each worker"
+    full = f", as many as the server's max_credits={most} allows{each}" if held >= most else ""
+    reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
+    return DeadlineExceeded(
+        f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
+        f"at {place}; {reason}; this trainer holds {held} batches{full}"
+        f"{link.explain(now) or _needs_ranks(link, session)}"
+    )
+
+
+def _needs_ranks(link: Link, session: Session) -> str:
+    """Return a remedy for trainers that wait for each other in each step, or nothing."""
+    if link.member.rank >= 0 or link.properties.get("shape") != "sequences":
+        return ""
+    return (
+        ".  If trainers average gradients, connect them with rank= and world_size=: else one can "
+        "wait here for a state that another saves only after their common step"
+    )
+
+
+def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
+    """Explain why a wait ends while the server is stopped, and what that means for commits."""
+    trainer = link.member.trainer
+    n = 0 if trainer is None else sum(trainer.unanswered(one.number) for one in link.sessions)
+    owed = (
+        f"  It has not answered {n} commits of this trainer: those that it did not store "
+        "before it stopped do not count, and their rows go out again"
+    )
+    return (
+        f"the server at {place} was stopped and announced its return, and was not back "
+        f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
+        f"with the same address and state directory, or raise timeout{owed if n else ''}"
+    )

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.epochs import Epochs
-from headrace.feed import Feed
+from headrace.feed import Epochs, Feed
 from headrace.link import Link
 from headrace.trainer import Trainer
 from headrace_proto.messages import Given
