@@ -120,7 +120,7 @@ def test_a_name_is_looked_up_until_the_timeout(
         return [peer.address]
 
     monkeypatch.setattr("headrace.discovery.looked_up", looked_up)
-    monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.1)
+    monkeypatch.setattr("headrace.link._LOOK_UP_S", 0.1)
     peer.owners = 0
     opening = Opening(peer.address)
     served(peer, 0)
