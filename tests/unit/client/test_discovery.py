@@ -119,7 +119,7 @@ def test_a_name_is_looked_up_until_the_timeout(
         looks.append(name)
         return [peer.address]
 
-    monkeypatch.setattr("headrace.discovery.looked_up", looked_up)
+    monkeypatch.setattr("headrace.link.looked_up", looked_up)
     monkeypatch.setattr("headrace.link._LOOK_UP_S", 0.1)
     peer.owners = 0
     opening = Opening(peer.address)
