@@ -6,6 +6,10 @@ A Holder exposes a stretch of memory by numpy's array interface.  Arrays made fr
 alive, and so does every view and every tensor imported from them.  So it is released when the last
 reader is gone, whatever library that is in.
 
+    a reference ──► view of a mapped segment ─────────┐
+         └── the slab runs low: copied, released ──┐  ├──► block
+    a frame ───────────────────────────── copied ──┴──┘
+
 A page of a private mapping that was only read is the page of the file, which shows what others
 write to it; one that was written to is a page of this process alone, which hides that.  The kernel
 tells them apart (``/proc/self/pagemap``).  That costs a tenth of dropping pages to which nobody has
@@ -22,15 +26,17 @@ import os
 import re
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import LimitExceeded, ProtocolError
-from headrace_proto.layout import aligned_bytes
+from headrace_proto.layout import aligned_bytes, copy_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
+
+from .trainer import Held
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
@@ -58,6 +64,32 @@ def opening_files(need: str) -> Iterator[None]:
             f"Its limit is {soft} (RLIMIT_NOFILE; the hard limit is {hard}): close files, or raise "
             "it (ulimit -n, resource.setrlimit)"
         ) from None
+
+
+class BatchGone(Exception):
+    """A batch that waited here can not be used: its rows go out again."""
+
+
+class Body:
+    """The source of a batch's bytes until it has a block; and the batch's name in errors."""
+
+    __slots__ = ("block", "keys", "memory", "release")
+
+    def __init__(self, memory: Any, release: Callable[[], None] | None = None) -> None:
+        """``memory``: a frame, or shared memory, of which ``release`` reports the last reader."""
+        self.memory, self.release = memory, release
+        self.block: np.ndarray | None = None  # of a batch that was taken and put back
+        self.keys: Callable[[], Sequence[bytes]] = tuple  # makes the first keys of its segments
+
+    def __del__(self) -> None:
+        if (release := getattr(self, "release", None)) is not None:
+            release()  # it was not read
+
+
+def put_back(held: Held, block: np.ndarray) -> Held:
+    """Give a batch that has its block back the block, so that it can be taken once more."""
+    held.source.block = block
+    return held
 
 
 class Holder:
@@ -243,3 +275,47 @@ class BufferPool:
             free.append(pooled)
         memory = aligned_bytes(nbytes)
         return _address(memory), memory
+
+
+class Blocks:
+    """Makes blocks of what was received, and reports when nobody reads them any more."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say = say  # reports a batch whose memory was released at once
+        self._pool = BufferPool()
+
+    def block(self, held: Held) -> np.ndarray:
+        """Return the bytes of a batch; BatchGone where their server is gone."""
+        given, source = held.given, held.source
+        if source.block is not None:
+            known, source.block = source.block, None
+            return known  # type: ignore[no-any-return]
+        memory = source.memory
+        if not given.segment:
+            # from a channel, or from ZeroMQ
+            frame = memory if isinstance(memory, bytes) else memory.buffer
+            came = np.frombuffer(frame, np.uint8)
+            if came.nbytes != given.nbytes:
+                raise ProtocolError(f"a batch of {given.nbytes} bytes came with {came.nbytes}")
+            source.memory = None
+            return self._copied(came)
+        if memory is None:
+            raise ProtocolError("the server sent a reference to memory that was not attached")
+        try:
+            block: np.ndarray = memory.block(
+                given.segment, given.offset, given.nbytes, source.release
+            )
+        except FileNotFoundError:
+            raise BatchGone from None
+        source.memory = source.release = None  # the block reports its own release
+        if not given.copy_out:
+            return block
+        copied = self._copied(block)
+        del block
+        self._say()
+        return copied
+
+    def _copied(self, source: np.ndarray) -> np.ndarray:
+        memory = self._pool.buffer(source.nbytes)
+        copy_bytes(memory, source)
+        return memory

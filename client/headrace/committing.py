@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .batch import Batch
-from .batch_memory import only_read
-from .blocks import put_back
+from .batch_memory import only_read, put_back
 from .link import Link
 from .segments import SegmentBatch
 from .trainer import Held

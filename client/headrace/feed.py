@@ -27,7 +27,7 @@ from headrace_proto.token import Token
 
 from . import requests
 from .batch import Batch, KnownSlots
-from .blocks import BatchGone, Blocks, put_back
+from .batch_memory import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
@@ -745,37 +745,25 @@ def _value_of(answer: Answered) -> Any:
 
 def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     """Return the sizes as integers; TypeError or ValueError where no feed can have them."""
-    several = isinstance(batch_size, (Sequence, np.ndarray)) and not isinstance(
-        batch_size, (str, bytes)
-    )
-    if isinstance(batch_size, np.ndarray) and batch_size.ndim != 1:
-        several = False
+    several = isinstance(batch_size, (Sequence, np.ndarray)) and np.ndim(batch_size) == 1
     given = [*batch_size] if several else [batch_size]
-    if len(given) > _MOST_SIZES:
+    if not given or len(given) > _MOST_SIZES:
+        what = f" has {len(given)} sizes" if given else f"={batch_size!r} is empty"
         raise ValueError(
-            f"batch_size has {len(given)} sizes; the most is {_MOST_SIZES}: give one for all"
+            f"batch_size{what}; the most is {_MOST_SIZES}: give one size, or one a bucket"
         )
-    if not given:
-        raise ValueError(f"batch_size={batch_size!r} is empty: give one size, or one a bucket")
     sizes = []
-    for i, size in enumerate(given):
+    for i, value in enumerate(given):
         name = f"batch_size[{i}]" if several else "batch_size"
-        sizes.append(_size_of(name, size))
-        if sizes[-1] >= 2**63:
-            raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            sizes.append(operator.index(value))
+        except TypeError:
+            raise TypeError(
+                f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
+            ) from None
+        if not 1 <= sizes[-1] < 2**63:
+            kind = "small: the least is 1" if sizes[-1] < 1 else "large: the most is 1048576"
+            raise ValueError(f"{name}={sizes[-1]:.4g} is too {kind}")
     return tuple(sizes)
-
-
-def _size_of(name: str, value: Any) -> int:
-    """Return the size as an integer; TypeError or ValueError where no batch can have it."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        rows = operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
-        ) from None
-    if rows < 1:
-        raise ValueError(f"{name}={rows} is too small: the least is 1")
-    return rows

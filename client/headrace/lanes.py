@@ -23,7 +23,7 @@ from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
 from headrace_proto.segment_layout import State
 
-from .blocks import BatchGone
+from .batch_memory import BatchGone
 from .framework import NUMPY, Framework
 from .requests import StatesPart
 from .state_block import BlockMaker

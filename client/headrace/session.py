@@ -52,6 +52,7 @@ from headrace_proto.messages import (
 from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
 
+from .batch_memory import Body
 from .requests import Requests
 from .state_block import StateBuffer
 from .trainer import Held, Trainer
@@ -93,26 +94,6 @@ class States(NamedTuple):
 
     columns: list[Any]
     block: Any = None
-
-
-class Body:
-    """What holds the bytes of a batch until it has a block; and the batch's name in errors."""
-
-    __slots__ = ("keys", "memory", "release")
-
-    def __init__(self, memory: Any, release: Callable[[], None] | None = None) -> None:
-        """``release``: reports that nobody reads a batch in shared memory any more."""
-        self.memory, self.release = memory, release
-        self.keys: Callable[[], Sequence[bytes]] = tuple  # makes the first keys of its segments
-
-    def mapped_now(self) -> None:
-        """Note that the batch has its block, which reports its own release."""
-        self.memory = self.release = None
-
-    def __del__(self) -> None:
-        release = getattr(self, "release", None)
-        if release is not None:
-            release()  # it was not read
 
 
 @dataclass(slots=True)

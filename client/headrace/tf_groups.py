@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .blocks import put_back
+from .batch_memory import put_back
 from .committing import DatasetRun, Member
 from .segments import SegmentBatch
 

@@ -12,8 +12,9 @@ import numpy as np
 import zmq
 
 import headrace
+from headrace.batch_memory import Body
 from headrace.framework import NumpyFramework
-from headrace.session import Body, Member, Session
+from headrace.session import Member, Session
 from headrace.trainer import Held
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import zmq
 
-from headrace.batch_memory import Attachment
-from headrace.blocks import BatchGone, Blocks, put_back
-from headrace.session import Body, MappedBatches
+from headrace.batch_memory import Attachment, BatchGone, Blocks, Body, put_back
+from headrace.session import MappedBatches
 from headrace.trainer import Held
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Given

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace import lanes as lanes_module
-from headrace.blocks import BatchGone
+from headrace.batch_memory import BatchGone
 from headrace.framework import NUMPY, load
 from headrace.lanes import parts_of
 from headrace.state_block import BlockMaker

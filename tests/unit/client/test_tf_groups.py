@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
+from headrace.batch_memory import Body
 from headrace.committing import TakenBatches
 from headrace.framework import NumpyFramework
-from headrace.session import Body
 from headrace.tf_groups import MOST, Groups, group_size
 from headrace.trainer import Held
 from headrace_proto.layout import Slot
@@ -77,8 +77,7 @@ class FeedInATest:
     def _block(self, held: Held) -> np.ndarray:
         if held.given.token == self.broken:
             raise ValueError(f"batch {self.broken} is broken")
-        memory = held.source.memory
-        return np.zeros(8, np.uint8) if memory is None else memory.block
+        return np.zeros(8, np.uint8) if held.source.block is None else held.source.block
 
     def check_usable(self) -> None:
         if self.closed:
