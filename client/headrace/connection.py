@@ -23,7 +23,7 @@ import logging
 import os
 import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
@@ -35,12 +35,10 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 from headrace_proto.spin import Spin
 
 from .batch_memory import Attachment, opening_files
+from .credentials import Keys
 from .refused_handshakes import Handshakes
 from .session import Session
 from .state_block import FreeBuffers
-
-if TYPE_CHECKING:
-    from .credentials import Keys
 
 logger = logging.getLogger("headrace")
 

@@ -33,7 +33,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 import zmq
 
@@ -44,11 +43,9 @@ from headrace_proto.interrupts import start
 from headrace_proto.messages import Pulse, Refused, ServedShare
 
 from .connection import Connection, Sleep, check_files
+from .credentials import Keys
 from .places import ask, looked_up, places_of
 from .session import Session
-
-if TYPE_CHECKING:
-    from .credentials import Keys
 
 logger = logging.getLogger("headrace")
 

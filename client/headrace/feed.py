@@ -26,13 +26,12 @@ from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from . import requests
-from .batch import Batch, KnownSlots
+from .batch import Batch, KnownSlots, RaggedBatch, columns_of, facts_of
 from .batch_memory import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
-from .ragged import RaggedBatch, columns_of, facts_of
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
 from .trainer import Held, Trainer

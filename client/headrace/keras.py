@@ -51,7 +51,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     import keras
@@ -59,8 +59,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.keras needs TensorFlow: pip install tensorflow") from error
 
-if TYPE_CHECKING:
-    from .feed import Feed
+from .feed import Feed
 
 __all__ = ["Checkpoint", "CommitTrained", "StatefulModel", "batches"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from headrace_proto.segment_layout import State
 from .batch_memory import BatchGone
 from .framework import NUMPY, Framework
 from .requests import StatesPart
+from .segments import SegmentBatch
 from .state_block import BlockMaker
 from .state_values import host, strings_in
-
-if TYPE_CHECKING:
-    from .segments import SegmentBatch
 
 #: Maximum bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2

@@ -51,16 +51,15 @@ from headrace_proto.messages import Answered, Welcome
 from headrace_proto.placement import Placement
 from headrace_proto.token import new_snapshot
 
-from .discovery import arranged, missing_shares, shares_there
+from .credentials import Keys
 from .driver import Driver
-from .places import looked_up, places_of
+from .places import arranged, looked_up, missing_shares, places_of, shares_there
 from .prefetch import Prefetch
 from .requests import Request, snapshot
 from .session import STALE, Member, Session, States, name_of
 from .trainer import Held, Trainer
 
 if TYPE_CHECKING:
-    from .credentials import Keys
     from .ray import RayDirectory
 
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.

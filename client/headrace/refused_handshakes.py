@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import TYPE_CHECKING
 
 import zmq
 
 from headrace_proto.errors import NotAllowed
 from headrace_proto.keys import ENVIRONMENT
 
-if TYPE_CHECKING:
-    from .credentials import Keys
+from .credentials import Keys
 
 _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

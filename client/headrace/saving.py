@@ -296,10 +296,6 @@ class Saving:
 
     # In words
 
-    def owes(self) -> bool:
-        """Return whether states of a batch in hand are not saved yet."""
-        return bool(self._in_hand)
-
     def explain(self, now: float) -> str:
         """Name the states that are not saved, for the text of a deadline."""
         names_of = self.layout.states.keys()

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace_proto import __version__, limits
 from headrace_proto.errors import HeadraceError, ProtocolError, from_code
@@ -33,7 +33,6 @@ from headrace_proto.messages import (
     Ended,
     Get,
     Give,
-    Given,
     Handed,
     Hello,
     Idle,
@@ -56,9 +55,6 @@ from .batch_memory import Body
 from .requests import Requests
 from .state_block import StateBuffer
 from .trainer import Held, Trainer
-
-if TYPE_CHECKING:
-    from .segments import SegmentBatch
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
 #: Maximum wait of a commit, or of released memory, for the next request to its owner.
@@ -671,7 +667,7 @@ def name_of(held: Held) -> str:
     return named(held.given, keys)
 
 
-def named(batch: Given | SegmentBatch, keys: Sequence[bytes] = ()) -> str:
+def named(batch: Any, keys: Sequence[bytes] = ()) -> str:
     """Return the name of a batch for errors, with the first keys of its segments if it has any."""
     rows = f"{batch.rows} row{'' if batch.rows == 1 else 's'}"
     listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys if key]

@@ -26,7 +26,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,14 +35,11 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
+from .batch import Batch
 from .batch_memory import BufferPool
-from .segments import FLAGS, SEGMENT_FACTS
+from .feed import Feed
+from .segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 from .tf_groups import MOST, Groups, group_size
-
-if TYPE_CHECKING:
-    from .batch import Batch
-    from .feed import Feed
-    from .segments import SegmentBatch
 
 #: The counter is at least this when it is stopped.
 _STOPPED = 1 << 40

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .batch_memory import put_back
 from .committing import DatasetRun, Member
+from .feed import Feed
 from .segments import SegmentBatch
-
-if TYPE_CHECKING:
-    from .feed import Feed
-    from .tf_dataset import PulledBatches
 
 #: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
 MOST = 16
@@ -42,7 +39,7 @@ def group_size(nbytes: int, handed: int, used_s: float) -> int:
 class Groups:
     """Answers the requests of one dataset to its feed, from threads of TensorFlow."""
 
-    def __init__(self, feed: Feed, counter: PulledBatches | None, now: Callable[[], float]) -> None:
+    def __init__(self, feed: Feed, counter: Any, now: Callable[[], float]) -> None:
         self._feed = feed
         self._counter = counter
         self._now = now

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +32,8 @@ except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
 from .committing import tokens_of
+from .feed import Feed
 from .framework import Framework
-
-if TYPE_CHECKING:
-    from .feed import Feed
 
 __all__ = ["FeedDataset", "Torch"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from headrace.batch import RaggedBatch, columns_of, facts_of
 from headrace.framework import NumpyFramework, RaggedRows
-from headrace.ragged import RaggedBatch, columns_of, facts_of
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes, arrange, array_at, slots_of
 from headrace_proto.messages import Given

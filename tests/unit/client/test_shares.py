@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.discovery import arranged, missing_shares, shares_there
-from headrace.places import looked_up
+from headrace.places import arranged, looked_up, missing_shares, shares_there
 from headrace.session import Member, Session
 from headrace_proto.errors import ConnectionLost
 from headrace_proto.messages import ServedShare
