@@ -254,7 +254,7 @@ class _Surveyor:
         """Return the bytes of an example after the stages, and note what the stages take."""
         found, rows = self.found, max(1, intake.rows_read)
         found.seconds = {name: spent / rows for name, spent in intake.stages.seconds.items()}
-        chunk, _ = intake.chunk(Read(0, 0, intake.start(), _WEIGHED_ROWS))
+        chunk, _ = intake.chunk(Read(0, 0, intake.start, _WEIGHED_ROWS))
         if not len(chunk):
             return None
         nbytes = sum(flattened(column).nbytes for column in chunk.columns.values())
@@ -341,7 +341,7 @@ class _Surveyor:
                 raise DataError(text)
             check_shape = shape_check(whole.shape, intake.fields or {}, bad)
             sums: dict[str, ColumnSum] = {}
-            position: Any = intake.start()
+            position: Any = intake.start
             rows = found.scanned = 0
             known = reader.length if isinstance(reader, IndexedSource) else None
             progress = Progress("checking", known, "examples")

@@ -56,9 +56,9 @@ def compose(
         cutting = Cutting(shape, intake.fields, partition)
         cutting.check_state_bytes(max_state_bytes)
         segments = cutting.machine
-        segments.input = Input(segments, intake.start(), order.epochs, order.across_batches)
+        segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
         return SegmentRun(intake, cutting, slab)
     shaping = Shaping(shape, partition)
-    rows = Input(shaping.machine, intake.start(), order.epochs, order.across_batches)
+    rows = Input(shaping.machine, intake.start, order.epochs, order.across_batches)
     machine = Plain(partition, rows, shaping.machine, intake.stratified)
     return PlainRun(intake, machine, slab, shaping)

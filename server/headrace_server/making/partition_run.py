@@ -343,7 +343,7 @@ class Run(ABC):
     @property
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self.intake.share()
+        return self.intake.share
 
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""

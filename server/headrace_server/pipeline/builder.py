@@ -51,7 +51,6 @@ from .declaration import (
     Shape,
     Source,
     Stage,
-    class_name,
     fields_text,
     unbatched_field,
 )
@@ -316,7 +315,7 @@ class Pipeline:
         refuses bad options, and once for each partition; options are plain data.  See
         docs/pipelines.md.
         """
-        pipeline = self._with_stage(class_name("stage", stage), **options)
+        pipeline = self._with_stage(name_of(stage, "stage"), **options)
         pipeline.fields  # noqa: B018 - the class refuses its options, and columns that it lacks
         return pipeline
 

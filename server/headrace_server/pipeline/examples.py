@@ -278,10 +278,7 @@ def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
         raise ValueError(f"example 0 has {fault}")
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
-            missing = [name for name in names if name not in row]
-            extra = [name for name in row if name not in rows[0]]
-            which = f"lacks column {missing[0]!r}" if missing else f"has column {extra[0]!r} more"
-            raise ValueError(f"example {i} {which}; example 0 has the columns {names}")
+            raise ValueError(f"example {i} has the columns {list(row)}; example 0 has {names}")
     return names
 
 

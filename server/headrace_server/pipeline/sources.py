@@ -24,7 +24,7 @@ from headrace_proto.errors import kind_of
 
 from .argument_checks import check_kind, checked_dtype, checked_names, checked_shape, flag
 from .builder import Pipeline
-from .declaration import Feature, Plain, Source, class_name, kind_class
+from .declaration import Feature, Plain, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
 from .function_names import Sent, name_of
 from .signatures import checking
@@ -98,7 +98,7 @@ def read(
     ``paths`` name with ``Class(opening, **options)``; options are plain data.  Without
     ``features`` the class determines the columns.  See docs/pipelines.md.
     """
-    kind, files = class_name("source", source), paths or ()
+    kind, files = name_of(source, "source"), paths or ()
     made = kind_class("sources", kind)
     try:
         inspect.signature(made.open if "open" in vars(made) else made).bind(None, **options)

@@ -107,7 +107,7 @@ class Conversion:
 
     def _written(self) -> Iterator[int]:
         part, intake = None, self._intake
-        position: Any = intake.start()
+        position: Any = intake.start
         while position is not None:
             room = self._rows_per_file - (part.rows if part else 0)
             intake.begin()

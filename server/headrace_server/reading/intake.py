@@ -50,6 +50,10 @@ class Intake:
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
         self.partition = partition
         self._reader = partition_reader(reader, declaration.order, partition, partitions, bad)
+        #: The number of examples of an epoch; None where only reading shows it.
+        self.share: int | None = self._reader.share
+        #: The position at which every epoch starts.
+        self.start: Position = self._reader.start
         self._suspects = bad.hand.suspects.get(partition, set())
         # With fewer streams than partitions, all partitions read the same records, bad ones
         # included.
@@ -85,14 +89,6 @@ class Intake:
     def stratified(self) -> list[StratifiedSample]:
         """The stages with target proportions."""
         return [step for step in self.stages.steps if isinstance(step, StratifiedSample)]
-
-    def share(self) -> int | None:
-        """Return the number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share
-
-    def start(self) -> Position:
-        """Return the position at which every epoch starts."""
-        return self._reader.start
 
     def limit(self, most: int | None) -> int:
         """Return the number of rows to read at once, with a bound of the shape's own.
@@ -195,7 +191,7 @@ class Intake:
             "read": self.rows_read,
             "epoch": reading["epoch"],
             "position": known,
-            "share": None if known is None else self._reader.share,
+            "share": None if known is None else self.share,
             "seconds": dict(self.stages.seconds),
         }
 

@@ -40,7 +40,7 @@ def numbers(
         reader = open_reader(declaration.source, (), bad, IndexCache(None))
         intake = Intake(reader, declaration, partition, partitions, bad)
         for epoch in range(declaration.order.epochs or 0):
-            position = intake.start()
+            position = intake.start
             while position is not None:
                 most = intake.limit(limit)
                 chunk, position = intake.chunk(Read(0, epoch, position, most))
