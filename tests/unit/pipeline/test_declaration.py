@@ -24,7 +24,7 @@ def made(share: int, size: int, smaller: bool, epochs: int, across: bool) -> int
         step = machine.step(ANYONE, epochs, 5)
         if isinstance(step, Read):
             upto = min(step.position + step.limit, share)
-            machine.arrived(step, upto - step.position, upto if upto < share else None)
+            machine.input.arrived(step, upto - step.position, upto if upto < share else None)
         elif isinstance(step, list):
             batches += len(step)
     return batches
