@@ -98,7 +98,7 @@ class Trainer:
     ``lanes``: batches fill lanes of this trainer; ``chained``: each needs the states of the one
     before, so it is asked for after that one's commit.
     ``strict``: an epoch begins when all partitions have ended the one before.
-    ``any_order``: the loop takes what came first.
+    ``any_order``: the loop takes what came first; not with lanes.
     ``explicit``: the loop commits by name, so it ends where all that is left is in its hands.
     ``lazy``: commits wait for a request to the same owner, since nobody else waits for them.
     """

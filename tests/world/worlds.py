@@ -48,7 +48,7 @@ def config_of(seed: int) -> Config:
         faults=faults,
         steer=random.choice(["", "", "", "close"] if segmented else ["", "", "size", "close"]),
         delay=random.choice([0.001, 0.02, 0.2]),
-        any_order=random.random() < 0.2 and not borders,
+        any_order=random.random() < 0.2 and not borders and kind not in ("lanes", "bare"),
         offsets=random.random() < 0.7,
         waits=random.choice([0, 0, 0.05]),
         makes=random.choice([0, 0.05, 0.5]),

@@ -15,7 +15,7 @@
 | idle | for a second no memory is freed, and its session has no batch | made beyond the memory |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
-| new | its session has ``max_open`` batches and requests | idle, until it has fewer |
+| new | its session has ``max_open`` batches and requests that it uses first | idle, until fewer |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
@@ -132,6 +132,7 @@ class _Session:
 class _Request:
     session: _Session
     number: int
+    partition: int
     epoch: int
     idle: bool = False  # it waits for trainers …
     told: bool = False  # … and its trainer knows
@@ -162,7 +163,7 @@ class Desk:
     ``births``: run and birth of the last process of each rank that had a session.
     ``tokens``: those of commits that are stored.
     ``ahead``: batches that a partition makes ahead, for each rank.
-    ``max_open``: leases and requests of a session that may be answered at once.
+    ``max_open``: leases and requests of a session beyond which later ones wait.
     """
 
     def __init__(
@@ -836,7 +837,7 @@ class Desk:
         open_ = len(session.leases) - len(session.early) + len(session.asked) - session.idle
         most = self.max_open
         full = session.parked or open_ >= most or session.unstored >= most
-        if full and not self._may_open(session, epoch):
+        if full and not self._may_open(session, partition, epoch):
             session.parked.append((number, partition, epoch))
             self._parked[session] = None
             if not (self.world or again):
@@ -851,21 +852,37 @@ class Desk:
                 self._grant(session, number, self._pop(partition, heap))
                 return
             queue = queues[slot, epoch] = deque()
-        request = session.asked[number] = _Request(session, number, epoch)
+        request = session.asked[number] = _Request(session, number, partition, epoch)
         queue.append(request)
         self._todo[partition, slot, epoch] = None
 
-    def _may_open(self, session: _Session, epoch: int) -> bool:
+    def _may_open(self, session: _Session, partition: int, epoch: int) -> bool:
         """Return whether a session may have one more open request.
 
-        Batches of later epochs, which its trainer can not use before, do not count.
+        Batches that its trainer can not use before this one do not count.
         """
-        if session.unstored >= self.max_open:
+        if session.unstored >= self.max_open or (self.world and partition == self._busy):
+            return False  # of a rank whose partition makes a batch, the next turn is not known
+        place = self._place(session, partition, epoch)
+        if any(self._place(session, *get[1:]) <= place for get in session.parked):
             return False
-        leases, asked = session.leases.items(), session.asked.values()
-        open_ = sum(of.batch.turn[0] <= epoch for t, of in leases if t not in session.early)
-        open_ += sum(request.epoch <= epoch and not request.idle for request in asked)
-        return open_ < self.max_open and not any(get[2] <= epoch for get in session.parked)
+        batches = (of.batch for token, of in session.leases.items() if token not in session.early)
+        asked = (of for of in session.asked.values() if not of.idle)
+        open_ = sum(self._place(session, of.partition, *of.turn) <= place for of in batches)
+        open_ += sum(self._place(session, of.partition, of.epoch) <= place for of in asked)
+        return open_ < self.max_open
+
+    def _place(
+        self, session: _Session, partition: int, epoch: int, number: int = -1
+    ) -> tuple[Any, ...]:
+        """Return where a batch is in the order in which its trainer uses what it gets.
+
+        Epochs come in their order, and for a rank each turn.  Without a number: of a request.
+        """
+        if not self.world:
+            return (epoch,)
+        turn = self._next_turn(partition, session.slot) if number < 0 else (epoch, number)
+        return epoch, turn, partition
 
     def _unpark(self) -> None:
         """Take parked requests of sessions that have fewer open ones now."""

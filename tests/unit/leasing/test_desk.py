@@ -14,11 +14,12 @@ A, B = b"a", b"b"
 
 
 class At:
-    """A desk of one partition whose trainers have joined."""
+    """A desk of one or more partitions whose trainers have joined."""
 
-    def __init__(self, partition, *sessions, **options):
-        self.partition = partition
-        self.desk = Desk({0: partition}, 1, **options)
+    def __init__(self, partitions, *sessions, **options):
+        every = partitions if isinstance(partitions, list) else [partitions]
+        self.partition = every[0]
+        self.desk = Desk(dict(enumerate(every)), 1, **options)
         self.requests = 0
         for session in sessions:
             self.desk.hello(Hello(session), 0.0)
@@ -30,8 +31,8 @@ class At:
         self.desk.sent.clear()
         return [message for message in sent if isinstance(message, kinds)]
 
-    def ask(self, session, n=1):
-        gets = [(self.requests + i, 0, 0) for i in range(1, n + 1)]
+    def ask(self, session, n=1, partition=0):
+        gets = [(self.requests + i, partition, 0) for i in range(1, n + 1)]
         self.requests += n
         self.desk.ask(session, gets)
         while self.desk.work():
@@ -149,6 +150,20 @@ def test_a_session_has_no_more_batches_and_requests_than_its_limit():
     with pytest.raises(ValueError, match="more than 10 requests are open"):
         at.ask(A, 11)
     assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
+
+
+def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
+    """A rank that gave back the batch of partition 1 waits for that one before all others."""
+    stored = Stored(run=1, world=1)
+    both = [Plain(p, stored, Slab(1000), rows=100, size=2) for p in (0, 1)]
+    at = At(both, max_open=2)
+    at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    (first,) = at.ask(A, partition=1)
+    at.desk.give_back(A, [first.token])
+    assert [give.batch.turn for give in at.ask(A, 2)] == [(0, 0), (0, 1)]
+    assert [give.batch.turn for give in at.ask(A, 2, partition=1)] == [(0, 0)]
+    assert at.desk.standing_of(A) == {"rank": 0, "requests": 1, "leases": 3}
 
 
 def test_a_request_whose_number_was_used_is_refused():
