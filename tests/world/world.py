@@ -280,8 +280,9 @@ class Owner:
     def make(self, work):
         made = self.partitions[work.partition].make(work.slot, work.epoch, work.beyond)
         config, batches = self.world.config, len(self.slab.bodies) - len(self.slab.mapped)
-        # beyond the memory there may be a batch of each partition, or with ranks a round
-        most = config.room + len(self.partitions) * max(1, self.desk.world)
+        # beyond the memory there may be one of each trainer, and of each partition one or a round
+        rounds = len(self.partitions) * max(1, self.desk.world)
+        most = config.room + rounds + len(self.desk.sessions)
         law(batches <= most, f"{batches} batches in a room of {config.room}")
         return made
 

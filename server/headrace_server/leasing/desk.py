@@ -12,7 +12,7 @@
 | new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
 | new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
 | new | make says FULL, and no batch comes before that one | made beyond the memory |
-| idle | for a second no memory is freed, and its session has no batch | made beyond the memory |
+| idle | for a second no memory is freed, and its session has no batch | the first, made beyond it |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
 | new | its session has ``max_open`` batches and requests that it uses first | idle, until fewer |
@@ -510,12 +510,16 @@ class Desk:
     def _next_without(self) -> tuple[int, Slot, int] | None:
         """Return what a trainer asks for that has no batch, while others hold all memory.
 
-        They may never free it: where one thread has several trainers, it waits for this one.
+        They may never free it: where one thread has several trainers, it waits for this one.  So
+        its request comes before theirs.
         """
         for partition in self._held_up:
             for (slot, epoch), queue in self._asking[partition].items():
-                if any(not (of.gone or of.session.leases) for of in queue):
-                    return partition, slot, epoch
+                for request in queue:
+                    if not (request.gone or request.session.leases):
+                        queue.remove(request)
+                        queue.appendleft(request)
+                        return partition, slot, epoch
         return None
 
     def _tell_ranks(self) -> None:
