@@ -211,7 +211,8 @@ class Desk:
             p: {} for p in partitions
         }
         self._came_back: set[int] = set()  # partitions with batches that were put back …
-        self._remakes: set[int] = set()  # … or that are made again, before later ones go out
+        #: … or, with their slots, that are made again before later ones go out
+        self._remakes: set[tuple[int, Slot]] = set()
         self._ties = count()
         self._todo: dict[tuple[int, Slot, int], None] = {}
         self._parked: dict[_Session, None] = {}  # sessions with requests beyond their limit
@@ -674,7 +675,7 @@ class Desk:
             self._push(batch)
             self._came_back.add(partition)
         else:
-            self._remakes.add(partition)
+            self._remakes.add((partition, batch.slot))
             self.gone.append(batch)
         self._look(partition)
 
@@ -852,7 +853,7 @@ class Desk:
         queue = queues.get((slot, epoch))
         if queue is None:
             heap = self._heaps.get((partition, slot))
-            if heap and heap[0][0][0] <= epoch and self._is_open(partition):
+            if heap and heap[0][0][0] <= epoch and self._is_open(partition, slot):
                 self._grant(session, number, self._pop(partition, heap))
                 return
             queue = queues[slot, epoch] = deque()
@@ -909,10 +910,15 @@ class Desk:
         if session.parked:
             session.parked = deque(get for get in session.parked if get[0] not in numbers)
 
-    def _is_open(self, partition: int) -> bool:
-        """Return whether batches of a partition may be handed out now."""
-        if self._paused or self._greeted is not None or partition in self._remakes:
+    def _is_open(self, partition: int, slot: Slot) -> bool:
+        """Return whether the next batch of a partition may be handed out now."""
+        if self._paused or self._greeted is not None:
             return False
+        if (partition, slot) in self._remakes:
+            heap = self._heaps.get((partition, slot))
+            if not (self.world and heap) or partition == self._busy:
+                return False
+            return heap[0][0] < self.partitions[partition].next_turn(slot)
         return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
 
     def _look(self, partition: int) -> None:
@@ -976,13 +982,11 @@ class Desk:
     def _hand_out(self, partition: int, slot: Slot, epoch: int) -> bool:
         """Answer requests by batches that are there; return whether others are left."""
         queue = self._asking[partition].get((slot, epoch))
-        if queue and not self._is_open(partition):
-            return True
         heap = self._heaps.get((partition, slot))
         while queue:
             request = queue[0]
             if not request.gone:
-                if not heap:
+                if not (heap and self._is_open(partition, slot)):
                     return True
                 if heap[0][0][0] > epoch:
                     self._answer_over(request, partition, epoch)
@@ -1097,8 +1101,7 @@ class Desk:
         partition = work.partition
         one = self.partitions[partition]
         self._busy = None
-        if made is not Outlook.WAITS:
-            self._remakes.discard(partition)
+        remade = bool(self._remakes) and made is not Outlook.WAITS
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
         elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
@@ -1110,6 +1113,8 @@ class Desk:
         if isinstance(made, list):
             for batch in made:
                 self._push(batch)
+        if remade:
+            self._note_remade(partition)
         self._take_gone(one)
         if ends:
             self._ended.add(partition)
@@ -1129,6 +1134,13 @@ class Desk:
             call(*arguments)
         if self._asking[partition]:
             self._serve(partition)
+
+    def _note_remade(self, partition: int) -> None:
+        """Let all batches go out again; to a rank only once none of its earlier ones is to come."""
+        for of in [of for of in self._remakes if of[0] == partition]:
+            turn = self.partitions[partition].next_turn(of[1])
+            if not self.world or all(one[0] < turn for one in self._heaps.get(of, ())):
+                self._remakes.discard(of)
 
     def _precedes(self, work: Work) -> bool:
         """Return whether a batch that is out or waits comes before the one that has no memory.

@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import Answer, Give, Hello, Idle, Outlook, Over, Welcome
+from headrace_server.leasing.protocol import (
+    Answer,
+    Batch,
+    Give,
+    Hello,
+    Idle,
+    Outlook,
+    Over,
+    Welcome,
+)
 from tests.world.journal import Stored
 from tests.world.real import RealPlain
 from tests.world.synthetic import Plain, Segments, Slab
@@ -220,6 +229,22 @@ def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
             pass
     (give,) = at.told(Give)
     assert at.desk.leased_batch(B, give.token), "not A's third, though it is older"
+
+
+def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_full():
+    """It held these two of an earlier life, and returns them once two others are made ahead."""
+    at = At(Plain(0, Stored(run=1, world=1), Slab(2), rows=100, size=2))
+    held = [((1 << 32) + n, Batch(0, n, 0, (0, n), 2)) for n in (0, 1)]
+    at.desk = Desk({0: at.partition}, 2, known={A: (1, 0, 0)})
+    at.desk.hello(Hello(A, rank=0, world=1, run=1, held=held), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    assert not at.ask(A, 0) and at.desk.standing() == {"ready": 2, "leased": 2, "saving": 0}
+    at.desk.give_back(A, [token for token, _ in held])
+    gives = at.ask(A, 4)
+    for give in gives:
+        at.desk.commit(A, give.token)
+        gives += at.ask(A, 0)
+    assert [give.batch.number for give in gives] == [0, 1, 2, 3]
 
 
 def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
