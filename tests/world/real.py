@@ -21,6 +21,16 @@ from .journal import Folded
 from .synthetic import rows_of
 
 
+def _bring_forward(unplaced, slot):
+    """Let a slot's first batch be placed next; return whether it has one that is not."""
+    of_slot = (plan for plan in unplaced if plan.batch.slot == slot)
+    first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
+    if first is not None:
+        unplaced.remove(first)
+        unplaced.insert(0, first)
+    return first is not None
+
+
 class Rows(tuple):
     """The rows of a committed batch."""
 
@@ -39,9 +49,11 @@ class RealPlain(PlainPartition):
         self.records = []
 
     def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
-        if not self._unplaced and isinstance(step := self._step(slot, epoch), Outlook):
+        there = _bring_forward(self._unplaced, slot) if beyond else self._unplaced
+        if not there and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
             return step
+        beyond = beyond and _bring_forward(self._unplaced, slot)
         placed = []
         while self._unplaced:
             plan = self._unplaced[0]
@@ -168,19 +180,20 @@ class RealSegments:
     # Making
 
     def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
-        if not self.unplaced:
+        if not (_bring_forward(self.unplaced, slot) if beyond else self.unplaced):
             step = self.machine.step(slot, epoch, self.cut)
             if isinstance(step, Outlook):
                 return step
             if isinstance(step, Read):
                 self._answer(step)
                 return []
-            self.unplaced += [plan.batch for plan in step]
+            self.unplaced += step
+        beyond = beyond and _bring_forward(self.unplaced, slot)
         placed = []
         while self.unplaced:
             if not self.slab.has_room(beyond and not placed):
                 return placed or Outlook.FULL
-            batch = self.unplaced.pop(0)
+            batch = self.unplaced.pop(0).batch
             batch.body = [self.states.get(e) for _, e, _, _ in rows_of(batch.place)]
             if self.machine.states == NOWHERE:
                 batch.body = []
@@ -205,7 +218,7 @@ class RealSegments:
     # Trainers
 
     def next_turn(self, slot):
-        unplaced = (batch.turn for batch in self.unplaced if batch.slot == slot)
+        unplaced = (plan.batch.turn for plan in self.unplaced if plan.batch.slot == slot)
         return min([self.machine.next_turn(slot), *unplaced])
 
     def commit(self, batch, token, payload):
@@ -226,13 +239,12 @@ class RealSegments:
 
     def leave(self, slot, since=(0, -1)):
         self.machine.leave(slot, since)
-        self.unplaced = [
-            batch for batch in self.unplaced if batch.slot != slot or batch.turn < since
-        ]
+        of_others = (of for of in self.unplaced if of.batch.slot != slot or of.batch.turn < since)
+        self.unplaced = [*of_others]
 
     def reclaim(self, batch):
         for at, one in enumerate(self.unplaced):
-            if one.name == batch.name:
+            if one.batch.name == batch.name:
                 del self.unplaced[at]
                 return True
         while (possible := self.machine.reclaim(batch)) is None:

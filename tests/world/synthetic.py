@@ -73,16 +73,28 @@ class _Placing:
         records, self.records = self.records, []
         return records
 
-    def _place(self, batches: list[Batch], beyond: bool = False) -> list[Batch] | Outlook:
+    def _place(
+        self, batches: list[Batch], slot: Slot = ANYONE, beyond: bool = False
+    ) -> list[Batch] | Outlook:
         """Place batches that were decided; return those that can go out."""
         placed = [batch for batch in batches if batch.body is not None]
         self.unplaced += [batch for batch in batches if batch.body is None]
+        beyond = beyond and self._bring_forward(slot)
         while self.unplaced and self.slab.has_room(beyond and not placed):
             batch = self.unplaced.pop(0)
             batch.body = self.body(batch)
             self.slab.bodies.add(id(batch.body))
             placed.append(batch)
         return placed or (Outlook.FULL if self.unplaced else [])
+
+    def _bring_forward(self, slot: Slot) -> bool:
+        """Let a slot's first batch be placed next; return whether it has one that is not."""
+        of_slot = (batch for batch in self.unplaced if batch.slot == slot)
+        first = min(of_slot, key=lambda batch: batch.turn, default=None)
+        if first is not None:
+            self.unplaced.remove(first)
+            self.unplaced.insert(0, first)
+        return first is not None
 
     def _withdraw(self, batch: Batch) -> bool:
         """Take a batch out of those that wait for room, if it is there."""
@@ -158,8 +170,8 @@ class Plain(_Placing):
         return [self.contents[batch.number]]  # an object of its own
 
     def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
-        if self.unplaced:
-            return self._place([], beyond)
+        if self.unplaced and (not beyond or self._bring_forward(slot)):
+            return self._place([], slot, beyond)
         if self.borders and self.at.epoch > epoch:
             return Outlook.OVER
         if not (self.slab.has_room(beyond) or self.finished):
@@ -180,7 +192,7 @@ class Plain(_Placing):
         made = self._deal(Batch(self.number, number, ANYONE, turn, len(rows)), bucket)
         if at.number % MARK == 0:
             self.marks.append((at.number, deepcopy(at)))
-        return self._place(made, beyond)
+        return self._place(made, slot, beyond)
 
     def _draft(self) -> tuple[int, list] | None:
         at = self.at
@@ -454,8 +466,8 @@ class Segments(_Placing):
     # Making
 
     def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
-        if self.unplaced:
-            return self._place([], beyond)
+        if self.unplaced and (not beyond or self._bring_forward(slot)):
+            return self._place([], slot, beyond)
         if epoch < self.epoch:
             return Outlook.OVER
         if not self.lacking and self._complete():
@@ -468,7 +480,7 @@ class Segments(_Placing):
         elif epoch > self.epoch:
             return Outlook.IDLE
         made = self._round(slot) if self.world else self._one(slot)
-        return self._place(made) if made else Outlook.IDLE
+        return self._place(made, slot, beyond) if made else Outlook.IDLE
 
     def _begin(self, epoch: int) -> None:
         self.epoch, self.turn, self.seats = epoch, (epoch, -1), {}

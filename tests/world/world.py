@@ -761,7 +761,8 @@ class World:
             ):
                 self.steer()
         if not self.finished:
-            self.populate()
+            if not self.job:  # a job that is stopped begins anew at its own time
+                self.populate()
             self.later(0.5, self.chaos)
 
     def steer(self):

@@ -1106,6 +1106,8 @@ class Desk:
             made = []  # try it again
         elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
             made, self._beyond = [], work.wanted
+        elif work.beyond and not made:  # it has only read
+            self._beyond = work.wanted
         changed = self._made_before != (one.epoch, one.finished)
         ends = made is Outlook.ENDED and partition not in self._ended
         if changed or ends:  # it may have left batches out

@@ -111,7 +111,7 @@ class Partition(Protocol):
 
         What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
         not begun, except ahead of requests (a partition with ``ahead``).  ``beyond``: the first
-        batch is written even if there is no memory for it.
+        batch of the slot is written before all others, even if there is no memory for it.
         """
 
     def next_turn(self, slot: Slot) -> Turn:

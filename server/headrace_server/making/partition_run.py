@@ -175,14 +175,16 @@ class Run(ABC):
         """Do one step of work; return its result."""
         self.written = None
         behind, self._behind = self._behind, False
-        if self._unplaced and not behind:
+        if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
             return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
         step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows))
         if isinstance(step, list):
             self._unplaced.extend(step)
-            return [] if behind else self._place()
+            if behind:
+                return []
+            return self._place(beyond and self._bring_forward(slot))
         self._mark()
         self._tidy()  # before a read, which brings further rows
         if isinstance(step, Outlook):
@@ -225,6 +227,16 @@ class Run(ABC):
                 self.intake.stages.restore(before)
             raise
         return True
+
+    def _bring_forward(self, slot: Slot) -> bool:
+        """Let a slot's first batch be written next; return whether it has one that is not."""
+        of_slot = (plan for plan in self._unplaced if plan.batch.slot == slot)
+        first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
+        if first is not None and first is not self._unplaced[0]:
+            self._unplaced.remove(first)
+            self._unplaced.appendleft(first)
+            self._begun = None
+        return first is not None
 
     def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
         """Write batches into their blocks, as far as there is room; ``beyond``: at least one."""

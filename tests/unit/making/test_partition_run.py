@@ -308,6 +308,28 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     assert got == want
 
 
+def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_others(
+    place: Callable[..., Place],
+):
+    examples = [{"key": b"%d" % i, "x": np.zeros((6, 16), np.float32)} for i in range(8)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        input_key="key", input_sequences=["x"], input_context=[], input_length=None,
+        initial_states={}, num_unroll=2, batch_size=2, capacity=8, order="lanes",
+    )  # fmt: skip
+    feed = place(pipeline, slab_pages=1).feed()
+
+    def made(slot: bytes, beyond: bool = False) -> list[Batch] | Outlook:
+        while not (out := feed.make(slot, sys.maxsize, beyond)):
+            pass
+        return out
+
+    assert made(b"one") and made(b"one") is Outlook.FULL
+    assert made(b"two") is Outlook.FULL
+    for slot in (b"two", b"one", b"two"):
+        (batch,) = made(slot, beyond=True)
+        assert batch.slot == slot
+
+
 @pytest.mark.parametrize("cancel", [False, True])
 @pytest.mark.parametrize("steps", range(12))
 def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
