@@ -120,7 +120,7 @@ class Asking:
     def _under_way(self, name: str) -> bool:
         """Whether a request was sent and has no answer."""
         sessions = self.feeds[name]._link.sessions
-        if any(session.requests.due for session in sessions):
+        if any(session.requests.unsaid for session in sessions):
             return False
         waits = any(s.requests._asked or s.member.trainer.unanswered(s.number) for s in sessions)
         return waits or self.asked[name].done()

@@ -427,8 +427,10 @@ class Segments(Admission):
 
     def returned(self, batch: Batch) -> bool:
         """Return whether a batch that came back has its bytes; else they are written again."""
+        out = self._out.get(batch.name)
+        if out is None:  # its commit was refused, and counts
+            return False
         if batch.body is None:  # an earlier life had them
-            out = self._out[batch.name]
             self._again.append(Plan(out.batch, out.rows))
         return batch.body is not None
 
