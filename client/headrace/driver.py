@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 
@@ -50,6 +51,8 @@ from .session import Session
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
+_BYE_S = 0.5  # owners that are away or stopped do not answer a Bye
+_TICK_S = 0.001
 #: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
 _SOCKETS = 12_288
 #: Maximum time in which nobody hears the owners, and that part of a heartbeat.
@@ -311,6 +314,7 @@ class Driver:
                 connections, self.connections = self.connections, []
                 for one in connections:
                     one.say_goodbye(self.clock())
+            self._await_end(connections)
             for one in connections:  # no other thread uses them any more
                 one.linger()
         except BaseException as error:
@@ -322,6 +326,20 @@ class Driver:
                     one.close()
             if self._context is not None:
                 self._context.term()  # waits until the last messages are sent
+
+    def _await_end(self, connections: list[Connection]) -> None:
+        """Wait until the owners have heard that this trainer leaves: a later one comes after it."""
+
+        def heard(at_most_s: float) -> bool:
+            for one in connections:
+                one.quiet = False
+                with contextlib.suppress(HeadraceError):
+                    one.hear()
+            if left := any(one.session.connected for one in connections):
+                time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
+            return not left
+
+        Deadline(_BYE_S).wait(heard)
 
     def _look(self) -> None:
         """Use the connections if a message is due, or if no other thread uses them."""

@@ -298,7 +298,7 @@ class Ended:
 
 @message(FROM_SERVER, 7)
 class Unknown:
-    """The server knows no such session."""
+    """The server knows no such session; also the answer to Bye."""
 
     session: Count
 

@@ -257,6 +257,7 @@ class Reception:
     ) -> None:
         level = logging.DEBUG if feed.owner else logging.INFO
         logger.log(level, "%s left feed %r", session.who, feed.name)
+        self.outbox.send(session.identity, Unknown(session.number))
         self._leave(session)
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:

@@ -32,3 +32,9 @@ def peer() -> Iterator[Peer]:
     peer = Peer()
     yield peer
     peer.close()
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_an_answer_to_bye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers of tests are asked by these alone: they do not answer by themselves."""
+    monkeypatch.setattr("headrace.driver._BYE_S", 0.0)

@@ -9,6 +9,7 @@ import headrace_server as hs
 from headrace_proto.messages import (
     Answer,
     Answered,
+    Bye,
     Ended,
     Give,
     Handed,
@@ -140,6 +141,19 @@ def test_a_pause_has_trainers_let_go_and_ends_when_nothing_is_leased(directory):
         trainer.hear()
         answered = [values["request"] for kind, values in worker.pipe.reports if kind == "answer"]
         assert answered == [1, 2]
+
+
+def test_a_bye_is_answered_so_what_comes_later_finds_what_it_held(directory):
+    with Worker(directory, numbers(6)) as worker:
+        one = Trainer(worker, b"a")
+        one.greet()
+        one.step([(0, 0)])
+        rows_of(worker, one)
+        one.say(Bye(one.session))
+        assert one.hear_all(Unknown, Answer).session == one.session
+        two = Trainer(worker, b"b")
+        assert two.greet().next == (0, 0, 0)
+        assert two.greet().others == 0
 
 
 def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
