@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0+cpu
 # Tests start hundreds of interpreters: without compiled files each one compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long \
+.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long world \
 	combinations fuzz soak trials scale container-test browser-test pictures clean
 
 help:
@@ -75,7 +75,6 @@ types: $(READY)
 reference: $(FRAMEWORKS)
 	$(BIN)/python -m tests.contract.commands_page
 	$(BIN)/python -m tests.contract.reference_page
-	$(BIN)/python -m tests.contract.transitions_page
 
 # Fails where a link leads nowhere, a page has no place, or something would be loaded from elsewhere.
 docs: $(READY)
@@ -112,6 +111,10 @@ test-long: $(READY)
 	$(BIN)/python -m pytest -q -m long
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=full tests/unit
 
+# Simulated worlds of desks and trainers: SEED is the first of WORLDS.
+world: $(READY)
+	$(BIN)/python -m tests.world $(or $(WORLDS),10000) $(SEED)
+
 chaos-long: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json
 
@@ -122,7 +125,7 @@ container-test: $(READY)
 
 # A tenth of the connections of a trial's full size.
 fuzz: $(READY)
-	$(BIN)/python -m tests.trials connections flood hostile --scale 0.1 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials connections flood hostile messages --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
 # The printed seed draws the same declarations again.

@@ -1,4 +1,13 @@
-"""A batch in a trainer's hands: a mapping from column names to arrays of its framework."""
+"""A batch in a trainer's hands: a mapping from column names to arrays of its framework.
+
+Of batches whose rows have unequal lengths:
+
+    x: ragged int64[8, ?]  ◄── columns_of ──  x: int64[?], @offsets:x: int64[9]  of the wire
+    batch["x"]             ◄── the framework's form of both, on their memory
+
+Columns whose rows have the same lengths share one array of offsets: torch computes with several
+jagged tensors only if they do.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +20,10 @@ from typing import Any, Self
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import FeedClosed, near
+from headrace_proto.errors import FeedClosed, ProtocolError, near
 from headrace_proto.layout import Slot, array_at, slots_of, strings_at
-from headrace_proto.messages import Delivery
-from headrace_proto.schema import FACTS, RESERVED, Field
+from headrace_proto.messages import Given
+from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
 from .framework import Framework
 
@@ -29,12 +38,12 @@ class KnownSlots:
     def __init__(self) -> None:
         self._last: tuple[Any, int, dict[str, Slot]] | None = None
 
-    def of(self, delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
+    def of(self, given: Given, schema: Mapping[str, Field]) -> dict[str, Slot]:
         """Return the slots of a batch, as ``slots_of`` does; the schema is always the same."""
         last = self._last
-        if last is None or last[0] is not delivery.columns or last[1] != delivery.nbytes:
-            slots = slots_of(delivery, schema)
-            last = self._last = delivery.columns, delivery.nbytes, slots
+        if last is None or last[0] is not given.columns or last[1] != given.nbytes:
+            slots = slots_of(given, schema)
+            last = self._last = given.columns, given.nbytes, slots
         return last[2]
 
 
@@ -48,7 +57,6 @@ class BatchInHand:
 
     __slots__ = ()
 
-    meta: Mapping[str, Any]
     _block: np.ndarray
     _framework: Framework
     # weak: a batch that the user keeps does not keep the connection open
@@ -121,12 +129,12 @@ class Batch(BatchInHand, Mapping[str, Any]):
 
     __slots__ = (
         "_block",
+        "_bucket",
         "_cache",
         "_feed",
         "_framework",
         "_slots",
         "epoch",
-        "meta",
         "number",
         "partition",
         "rows",
@@ -134,23 +142,23 @@ class Batch(BatchInHand, Mapping[str, Any]):
     )
 
     def __new__(cls, *what: Any, **more: Any) -> Any:
-        """Return a batch of a delivery; for a mapping, or pairs, return a plain dict."""
+        """Return a batch of a given; for a mapping, or pairs, return a plain dict."""
         return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
 
     def __init__(
         self,
-        delivery: Delivery,
+        given: Given,
         slots: dict[str, Slot],
         block: np.ndarray,
         framework: Framework,
         feed: weakref.ref[Any] | None = None,
     ) -> None:
-        self.token = delivery.token
-        self.partition = delivery.partition
-        self.number = delivery.number
-        self.rows = delivery.rows
-        self.epoch = delivery.epoch
-        self.meta = delivery.meta
+        self.token = given.token
+        self.partition = given.partition
+        self.number = given.number
+        self.rows = given.rows
+        self.epoch = given.epoch
+        self._bucket = given.bucket
         self._slots = slots  # of facts, too: their names begin with @
         self._block = block
         self._framework = framework
@@ -199,10 +207,9 @@ class Batch(BatchInHand, Mapping[str, Any]):
     @property
     def bucket(self) -> int:
         """The bucket that all rows are of.  AttributeError where the feed has no buckets."""
-        bucket = self.meta.get("bucket")
-        if bucket is None:
+        if self._bucket < 0:
             raise AttributeError("batch.bucket: this feed has no buckets")
-        return int(bucket)
+        return self._bucket
 
     @property
     def length(self) -> Any:
@@ -248,3 +255,67 @@ class Batch(BatchInHand, Mapping[str, Any]):
         slots = {name: self._slots[name] for name in self}
         columns = ", ".join(f"{n}: {s.dtype}{list(s.shape)}" for n, s in slots.items())
         return f"<Batch {self.partition}/{self.number} of {self.rows} rows: {columns}>"
+
+
+def columns_of(layout: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the columns of a batch as users see them."""
+    columns = {}
+    for name, field in layout.items():
+        if name[0] == RESERVED:
+            continue
+        ends = layout.get(OFFSETS + name)
+        if ends is not None:
+            known = ends.shape[0]
+            shape = (None if known is None else known - 1, None, *field.shape[1:])
+            field = Field(field.dtype, shape, ragged=True)
+        columns[name] = field
+    return columns
+
+
+def facts_of(layout: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the facts of each row of a batch, beside its columns."""
+    return {
+        name[1:]: field
+        for name, field in layout.items()
+        if name[0] == RESERVED and not name.startswith(OFFSETS)
+    }
+
+
+class RaggedBatch(Batch):
+    """A batch with ragged columns."""
+
+    __slots__ = ()
+
+    def _value(self, name: str, slot: Slot) -> Any:
+        if OFFSETS + name not in self._slots:
+            return super()._value(name, slot)
+        value = self._cache.get(name)
+        if value is None:
+            array, framework = self.array(name), self._framework
+            if slot.dtype == BYTES:
+                values = framework.strings(array)
+            else:
+                values = framework.numbers(array, slot.dtype, True)
+            value = framework.ragged(values, self._offsets(name))
+            self._cache[name] = value
+        return value
+
+    def _offsets(self, name: str) -> Any:
+        """Return the framework's array of offsets, shared with columns of equal offsets."""
+        own = OFFSETS + name
+        array = self.array(own)
+        for other, value in list(self._cache.items()):
+            if other.startswith(OFFSETS) and np.array_equal(super().array(other), array):
+                self._cache[own] = value
+                return value
+        return self._cache.setdefault(own, self._framework.numbers(array, "int64", True))
+
+    def array(self, name: str) -> np.ndarray:
+        array = super().array(name)
+        if not name.startswith(OFFSETS):
+            return array
+        count = self._slots[name.removeprefix(OFFSETS)].shape[0]
+        fits = array.shape == (self.rows + 1,) and array[0] == 0 and array[-1] == count
+        if not fits or (array[1:] < array[:-1]).any():  # frameworks compute with them unchecked
+            raise ProtocolError(f"the offsets of column {name.removeprefix(OFFSETS)!r} do not fit")
+        return array

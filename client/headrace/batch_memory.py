@@ -6,6 +6,10 @@ A Holder exposes a stretch of memory by numpy's array interface.  Arrays made fr
 alive, and so does every view and every tensor imported from them.  So it is released when the last
 reader is gone, whatever library that is in.
 
+    a reference ──► view of a mapped segment ─────────┐
+         └── the slab runs low: copied, released ──┐  ├──► block
+    a frame ───────────────────────────── copied ──┴──┘
+
 A page of a private mapping that was only read is the page of the file, which shows what others
 write to it; one that was written to is a page of this process alone, which hides that.  The kernel
 tells them apart (``/proc/self/pagemap``).  That costs a tenth of dropping pages to which nobody has
@@ -14,22 +18,25 @@ written, and mapping them again.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import mmap
 import os
 import re
+import resource
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import aligned_bytes
+from headrace_proto.errors import LimitExceeded, ProtocolError
+from headrace_proto.layout import aligned_bytes, copy_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from .transports import opening_files
+from .trainer import Held
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
@@ -41,6 +48,48 @@ _NOT_WRITTEN = bytes(
 )
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.
 _POOLED = 4
+
+
+@contextlib.contextmanager
+def opening_files(need: str) -> Iterator[None]:
+    """Turn an OSError for lack of descriptors into a LimitExceeded that names the limit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise LimitExceeded(
+            f"{need}, and this process can not open so many more: {os.strerror(error.errno)}.  "
+            f"Its limit is {soft} (RLIMIT_NOFILE; the hard limit is {hard}): close files, or raise "
+            "it (ulimit -n, resource.setrlimit)"
+        ) from None
+
+
+class BatchGone(Exception):
+    """A batch that waited here can not be used: its rows go out again."""
+
+
+class Body:
+    """The source of a batch's bytes until it has a block; and the batch's name in errors."""
+
+    __slots__ = ("block", "keys", "memory", "release")
+
+    def __init__(self, memory: Any, release: Callable[[], None] | None = None) -> None:
+        """``memory``: a frame, or shared memory, of which ``release`` reports the last reader."""
+        self.memory, self.release = memory, release
+        self.block: np.ndarray | None = None  # of a batch that was taken and put back
+        self.keys: Callable[[], Sequence[bytes]] = tuple  # makes the first keys of its segments
+
+    def __del__(self) -> None:
+        if (release := getattr(self, "release", None)) is not None:
+            release()  # it was not read
+
+
+def put_back(held: Held, block: np.ndarray) -> Held:
+    """Give a batch that has its block back the block, so that it can be taken once more."""
+    held.source.block = block
+    return held
 
 
 class Holder:
@@ -172,6 +221,11 @@ class Attachment:
         block: np.ndarray = np.asarray(holder)
         return block
 
+    def keep(self, segment: str) -> None:
+        """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
+        with contextlib.suppress(FileNotFoundError):
+            self._map(segment)
+
     def forget(self, segment: str) -> None:
         """Forget a segment that the server retired; it is unmapped when its last reader is gone."""
         self._segments.pop(segment, None)
@@ -221,3 +275,47 @@ class BufferPool:
             free.append(pooled)
         memory = aligned_bytes(nbytes)
         return _address(memory), memory
+
+
+class Blocks:
+    """Makes blocks of what was received, and reports when nobody reads them any more."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say = say  # reports a batch whose memory was released at once
+        self._pool = BufferPool()
+
+    def block(self, held: Held) -> np.ndarray:
+        """Return the bytes of a batch; BatchGone where their server is gone."""
+        given, source = held.given, held.source
+        if source.block is not None:
+            known, source.block = source.block, None
+            return known  # type: ignore[no-any-return]
+        memory = source.memory
+        if not given.segment:
+            # from a channel, or from ZeroMQ
+            frame = memory if isinstance(memory, bytes) else memory.buffer
+            came = np.frombuffer(frame, np.uint8)
+            if came.nbytes != given.nbytes:
+                raise ProtocolError(f"a batch of {given.nbytes} bytes came with {came.nbytes}")
+            source.memory = None
+            return self._copied(came)
+        if memory is None:
+            raise ProtocolError("the server sent a reference to memory that was not attached")
+        try:
+            block: np.ndarray = memory.block(
+                given.segment, given.offset, given.nbytes, source.release
+            )
+        except FileNotFoundError:
+            raise BatchGone from None
+        source.memory = source.release = None  # the block reports its own release
+        if not given.copy_out:
+            return block
+        copied = self._copied(block)
+        del block
+        self._say()
+        return copied
+
+    def _copied(self, source: np.ndarray) -> np.ndarray:
+        memory = self._pool.buffer(source.nbytes)
+        copy_bytes(memory, source)
+        return memory

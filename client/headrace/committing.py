@@ -1,17 +1,20 @@
-"""Which batches of a plain feed a trainer has taken, and which of them are committed.
+"""Which batches without states a trainer has taken, and which of them are committed.
 
     take 1 ── take 2 ── take 3 ──►   the order of the feed
     on_next:   asking for 2 commits 1; one batch is in hand
     explicit:  commit(2) commits 2 alone; upto(2) commits 1 and 2, and leaves 3 open
 
-A batch is named by its token.  This module sends nothing: methods return the tokens to commit or
-to give back.  TensorFlow asks for batches in threads of its own, so all of it is under a lock.
+A batch is named by its token.  TensorFlow asks for batches in threads of its own, so all of it is
+under the lock of the link.
+
+TensorFlow's graph takes batches in groups (``tf_groups``) and counts how many of a group it has
+pulled.  Whenever it matters (a commit, a snapshot, the next group, the end) the pulled batches are
+taken here one after the other, exactly as if each had been asked for by itself.
 """
 
 from __future__ import annotations
 
 import operator
-import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
@@ -21,7 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .batch import Batch
+from .batch_memory import only_read, put_back
+from .link import Link
 from .segments import SegmentBatch
+from .trainer import Held
 
 #: Committed batches that are remembered, so that a second commit of one is recognised.
 _REMEMBERED = 10_000
@@ -32,12 +38,33 @@ _REMEDY = (
 )
 
 
+class Member(NamedTuple):
+    """A batch of a group, to use again if it goes back."""
+
+    batch: Any
+    held: Held
+    block: np.ndarray
+
+
 @dataclass(slots=True, eq=False)
 class DatasetRun:
-    """One iteration over ``as_dataset()``: its batches that are not committed, oldest first."""
+    """One iteration over ``as_dataset()``, whose batches may come in groups."""
 
-    tokens: deque[int] = field(default_factory=deque)
-    closed: bool = False
+    counter: Any = None  # of pulled batches; None: its batches come one by one
+    tokens: deque[int] = field(default_factory=deque)  # not committed, oldest first
+    closed: bool = False  # TensorFlow has dropped the iterator
+    stopped: bool = False  # the rest of its group went back, so the graph must count anew
+    ended: bool = False  # the feed has no more batches for it
+    # without the first batch, which is taken at once
+    group: list[Member] = field(default_factory=list)
+    taken: int = 0  # of these
+    handed: int = 0  # batches of the group, the first too
+    before: int = 0  # what the counter had before the group
+    handed_at: float | None = None
+    nbytes: int = 0  # of the last batch
+    fast: bool = False  # whether groups pay
+    slow: int = 0  # groups of one batch, one after the other
+    cut: int = 0  # small groups, one after the other, that another shape of the next batch ended
 
 
 class _Taken(NamedTuple):
@@ -49,11 +76,11 @@ class _Taken(NamedTuple):
 class TakenBatches:
     """The batches in one trainer's hands, of one session of a feed."""
 
-    def __init__(self, explicit: bool) -> None:
-        self.explicit = explicit
-        #: Settled tokens that the session has not received; Ctrl-C may come between the two steps.
-        self.due: dict[int, None] = {}
-        self._lock = threading.Lock()
+    def __init__(self, link: Link) -> None:
+        self.explicit = link.member.explicit
+        self.durable = False  # whether there are snapshots of the feed
+        self._link = link
+        self._lock = link.lock
         self._open: dict[int, _Taken] = {}  # in the order in which they were taken
         self._done: OrderedDict[int, _Taken] = OrderedDict()  # the last that were committed
         self._count = 0
@@ -62,66 +89,58 @@ class TakenBatches:
         self._runs: list[DatasetRun] = []
         self._warned = False
 
-    def take(self, batch: Batch | SegmentBatch, memory: np.ndarray | None = None) -> None:
+    def take(self, batch: Batch | SegmentBatch, memory: np.ndarray) -> None:
         """Note that the trainer has taken a batch.  Its arrays lie in ``memory``."""
         with self._lock:
             self._hold(batch, memory)
 
-    def take_in_turn(self, batches: list[Any], memory: np.ndarray | None = None) -> list[int]:
-        """Note that the trainer took these batches in turn; return the tokens that this commits.
-
-        ``memory`` has the arrays of the last batch.
-        """
+    def on_next(self) -> None:
+        """Commit what asking for another batch commits."""
         with self._lock:
-            for batch in batches[:-1]:
-                self._hold(batch, None)
-            before = [] if self.explicit else list(self._open)
-            self._hold(batches[-1], memory)
-            return self._settle(before)
+            self._count_pulled(stop=True)
+            if not self.explicit:
+                self._settle([*self._open])
 
-    def on_next(self) -> list[int]:
-        """Return the tokens that asking for another batch commits."""
-        return [] if self.explicit else self.in_hand()
-
-    def in_hand(self) -> list[int]:
-        """Return all open batches, which count as committed from here on."""
+    def in_hand(self) -> None:
+        """Commit all open batches."""
         with self._lock:
-            return self._settle(list(self._open))
+            self._count_pulled(stop=self._link.left)
+            self._settle([*self._open])
 
-    def commit(self, tokens: Iterable[int]) -> list[int]:
-        """Settle these tokens; return those that were not committed before.
+    def commit(self, tokens: Iterable[int]) -> None:
+        """Commit these batches, once.
 
         ValueError, and no change, where a token belongs to no batch that this trainer took.
         """
         with self._lock:
-            wanted = list(dict.fromkeys(tokens))
+            if not self.explicit:
+                self._count_pulled()
+            wanted = dict.fromkeys(tokens)
             for token in wanted:
                 self._find("commit", token)
-            return self._settle([token for token in wanted if token in self._open])
+            self._settle([token for token in wanted if token in self._open])
 
-    def for_snapshot(self, upto: Any, feed: Any = None) -> list[int]:
-        """Return the tokens that a snapshot commits: all in hand, or those up to one batch."""
-        if upto is None:
-            return self.on_next()
-        tokens = tokens_of("upto", upto, feed)
-        if len(tokens) != 1:
-            raise ValueError(f"upto={upto!r:.120} are {len(tokens)} batches; name the last one")
-        return self._upto(tokens[0])
-
-    def _upto(self, token: int) -> list[int]:
-        """Return the open batches up to and including this one.
+    def for_snapshot(self, upto: Any, feed: Any = None) -> None:
+        """Commit what a snapshot commits: all in hand, or the batches up to one.
 
         ValueError where a batch that was taken later is committed: no snapshot can leave it out.
         """
+        if upto is None:
+            self.on_next()
+            return
+        tokens = tokens_of("upto", upto, feed)
+        if len(tokens) != 1:
+            raise ValueError(f"upto={upto!r:.120} are {len(tokens)} batches; name the last one")
         with self._lock:
-            here, last = self._find("snapshot(upto=…)", token), self._last_done
+            self._count_pulled()
+            here, last = self._find("snapshot(upto=…)", tokens[0]), self._last_done
             if last is not None and last.order > here.order:
                 remedy = "" if self.explicit else f" by asking for the next one: {_REMEDY}"
                 raise ValueError(
                     f"snapshot(upto=…): batch {last.partition}/{last.number}, taken after "
                     f"{here.partition}/{here.number}, is committed already{remedy}"
                 )
-            return self._settle([t for t, b in self._open.items() if b.order <= here.order])
+            self._settle([t for t, b in self._open.items() if b.order <= here.order])
 
     @property
     def tokens(self) -> list[int]:
@@ -129,26 +148,51 @@ class TakenBatches:
         with self._lock:
             return list(self._open)
 
-    def give_back(self) -> list[int]:
-        """Return all open batches and forget them."""
+    @property
+    def grouped(self) -> bool:
+        """Whether threads of TensorFlow may be taking batches."""
+        return bool(self._runs)
+
+    def give_back(self) -> None:
+        """Return all open batches."""
         with self._lock:
-            tokens = list(self._open)
-            self._open.clear()
-            return tokens
+            self._count_pulled(stop=self._link.left)
+            self._return([*self._open])
 
     # as_dataset
 
-    def begin_run(self, run: DatasetRun) -> list[int]:
-        """Begin an iteration over a dataset.  With explicit commits, return tokens to give back.
+    def begin_run(self, run: DatasetRun) -> None:
+        """Begin an iteration over a dataset where others stopped.
 
-        TensorFlow fetched their batches ahead in earlier iterations, and nobody trained on them.
+        With explicit commits, batches that TensorFlow fetched ahead in earlier ones go back:
+        nobody trained on them.
         """
         with self._lock:
-            left = [token for old in self._runs if old.closed for token in old.tokens]
-            self._runs = [*(old for old in self._runs if not old.closed), run]
-            if not self.explicit:
-                return []
-            return [token for token in left if self._open.pop(token, None) is not None]
+            self._count_pulled(stop=True)
+            if self.explicit:
+                left = [token for old in self._runs if old.closed for token in old.tokens]
+                self._return([token for token in left if token in self._open])
+            self._runs = [*self._iterating, run]
+
+    def end_run(self, run: DatasetRun) -> None:
+        """Note that TensorFlow has dropped an iterator, or that it has ended."""
+        with self._lock:
+            if not self._link.left:
+                self._count_pulled_of(run, stop=True)
+            run.closed = True
+
+    @property
+    def _iterating(self) -> list[DatasetRun]:
+        return [run for run in self._runs if not run.closed]
+
+    def knows(self, run: DatasetRun) -> bool:
+        """Return whether a run takes its batches from here; not after a rewind of the feed."""
+        return any(one is run for one in self._runs)
+
+    @property
+    def alone(self) -> bool:
+        """Whether at most one run iterates; several runs take their batches one by one."""
+        return len(self._iterating) < 2
 
     def fetched(self, run: DatasetRun, token: int) -> None:
         """Note that TensorFlow has fetched a batch in an iteration over a dataset."""
@@ -157,8 +201,8 @@ class TakenBatches:
                 run.tokens.popleft()
             run.tokens.append(token)
 
-    def oldest(self, number: int) -> list[int]:
-        """Return the oldest open batches of the last iteration over a dataset, to commit them."""
+    def oldest(self, number: int) -> None:
+        """Commit the oldest open batches of the last iteration over a dataset."""
         with self._lock:
             run = self._runs[-1] if self._runs else DatasetRun()
             tokens: list[int] = []
@@ -166,7 +210,57 @@ class TakenBatches:
                 token = run.tokens.popleft()
                 if token in self._open:
                     tokens.append(token)
-            return self._settle(tokens)
+            self._settle(tokens)
+
+    # Groups
+
+    def asks(self, run: DatasetRun) -> None:
+        """Note that a run asks for its next group, so it has pulled all of the last one."""
+        with self._lock:
+            self._pull(run, len(run.group))
+            for member in run.group:  # TensorFlow has copied it
+                only_read(member.block)
+            run.before += run.handed
+            run.group, run.taken, run.handed = [], 0, 0
+
+    def hand(self, run: DatasetRun, group: list[Member]) -> None:
+        """Hand a run its next group; the batch before these is taken already."""
+        with self._lock:
+            run.group, run.taken, run.handed = group, 0, 1 + len(group)
+            if self.explicit:  # the trainer may commit any of them by its token
+                self._pull(run, len(group))
+
+    def _count_pulled(self, stop: bool = False) -> None:
+        for run in self._runs:
+            self._count_pulled_of(run, stop)
+
+    def _count_pulled_of(self, run: DatasetRun, stop: bool) -> None:
+        """Take the batches that a run has pulled; with ``stop`` the rest is ready again."""
+        count = len(run.group)
+        if run.closed or run.counter is None or not count or (run.taken == count and not stop):
+            return
+        pulled = run.counter.read() - run.before - 1
+        if stop and pulled < count:
+            pulled = run.counter.stop() - run.before - 1
+        pulled = max(pulled, 0)
+        self._pull(run, pulled)
+        rest = run.group[pulled:]
+        if stop and rest:
+            run.group, run.stopped = [], True
+            for member in rest if self.explicit else ():
+                self._open.pop(member.batch.token, None)
+                if member.batch.token in run.tokens:
+                    run.tokens.remove(member.batch.token)
+            self._link.untake([put_back(member.held, member.block) for member in rest])
+
+    def _pull(self, run: DatasetRun, upto: int) -> None:
+        """Take the batches of a group up to number ``upto``, as if each had been asked for."""
+        for member in run.group[run.taken : upto]:
+            if not self.explicit:
+                self._settle([*self._open])
+            self._hold(member.batch, member.block)
+            self.fetched(run, member.batch.token)
+        run.taken = max(run.taken, upto)
 
     # Words
 
@@ -179,7 +273,7 @@ class TakenBatches:
         with self._lock:
             if self.explicit or self._warned:
                 return ""
-            if any(not run.closed for run in self._runs):
+            if self._iterating:
                 why = "TensorFlow fetches batches ahead of the loop that trains on as_dataset()"
             elif len(self._memory) == 2 and self._memory[0]() is not None:
                 why = "the batch before the last one is still in use, so the loop may fetch ahead"
@@ -197,8 +291,7 @@ class TakenBatches:
         with self._lock:
             if not self._open:
                 return ""
-            first = next(iter(self._open.values()))
-            count = len(self._open)
+            first, count = next(iter(self._open.values())), len(self._open)
         return (
             f".  It has taken {count} of them and committed none of these, the first is batch "
             f'{first.partition}/{first.number}: with commit="explicit" a batch is committed by '
@@ -207,10 +300,10 @@ class TakenBatches:
 
     # Under the lock
 
-    def _hold(self, batch: Batch | SegmentBatch, memory: np.ndarray | None) -> None:
+    def _hold(self, batch: Batch | SegmentBatch, memory: np.ndarray) -> None:
         self._count += 1
         self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
-        if memory is not None and not self.explicit:
+        if self.durable and not self.explicit:
             owner = memory.base if isinstance(memory.base, np.ndarray) else memory
             self._memory = [*self._memory[-1:], weakref.ref(owner)]
 
@@ -223,15 +316,19 @@ class TakenBatches:
             )
         return known
 
-    def _settle(self, tokens: list[int]) -> list[int]:
-        self.due.update(dict.fromkeys(tokens))
+    def _settle(self, tokens: list[int]) -> None:
         for token in tokens:
+            self._link.commit(token)  # Ctrl-C may come after it: a second commit changes nothing
             done = self._done[token] = self._open.pop(token)
             if self._last_done is None or done.order > self._last_done.order:
                 self._last_done = done
             if len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
-        return tokens
+
+    def _return(self, tokens: list[int]) -> None:
+        for token in tokens:
+            self._link.give_back(token)
+            del self._open[token]
 
 
 def of_replicas(value: Any) -> tuple[Any, ...] | None:

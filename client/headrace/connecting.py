@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import time
 from collections.abc import Sequence
@@ -20,9 +19,10 @@ from headrace_proto.token import Token
 
 from .feed import Feed
 from .framework import load
+from .launcher import began, launched_run
 from .link import Link, opened
 from .prefetch import AUTO, Prefetch
-from .session import Session
+from .session import Member
 
 if TYPE_CHECKING:
     from .ray import RayDirectory
@@ -46,6 +46,7 @@ def connect(
     commit: str = "on_next",
     rank: int | None = None,
     world_size: int | None = None,
+    run: int | None = None,
     timeout: float = 120.0,
     resume: Any = None,
     restart: bool = False,
@@ -66,6 +67,9 @@ def connect(
     ``"auto"`` begins with 2, and doubles while the trainer has to wait: up to 16 batches, or 16 MB
     of them.  It stays at 2 where states are at the server, since there the order depends on it.
     ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
+    ``run`` numbers the runs of all ranks: the same in all of them, and larger each time they start.
+    It is taken from torchrun, Slurm, MPI or Ray Train, and is 0 without them.  With another
+    ``world_size`` it must be larger than before; a rank that comes back replaces its older process.
     ``timeout`` is the deadline in seconds of every wait; only time in which this process ran
     counts.
 
@@ -125,21 +129,20 @@ def connect(
 
         locked = load_keys(keys)
     prefetched = Prefetch(prefetch)
-    session = Session(
-        feed or ("" if token is None else token.feed),
-        secrets.token_bytes(16),
-        prefetched.batches,
-        -1 if rank is None else rank,
-        world_size or 0,
-        process_name(),
-        "" if token is None else token.snapshot,
-        f"{socket.gethostname()}:{os.getpid()}",
+    member = Member(
+        feed=feed or ("" if token is None else token.feed),
+        rank=-1 if rank is None else rank,
+        world_size=world_size or 0,
+        run=_run_of(run, rank),
+        birth=began(),
+        process=process_name(),
+        host=f"{socket.gethostname()}:{os.getpid()}",
+        resume="" if token is None else token.snapshot,
+        restart=restart,
         explicit=commit == "explicit",
         order=order,
-        restart=restart,
-        shares=0,  # until the locators have answered
     )
-    link = opened(Link(addresses, session, float(timeout), prefetched, locked, directory))
+    link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
     welcome = link.session.welcome
     if welcome is not None and prefetched.batches >= welcome.max_credits:
         most = welcome.max_credits
@@ -182,6 +185,19 @@ def _check_rank(rank: int | None, world_size: int | None) -> None:
         raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
 
 
+def _run_of(run: object, rank: int | None) -> int:
+    """Return the number of the ranks' run: as given, or as the launcher names it."""
+    if run is None:
+        return 0 if rank is None else launched_run()
+    if isinstance(run, bool) or not isinstance(run, int):
+        raise TypeError(f"run={run!r:.80} is not an integer")
+    if rank is None:
+        raise ValueError(f"run={run}: only ranks have runs; give rank= and world_size= too")
+    if not 0 <= run < 2**63:
+        raise ValueError(f"run={run} does not lie in 0 … 2⁶³-1")
+    return run
+
+
 def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     """Return the snapshot from which a trainer goes on, if it does."""
     token = None if resume is None else Token.from_plain("resume", resume)
@@ -202,7 +218,7 @@ def _tell_of_empty_lanes(link: Link) -> None:
     batch_size = announced[0].get("batch_size")
     if len(known) < len(counts) or welcome is None or not isinstance(batch_size, int):
         return
-    sequences, world, partitions = sum(known), link.session.world_size, welcome.partitions
+    sequences, world, partitions = sum(known), link.member.world_size, welcome.partitions
     lanes = max(1, world) * batch_size * partitions
     if sequences >= lanes:
         return

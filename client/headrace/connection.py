@@ -1,49 +1,63 @@
-"""The connection of a session: sends and receives its messages, by the channel or the socket.
+"""The connection of a session, by channel or socket, and the wait for messages at all of them.
 
-    Session ── messages due ──► say ──► channel, or socket ──► server
+    Session ── messages due ──► say ──► channel, or socket ──► owner
        ▲                                      │
        └── receive ◄── hear ◄─────────────────┘   neither waits for anything
+
+    Sleep.wait ─► its own eventfd, and socket, monitor and channel of each connection
 
 On the server's host messages go by a channel, once this process has mapped the server's memory; the
 socket is then only for a Hello, after the channel has ended.
 
 The threads of a process use it in turn, under the driver's lock.
+
+ZeroMQ's descriptor reports changes only, and checking for waiting messages costs as much as a small
+message.  So while a channel is used, or where there are several connections, a socket is checked
+only after a message was sent by it, or when its descriptor is readable.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 
 from headrace_proto import limits
 from headrace_proto.channel import Channel
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+from headrace_proto.spin import Spin
 
-from .batch_memory import Attachment
-from .free_buffers import FreeBuffers
+from .batch_memory import Attachment, opening_files
+from .credentials import Keys
 from .refused_handshakes import Handshakes
 from .session import Session
-from .transports import LINGER_MS, Sleep, Transport
-
-if TYPE_CHECKING:
-    from .credentials import Keys
+from .state_block import FreeBuffers
 
 logger = logging.getLogger("headrace")
 
+#: Maximum time for the last messages to leave.
+_LINGER_MS = 500
+#: Number of files that a session may open: 14 with libzmq 4.3.5, one for state buffers, and one for
+#: each segment …
+_FILES = 16
+#: … and each further one of the same trainer: 8, one for state buffers, and one for each segment.
+_FILES_MORE = 10
+#: Polls take whole milliseconds: wait for one more, so that the awaited time has come.
+_TICK_S = 0.001
 #: Maximum time of one attempt to connect.  The next one resolves the name again and sends a new
 #: SYN; the kernel would repeat the old one to the old address, ever more seldom, for two minutes.
 _CONNECT_MS = 2000
 #: Messages handed to the session at once, and number of times, before other sessions get a turn.
 _BURST, _BURSTS = 64, 8
-
 #: Silence of an owner after which its server's locator is asked.
 _SILENT_S = 1.5
-
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
 _EVENTS, _READABLE, _MORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _NOBLOCK, _AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -54,55 +68,143 @@ _COPIED_BYTES = 512 << 10
 _decoded = FROM_SERVER.decode
 
 
+def check_files(sessions: int = 1) -> None:
+    """Check that this process can open the files of this many sessions.
+
+    Otherwise libzmq would end the process (4.3.5 asserts that it gets an epoll).
+    """
+    need = _FILES + (sessions - 1) * _FILES_MORE
+    with opening_files(f"a feed needs {need} open files"), contextlib.ExitStack() as opened:
+        for _ in range(need):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+class Sleep:
+    """Where a thread of a trainer sleeps, at all connections, and an eventfd that wakes it.
+
+    One thread at a time waits here, while others use sockets and channels.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self.changes = 0  # counts changes of the awaited files, which a wait under way does not see
+        self.connections: dict[int, Connection] = {}  # by the number of the socket
+        self.monitors: dict[int, Connection] = {}  # by that of its monitor
+        self._spin = Spin(cores)
+        self._poller = select.poll()
+        self._looker = select.poll()  # at the same, for threads other than the sleeping one
+        self._awake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken = False  # by a wake that the sleeping thread has not read
+        self._poller.register(self._awake, select.POLLIN)
+
+    def __del__(self) -> None:
+        if (file := getattr(self, "_awake", None)) is not None:
+            os.close(file)
+
+    def wake(self) -> None:
+        """Wake the sleeping thread, or the next one that would sleep."""
+        if not self._woken:
+            self._woken = True
+            os.eventfd_write(self._awake, 1)
+
+    def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
+        """Wait for these events of a file, too; they replace earlier ones."""
+        self._poller.register(file, events)
+        self._looker.register(file, events)
+        self.changes += 1
+
+    def forget(self, file: int | Channel) -> None:
+        """Stop waiting for a file."""
+        self._poller.unregister(file)
+        self._looker.unregister(file)
+        self.changes += 1
+
+    def wait(self, at_most_s: float) -> None:
+        """Wait for an event; with channels poll first without sleep.
+
+        A socket's descriptor reports changes only: read the socket before the wait and after it.
+        """
+        at_most_s, spins = max(0.0, at_most_s) + _TICK_S, True
+        for one in self.connections.values():
+            if one.more:
+                at_most_s = 0.0
+            if one.channel is None:
+                spins = False
+        for number, _ in self._spin.wait(self._poll, at_most_s, spins):
+            if number == self._awake:
+                os.eventfd_read(number)
+                self._woken = False
+            else:
+                self._note(number)
+
+    def look(self) -> set[int]:
+        """Return the descriptors of sockets and channels with an event, without a wait.
+
+        The caller holds the driver's lock.
+        """
+        ready = {number for number, _ in self._looker.poll(0)}
+        for number in ready:
+            self._note(number)
+        return ready
+
+    def _note(self, number: int) -> None:
+        """Note an event at a socket, or at its monitor."""
+        if number in self.connections:
+            self.connections[number].quiet = False
+        elif number in self.monitors:
+            one = self.monitors[number]
+            one.disturbed, one.quiet = True, False
+
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
+        return self._poller.poll(int(seconds * 1000))
+
+
 class Connection:
     """A session's socket, and its channel where there is one."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        address: str,
         keys: Keys | None,
         session: Session,
-        tell: Callable[[], None],
-        clock: Callable[[], float],
-        sleep: Sleep,
         place: str,
+        sleep: Sleep,
+        clock: Callable[[], float],
+        tell: Callable[[], None],
     ) -> None:
-        """``tell`` is called when the session has received a message.
-
-        ``place``: where the server of this address is tried.
-        """
-        self.address, self.place = address, place
+        """``place``: where the owner is tried; ``tell`` reports that its session has news."""
+        self.session = session
+        self.address, self.place = session.address, place
         self.hint = ""  # a likely reason why no server answers
         self.amid_message = False
-        self.session = session
-        self._tell = tell
-        self._clock = clock
+        self.channel: Channel | None = None
+        # no message waits in the socket, and its descriptor reports the next one
+        self.quiet = False
+        self.more = False  # messages were left waiting in the socket
+        self.disturbed = False  # something has happened to the socket's connection
+        self._silent = True  # nothing has come by the channel yet
         self._no_channel = False  # no channel works here
-        self._socket = context.socket(zmq.DEALER)
-        self._set_up(keys)
-        self._handshakes = Handshakes(context, self._socket, address, keys)
-        try:
-            self._socket.connect(place)
-        except zmq.ZMQError as error:
-            self._handshakes.close()
-            self._socket.close()
-            raise ValueError(f"address={address!r}: {error}") from None
-        self.transport = Transport(self._socket, sleep, self._handshakes.fileno())
-
-    def _set_up(self, keys: Keys | None) -> None:
-        socket = self._socket
+        self._watched = False  # whether the wait at the channel covers writing, too
+        self._sleep, self._clock, self._tell = sleep, clock, tell
+        self._socket = socket = context.socket(zmq.DEALER)
         socket.linger = 0
         socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
-        socket.rcvhwm = 0  # credits bound the number of messages
-        socket.sndhwm = 0
-        socket.reconnect_ivl = 100
-        socket.reconnect_ivl_max = 200
-        socket.heartbeat_ivl = 2000
-        socket.heartbeat_timeout = 10_000
+        socket.rcvhwm = socket.sndhwm = 0  # requests bound the number of messages
+        socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 200
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 10_000
         socket.connect_timeout = _CONNECT_MS
         if keys is not None:
             keys.lock(socket)
+        self._handshakes = Handshakes(context, socket, self.address, keys)
+        try:
+            socket.connect(place)
+        except zmq.ZMQError as error:
+            self._handshakes.close()
+            socket.close()
+            raise ValueError(f"address={self.address!r}: {error}") from None
+        self._files = int(socket.getsockopt(zmq.FD)), self._handshakes.fileno()
+        sleep.connections[self._files[0]] = sleep.monitors[self._files[1]] = self
+        for file in self._files:
+            sleep.register(file)
 
     @property
     def unreached(self) -> bool:
@@ -127,13 +229,13 @@ class Connection:
         session = self.session
         if not session.connected:
             self._look_at_handshakes(now)
-            self.transport.drop()
+            self._drop_channel()
         messages = session.outgoing(now)
         if messages:
             connected = session.connected
             self.amid_message = True
-            for message in messages:
-                self._send(message, session.frames_of(message))
+            for message, frames in messages:
+                self._send(message, frames)
                 if session.connected is not connected:  # all is sent again after the greeting
                     break
             self.amid_message = False
@@ -149,11 +251,11 @@ class Connection:
 
     def _send(self, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
-        channel = self.transport.channel
+        channel = self.channel
         if channel is not None:
             try:
                 if channel.post([header, *frames]):
-                    self.transport.watch()
+                    self._watch(channel)
             except OSError:
                 channel.ended = True
                 self._hear_channel(channel)
@@ -163,46 +265,55 @@ class Connection:
                 self._socket.send(part, _AND_MORE)
             last = frames[-1] if frames else header
             self._socket.send(last, _NOBLOCK, copy=len(last) <= _COPIED_BYTES)
-            self.transport.quiet = False  # ZeroMQ may have received messages meanwhile
+            self.quiet = False  # ZeroMQ may have received messages meanwhile
         except zmq.Again:  # ZeroMQ has given the connection up: the handshake shows why
             self.session.greet()
 
+    def _watch(self, channel: Channel) -> None:
+        """Wait for the channel to become writable exactly while messages wait in it."""
+        if channel.waits != self._watched:
+            self._watched = channel.waits
+            also = select.POLLOUT if channel.waits else 0
+            self._sleep.register(channel, select.POLLIN | also)
+
     # Hearing
+
+    def has_news(self, ready: set[int]) -> bool:
+        """Return whether a message may have come, given the descriptors with an event."""
+        return not self.quiet or (self.channel is not None and self.channel.fileno() in ready)
 
     def hear(self) -> None:
         """Handle messages that have arrived."""
-        if self.transport.disturbed:
-            self._look_at_connection()
-        channel = self.transport.channel
+        if self.disturbed:
+            self.disturbed = False
+            lost = self._handshakes.look(self._clock())
+            if lost and self.session.connected and self.channel is None:
+                self._lose()
+        channel = self.channel
         if channel is not None:
             self._hear_channel(channel)
-        if not self.transport.quiet:
+        if not self.quiet:
             self._hear_socket()
 
-    def _look_at_connection(self) -> None:
-        """Greet the server again if the connection to it has ended."""
-        self.transport.disturbed = False
-        lost = self._handshakes.look(self._clock())
-        if lost and self.session.connected and self.transport.channel is None:
-            self.session.greet()
-            self._tell()
+    def _lose(self) -> None:
+        """Greet the owner again after the connection to it has ended."""
+        self.session.greet()
+        self._tell()
 
     def _hear_socket(self) -> None:
-        transport = self.transport
         heard = self._burst()
         for _ in range(_BURSTS):
             if not heard:
                 break
             self._receive(heard)
             heard = self._burst()
-        transport.more = bool(heard)
+        self.more = bool(heard)
         if heard:
             self._receive(heard)
         # Checking the socket costs most: none is needed while a channel is used, and one poll does
         # for the sockets of all owners.
-        transport.quiet = not transport.more and (
-            transport.channel is not None or transport.sleep.several
-        )
+        several = len(self._sleep.connections) > 1
+        self.quiet = not self.more and (self.channel is not None or several)
 
     def _burst(self) -> list[tuple[Any, list[Any]]]:
         """Receive some of the messages that wait in the socket; none only where none is left."""
@@ -232,7 +343,7 @@ class Connection:
                 channel.flush()
             except OSError:
                 channel.ended = True
-            self.transport.watch()
+            self._watch(channel)
         messages = channel.take()
         try:
             heard = [(_decoded(frames[0]), frames[1:]) for frames in messages]
@@ -241,18 +352,12 @@ class Connection:
         if channel.fault:
             raise self._nonsense(channel.fault)
         if heard:
-            self.transport.silent = False
+            self._silent = False
             self._receive(heard)
         if channel.ended:
-            self._lose_channel()
-
-    def _lose_channel(self) -> None:
-        """Greet the server again after the channel has ended."""
-        # A channel by which nothing ever came is not tried again.
-        self._no_channel = self.transport.silent
-        self.transport.drop()
-        self.session.greet()
-        self._tell()
+            self._no_channel = self._silent  # one by which nothing ever came is not tried again
+            self._drop_channel()
+            self._lose()
 
     def _nonsense(self, error: Exception | str) -> ProtocolError:
         return ProtocolError(f"the peer at {self.address} sent nonsense: {error}")
@@ -263,33 +368,25 @@ class Connection:
         now = self._clock()
         stopped = session.stopped
         for message, frames in heard:
-            if isinstance(message, Welcome):
+            if isinstance(message, Welcome) and session.awaits(message):
                 attach = self._attach(message)
             session.receive(message, frames, now)
         if session.retired:
-            self._forget_segments()
+            if session.memory is not None:
+                for segment in session.retired:
+                    session.memory.forget(segment)
+            session.retired.clear()
         self._tell()
         if session.stopped is not stopped:
-            self._warn(session.stopped)
-        if attach is not None and self.transport.channel is None:
+            state = "is back" if stopped else "was stopped and announced its return: waiting for it"
+            logger.warning("the server at %s %s", self.address, state)
+        if attach is not None and self.channel is None and session.connected:
             self._send(attach, [])
-
-    def _forget_segments(self) -> None:
-        session = self.session
-        if session.memory is not None:
-            for segment in session.retired:
-                session.memory.forget(segment)
-        session.retired.clear()
-
-    def _warn(self, stopped: bool) -> None:
-        state = "was stopped and announced its return: waiting for it" if stopped else "is back"
-        logger.warning("the server at %s %s", self.address, state)
 
     def _attach(self, welcome: Welcome) -> Attach | None:
         """Try to map the server's memory and, if that works, to open a channel."""
-        session, transport = self.session, self.transport
-        known = session.continues(welcome)
-        if not known:
+        session = self.session
+        if not session.continues(welcome):
             session.memory = session.buffers = None
             self._no_channel = False
             if not welcome.session_file:
@@ -303,30 +400,55 @@ class Connection:
             )
         if session.memory is None:
             return None
-        attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)
-        if welcome.channel and not self._no_channel and transport.channel is None:
+        attach = Attach(welcome.session, session.memory.proof)
+        if welcome.channel and not self._no_channel and self.channel is None:
             with contextlib.suppress(OSError):
                 first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
-                transport.take(Channel.connect(welcome.channel, [first], most_bytes=most))
+                channel = Channel.connect(welcome.channel, [first], most_bytes=most)
+                self.channel, self._silent, self._watched = channel, True, False
+                self._sleep.register(channel)
         return attach
 
     # The end
 
+    def _drop_channel(self) -> None:
+        if self.channel is not None:
+            self._sleep.forget(self.channel)
+            self.channel.close()
+            self.channel = None
+            self.quiet = False
+
     def say_goodbye(self, now: float) -> None:
         """Send due messages, and that this trainer leaves."""
         session = self.session
-        for message in session.outgoing(now) if session.connected else []:
-            self._send(message, session.frames_of(message))
+        session.hurry()
+        for message, frames in session.outgoing(now) if session.connected else []:
+            self._send(message, frames)
         bye = session.goodbye()
         if bye is not None:
             self._send(bye, [])
 
     def linger(self) -> None:
-        """Give the last messages a moment to arrive."""
-        self._socket.linger = LINGER_MS
-        self.transport.linger()
+        """Give the last messages a moment to leave, and end the channel."""
+        self._socket.linger = _LINGER_MS
+        channel = self.channel
+        if channel is not None and channel.waits:
+            writable = select.poll()
+            writable.register(channel, select.POLLOUT)
+
+            def written(at_most_s: float) -> bool:
+                writable.poll(at_most_s * 1000)
+                return not channel.flush()
+
+            with contextlib.suppress(OSError):
+                Deadline(_LINGER_MS / 1000).wait(written)
+        self._drop_channel()
 
     def close(self) -> None:
-        self.transport.close()
+        """Close it; no thread waits here any more."""
+        self._drop_channel()
+        del self._sleep.connections[self._files[0]], self._sleep.monitors[self._files[1]]
+        for file in self._files:
+            self._sleep.forget(file)
         self._handshakes.close()
         self._socket.close()

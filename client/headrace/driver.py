@@ -9,9 +9,8 @@ its answer itself: no other thread is woken for it.  One lock guards all; it is 
 microseconds and never during a wait.  One thread at a time sleeps at the sockets; it notifies
 others that wait, and one of them follows when it leaves.
 
-The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
-and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
-Small notices wait a moment at most for the trainer's next call.
+The lazy thread looks every moment, so heartbeats go out, released memory is reported and silence is
+noticed whatever the trainer does.  Small notices wait a moment or two for the trainer's next call.
 
 The client measures silence by a clock that stands still while this process is suspended; some
 thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
@@ -31,11 +30,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 import zmq
 
@@ -45,24 +43,21 @@ from headrace_proto.errors import ConnectionLost, HeadraceError, LimitExceeded
 from headrace_proto.interrupts import start
 from headrace_proto.messages import Pulse, Refused, ServedShare
 
-from .connection import Connection
-from .places import ask, places_of
+from .connection import Connection, Sleep, check_files
+from .credentials import Keys
+from .places import ask, looked_up, places_of
 from .session import Session
-from .shares import agree_on_run, looked_up
-from .transports import Sleep, Waker, check_files
-
-if TYPE_CHECKING:
-    from .credentials import Keys
 
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
+_BYE_S = 0.5  # owners that are away or stopped do not answer a Bye
+_TICK_S = 0.001
 #: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
 _SOCKETS = 12_288
-#: Maximum time between two looks of the lazy thread: half a gap that counts as a suspension.
-_LOOK_S = 0.5
-_LOOKS = 4  # in a heartbeat
-#: Maximum delay of a notice that waits for the trainer's next call.
+#: Maximum time in which nobody hears the owners, and that part of a heartbeat.
+_LOOK_S, _LOOKS = 0.5, 4
+#: Time between two looks of the lazy thread.
 _MOMENT_S = 0.05
 #: In steps that take longer than this, a separate message costs less than 1 %.
 _RECENT_S = 0.01
@@ -75,20 +70,13 @@ _AWAY_S = 10.0
 class Driver:
     """The connections of a feed's sessions, and the threads that use them."""
 
-    def __init__(
-        self,
-        address: str,
-        session: Session,
-        keys: Keys | None = None,
-        others: Sequence[Session] = (),
-    ) -> None:
-        """``others``: sessions with other servers, which it drives from the start."""
-        check_files(1 + len(others))
+    def __init__(self, address: str, sessions: Sequence[Session], keys: Keys | None = None) -> None:
+        check_files(len(sessions))
         self.address = address
         self.clock = AwakeClock()
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
-        self.sessions = [session, *others]  # replaced, never changed
+        self.sessions = [*sessions]  # replaced, never changed
         self.lock = threading.RLock()  # of the sessions and of the connections
         self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
         self.closing = False
@@ -101,19 +89,16 @@ class Driver:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all connections
         self.connections: list[Connection] = []  # replaced, never changed; empty once closed
         self._sleep = Sleep(cores())
-        self._used = False  # by any thread since the lazy one last looked
-        self._used_at = -inf
-        self._unsaid = 0  # counts what was left for the trainer's next call
-        self._said = 0  # how many of them were sent
-        self._waker: Waker | None = Waker()  # of the lazy thread
-        self._drowsy = False  # that thread looks only a few times in a heartbeat
+        self._said_at = -inf  # when a thread last sent what was due
+        self._closed = threading.Event()  # ends the lazy thread
         for one in self.sessions:
             one.heard_at = self.clock()
-        self.regroup = lambda: self.sessions  # returns the sessions after a change of owners
+        # returns the sessions after a change of owners
+        self.regroup: Callable[[], list[Session]] = lambda: self.sessions
         self.moved: Callable[[], Mapping[str, str]] | None = None  # new addresses by old ones
         self._asked_at = self.clock()  # when an address was looked up last; inf while one is
         self._places: dict[str, str] = {}  # by name: the address that is tried now
-        self._tried: dict[str, list[str]] = {}  # by name: its addresses, the last one tried last
+        self._turns: dict[str, int] = {}  # by name: how many of its addresses were tried
         self._words: dict[str, str] = {}  # by name: the tried addresses, for people
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         start(self._thread, self.close)
@@ -123,49 +108,34 @@ class Driver:
     @property
     def hint(self) -> str:
         """A likely reason why no server answers, in words."""
-        names = {self._address_of(one.session): None for one in self.connections if one.unreached}
+        names = {one.session.address: None for one in self.connections if one.unreached}
         tried = "".join(self._words.get(name, "") for name in names)
         return next((one.hint for one in self.connections if one.hint), "") + tried
-
-    def _address_of(self, session: Session) -> str:
-        """Return the address of the server of a session."""
-        return session.address or self.address
 
     def reached(self, address: str) -> str:
         """Return the address at which the server of a name is tried."""
         return self._places.get(address, address)
 
-    def add(self, session: Session) -> None:
-        """Drive another session, with another owner of the same feed, or another server."""
-        check_files()
-        session.heard_at = self.clock()
+    def drive(self, sessions: Sequence[Session], anew: Connection | None = None) -> None:
+        """Drive these sessions; drop others without a message, and connect one ``anew``."""
         with self.lock:
-            if self.connections:  # else it was closed meanwhile
-                self.connections = [*self.connections, self._connection_of(session)]
-                self.sessions = [*self.sessions, session]
-
-    def replace(self, make: Callable[[], list[Session]]) -> None:
-        """Drive the sessions that ``make`` returns.  Drop the others without a message."""
-        with self.lock:
-            if self.connections:  # else it was closed meanwhile
-                before = {id(session) for session in self.sessions}
-                self.sessions = make()
-                for session in self.sessions:
-                    if id(session) not in before:
-                        session.heard_at = self.clock()
-                self.tell()
-                self._reconnect(self.connections)
-
-    def _reconnect(self, kept: Sequence[Connection]) -> None:
-        """Give each session a connection: a ``kept`` one where there is one.  Close others."""
-        by_session, before = {id(one.session): one for one in kept}, self.connections
-        self.connections = [
-            by_session.get(id(one)) or self._connection_of(one) for one in self.sessions
-        ]
-        for one in before:
-            if one not in self.connections:
-                one.close()
-        self._sleep.waker.wake()
+            if not self.connections:  # it was closed meanwhile
+                return
+            before = self.connections
+            known = {id(one.session): one for one in before if one is not anew}
+            if fresh := sum(id(session) not in known for session in sessions):
+                check_files(fresh)
+            for session in sessions:
+                session.heard_at = session.heard_at or self.clock()
+            self.sessions = [*sessions]
+            self.connections = [
+                known.get(id(one)) or self._connection_of(one) for one in self.sessions
+            ]
+            for one in before:
+                if one not in self.connections:
+                    one.close()
+            self.tell()
+            self._sleep.wake()
 
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
@@ -176,22 +146,17 @@ class Driver:
         self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
-        """Send a message ``now``, or within a moment together with the next one.
+        """Send a message ``now``, or leave it to the next call, or to the lazy thread.
 
         With ``heard`` this thread has just handled all that has arrived.
         """
         if not now:
-            used_at = self._used_at
+            used_at = self._said_at
             for session in self.sessions:
                 used_at = max(used_at, session.heard_at)
             now = self.clock() - used_at > _RECENT_S
         if now:
             self._guarded(self._say_and_poll if heard else self._exchange)
-            return
-        self._unsaid += 1
-        if self._drowsy:
-            self._drowsy = False
-            self._wake()
 
     def tell(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
@@ -199,7 +164,7 @@ class Driver:
         if self._following:
             self.changed.notify_all()
         if self._asleep:
-            self._sleep.waker.wake()
+            self._sleep.wake()
 
     def await_news(self, news: int, at_most_s: float) -> None:
         """Send due messages, and wait for news after number ``news``."""
@@ -216,7 +181,7 @@ class Driver:
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:
                     return
-                at_most_s = min(at_most_s, self._due_in(self._used_at))
+                at_most_s = min(at_most_s, self._due_in(self._said_at))
             self._sleep.wait(at_most_s)
             with self.lock:
                 self._asleep = False
@@ -237,10 +202,9 @@ class Driver:
                 return
             self.closing = True
             self.tell()
-        self._wake()
+        self._closed.set()
         if threading.current_thread() is not self._thread:
             Deadline(_CLOSE_S).join(self._thread)
-        self._waker = None
 
     # Waiting
 
@@ -257,12 +221,6 @@ class Driver:
         """Return the seconds until a session has a message to send without a new event."""
         return min([session.due_in(now) for session in self.sessions], default=inf)
 
-    def _wake(self) -> None:
-        """Wake the lazy thread."""
-        waker = self._waker
-        if waker is not None:
-            waker.wake()
-
     # The connections, under the lock
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -272,7 +230,7 @@ class Driver:
             if not self.connections or self._in_use:
                 return
             changes = self._sleep.changes
-            self._in_use = self._used = True
+            self._in_use = True
             try:
                 step()
             except Exception as error:
@@ -287,7 +245,7 @@ class Driver:
             finally:
                 self._in_use = False
             if self._asleep and changes != self._sleep.changes:
-                self._sleep.waker.wake()  # the sockets at which it sleeps have been replaced
+                self._sleep.wake()  # the sockets at which it sleeps have been replaced
 
     def _exchange(self) -> None:
         self._say()
@@ -297,12 +255,11 @@ class Driver:
         """Send due messages, and receive only those that no poll would report."""
         self._say()
         for one in self.connections:
-            if not one.transport.quiet:  # else a poll reports all that has arrived
+            if not one.quiet:  # else a poll reports all that has arrived
                 one.hear()
 
     def _say(self) -> None:
-        self._said = self._unsaid
-        self._used_at = now = self.clock()
+        self._said_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
             for session in self.sessions:
@@ -311,13 +268,12 @@ class Driver:
             one.say(now)
 
     def _hear(self) -> None:
-        if not self._sleep.several:
-            for one in self.connections:
-                one.hear()
+        if len(self.connections) == 1:
+            self.connections[0].hear()
             return
         ready = self._sleep.look()
         for one in self.connections:
-            if one.transport.has_news(ready):
+            if one.has_news(ready):
                 one.hear()
 
     def fail(self, error: BaseException) -> None:
@@ -334,16 +290,9 @@ class Driver:
 
     def _connection_of(self, session: Session) -> Connection:
         assert self._context is not None
-        address = self._address_of(session)
+        place = session.owner_address or self.reached(session.address)
         return Connection(
-            self._context,
-            address,
-            self._keys,
-            session=session,
-            tell=self.tell,
-            clock=self.clock,
-            sleep=self._sleep,
-            place=session.owner_address or self.reached(address),
+            self._context, self._keys, session, place, self._sleep, self.clock, self.tell
         )
 
     def _run(self) -> None:
@@ -351,12 +300,21 @@ class Driver:
         try:
             self._context = zmq.Context()
             self._context.max_sockets = _SOCKETS
-            self.connections = [self._connection_of(session) for session in self.sessions]
-            self._look_after()
+            with self.lock:
+                self.connections = [self._connection_of(session) for session in self.sessions]
+                self.tell()
+            while not self._closed.wait(_MOMENT_S):
+                self._look()
+                if any(session.regroups for session in self.sessions):
+                    with self.lock:
+                        self.drive(self.regroup())
+                if not all(session.connected for session in self.sessions):
+                    self._look_up()
             with self.lock:
                 connections, self.connections = self.connections, []
                 for one in connections:
                     one.say_goodbye(self.clock())
+            self._await_end(connections)
             for one in connections:  # no other thread uses them any more
                 one.linger()
         except BaseException as error:
@@ -369,68 +327,41 @@ class Driver:
             if self._context is not None:
                 self._context.term()  # waits until the last messages are sent
 
-    def _look_after(self) -> None:
-        """Do the work that no thread of the trainer does, until the end."""
-        waker = self._waker
-        if waker is None:  # closed before it began
-            return
-        rest = select.poll()
-        rest.register(waker.fd, select.POLLIN)
-        left = 0  # how many notices were left for the trainer's next call at the last look
-        while not self.closing:
-            away = any(not s.connected and s.failure is None for s in self.sessions)
-            if away and self._listener is None:
-                self.await_news(self.news, _LOOK_S)
-                self._regroup()
-                continue
-            hasty = not left == self._unsaid == self._said  # a notice was left lately, or waits
-            left = self._unsaid
-            self._drowsy = not hasty
-            if hasty or left == self._unsaid:  # or one was left before this thread was drowsy
-                rest_s = _MOMENT_S if hasty else self._rest_s()
-                if rest.poll(rest_s * 1000):
-                    waker.hear()
-            self._drowsy = False
-            self._look(left)
-            self._regroup()
+    def _await_end(self, connections: list[Connection]) -> None:
+        """Wait until the owners have heard that this trainer leaves: a later one comes after it."""
 
-    def _regroup(self) -> None:
-        with self.lock:
-            agree_on_run(self.sessions)
-        if any(session.regroups for session in self.sessions):
-            self.replace(self.regroup)
-        if not all(session.connected for session in self.sessions):
-            self._look_up()
-
-    def _rest_s(self) -> float:
-        """Return how long this thread may rest unless it is woken."""
-        with self.lock:
-            welcome, due_s = self.sessions[0].welcome, self._due_in(self.clock())
-        often_s = _LOOK_S if welcome is None else min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
-        return max(min(often_s, due_s), _MOMENT_S)
-
-    def _look(self, left: int) -> None:
-        """Use the connections if no other thread did, or if a notice has waited for too long."""
-        used, self._used = self._used, False
-        with self.lock:
-            due = self._due_in(self.clock()) <= 0
-        waits = self._said != self._unsaid and self._unsaid == left
-        connections = self.connections
-        if connections and (due or waits or not used):
+        def heard(at_most_s: float) -> bool:
             for one in connections:
-                one.transport.quiet = False
-            self.exchange()
-            self._used = False
-            with self.lock:
-                self._silent_servers.judge(self.sessions, self.clock())
+                one.quiet = False
+                with contextlib.suppress(HeadraceError):
+                    one.hear()
+            if left := any(one.session.connected for one in connections):
+                time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
+            return not left
+
+        Deadline(_BYE_S).wait(heard)
+
+    def _look(self) -> None:
+        """Use the connections if a message is due, or if no other thread uses them."""
+        with self.lock:
+            now, welcome = self.clock(), self.sessions[0].welcome
+            rest_s = 0.0
+            if welcome is not None and all(session.connected for session in self.sessions):
+                rest_s = min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
+            if self._due_in(now) > 0 and now - self._said_at < rest_s:
+                return
+            for one in self.connections:
+                one.quiet = False
+            self._guarded(self._exchange)
+            self._silent_servers.judge(self.sessions, self.clock())
 
     # Addresses of servers that are away
 
     def _look_up(self) -> None:
         """Look for servers that are away, in another thread."""
-        if self.clock() - self._asked_at <= _ASK_S:
-            return
         now = self.clock()
+        if now - self._asked_at <= _ASK_S:
+            return
         if self.moved is not None or any(one.away(now) for one in self.connections):
             self._asked_at = inf  # until the answer, which may take longer than a heartbeat
             threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
@@ -439,20 +370,22 @@ class Driver:
         try:
             moved = {} if self.moved is None else self.moved()
             with self.lock:
-                now, away = self.clock(), {}
+                now, away = self.clock(), dict[str, Session]()
                 for one in self.connections:
                     if one.address in moved:
                         one.session.address = moved[one.address]
                     if one.away(now) or one.address in moved:
-                        away[self._address_of(one.session)] = one.session
+                        away[one.session.address] = one.session
             for address, session in away.items():
                 self._locate(address, session)
             with self.lock:
                 for one in self.connections:
-                    address = self._address_of(one.session)
-                    place = one.session.owner_address or self.reached(address)
-                    if address in away and place != one.place:
-                        self._reach(one.session)
+                    session = one.session
+                    if session.address not in away or session.regroups:  # others take its place
+                        continue
+                    if one.place != (session.owner_address or self.reached(session.address)):
+                        session.greet()
+                        self.drive(self.sessions, anew=one)
         except Exception as error:
             self.fail(error)
         self._asked_at = self.clock()
@@ -469,7 +402,7 @@ class Driver:
             return
         with self.lock:
             for session in self.sessions:
-                if self._address_of(session) != address or session.connected:
+                if session.address != address or session.connected:
                     continue
                 if isinstance(answer, ServedShare):
                     session.located(answer, places_of(answer, reached))
@@ -478,11 +411,6 @@ class Driver:
                 elif isinstance(answer, Pulse):
                     session.waiting = answer.waiting
             self.tell()
-
-    def _reach(self, session: Session) -> None:
-        """Connect a session to its server anew, at the address where that is tried now."""
-        session.greet()
-        self._reconnect([one for one in self.connections if one.session is not session])
 
     def _try_next(self, name: str) -> None:
         """Choose the address of a name that is tried next."""
@@ -493,50 +421,35 @@ class Driver:
             return
         if not found:  # it is an address already
             return
-        tried = self._tried.setdefault(name, found[:1])  # ZeroMQ has tried the first one
-        place = min(found, key=lambda one: tried.index(one) if one in tried else -1)
-        if place in tried:
-            tried.remove(place)
-        tried.append(place)
-        later = ", ".join(one for one in found if one not in tried)
+        turn = self._turns[name] = self._turns.get(name, 0) + 1  # ZeroMQ has tried the first one
+        later = ", ".join(found[turn:])
         each = f"each of which was tried, but not {later}" if later else "each of which was tried"
         self._words[name] = f"  Its name stands for {', '.join(found)}, {each}"
         if len(found) > 1 or name in self._places:
-            self._places[name] = place
+            self._places[name] = found[turn % len(found)]
 
 
 class SilentServers:
-    """The owners of one feed that are away.  The caller holds the lock of the sessions."""
+    """The servers of one feed that are away.  The caller holds the lock of the sessions."""
 
     def __init__(self) -> None:
-        self._away: set[tuple[str, int]] = set()  # by address and owner
+        self._away: set[str] = set()  # their addresses
 
     def judge(self, sessions: Collection[Session], now: float) -> None:
         """Lose sessions that were silent for too long; log a server that goes and comes back."""
-        # A server may come back with fewer owners, or at another address.
-        self._away &= {(session.address, session.owner) for session in sessions}
         for session in sessions:
-            silent = session.silence(now)
+            silent, address = session.silence(now), session.address
             if silent and session.connected:
-                session.lose()
-            elif session.connected and self._away:
-                self._back(session)
+                session.greet()
             ended = session.stopped or session.finished or session.failure is not None
-            if silent > _AWAY_S and session.welcome is not None and not ended:
-                self._gone(session, silent)
-
-    def _gone(self, session: Session, silent: float) -> None:
-        if all(address != session.address for address, _ in self._away):
-            logger.warning(
-                "nothing was heard of the server at %s for %.0f s: trying again",
-                session.where,
-                silent,
-            )
-        self._away.add((session.address, session.owner))
-
-    def _back(self, session: Session) -> None:
-        one = (session.address, session.owner)
-        if one in self._away:
-            self._away.remove(one)
-            if all(address != session.address for address, _ in self._away):
-                logger.warning("the server at %s is back", session.where)
+            if silent <= _AWAY_S or session.welcome is None or ended or address in self._away:
+                continue
+            self._away.add(address)
+            text = "nothing was heard of the server at %s for %.0f s: trying again"
+            logger.warning(text, session.where, silent)
+        for address in [*self._away] if self._away else ():
+            there = [session for session in sessions if session.address == address]
+            if all(session.connected for session in there):
+                self._away.remove(address)
+                for session in there[:1]:
+                    logger.warning("the server at %s is back", session.where)

@@ -13,30 +13,28 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import HeadraceError, from_code, kind_of
 from headrace_proto.gone import absent
-from headrace_proto.messages import Answered, Delivery
+from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
-from .batch import Batch, KnownSlots
-from .blocks import BatchGone, Blocks, taken_again
+from . import requests
+from .batch import Batch, KnownSlots, RaggedBatch, columns_of, facts_of
+from .batch_memory import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
-from .epochs import Claim, EpochBatches, EpochEnds, Epochs, NoneYet
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
-from .ragged import RaggedBatch, columns_of, facts_of
-from .requests import CountReady, DrainInput, ReadProgress, SetBatchSizes, SetTargetProbs
 from .saving import Saving
 from .segments import BY_STATES, SegmentBatch
-from .session import Received, Session
+from .trainer import Held, Trainer
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
@@ -44,6 +42,9 @@ _HASTE_S = 5.0
 _MOST_SIZES = 4096
 #: Errors of a batch that no second try can use.
 _USELESS = (BatchGone, HeadraceError)
+#: Whether a loop takes the next batch now; and what is done while there is none.
+Accepts = Callable[[Held], bool]
+NoneYet = Callable[[], object]
 
 
 class Feed:
@@ -66,12 +67,9 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.say)
-        self._commits = TakenBatches(link.session.explicit)  # of a feed without states
+        self._commits = TakenBatches(link)  # of a feed without states
         self._itself = weakref.ref(self)
-        self._durable = False  # whether there are snapshots of this feed
-        self._recovers = False  # whether another process would go on with this feed
         self._epochs: Epochs | None = None
-        self._claim: Claim = Session.take
         self._saving: Saving | None = None  # of a feed with states
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
@@ -115,23 +113,22 @@ class Feed:
             if welcome is None or not welcome.schema:
                 if (failure := self._link.failure) is not None:
                     raise failure
-                self._claim = self._within_epochs(Session.take)
                 return {}
             known = self._link.properties
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
-            self._durable = known.get("durable") is True
-            self._recovers = self._durable or known.get("recovers") is True
+            self._commits.durable = known.get("durable") is True
             if known.get("shape") == "sequences":
                 segments = SegmentLayout(self._layout, known)
+                segments.ranked = self._link.member.rank >= 0
                 if segments.states:
                     self._saving = Saving(self._link, segments, self._framework)
                 else:
                     self._segments = segments
             if self._saving is None and self._commits.explicit:
                 self._link.explain = self._commits.explain
-            saving = self._saving
-            self._claim = self._within_epochs(Session.take if saving is None else saving.claim)
+            if known.get("across_batches") is False:
+                self._epochs = Epochs(self._link.trainer, self._link.finished_before)
             self._schema = columns_of(self._layout)
             if any(field.ragged for field in self._schema.values()):
                 self._batch = RaggedBatch
@@ -169,7 +166,7 @@ class Feed:
                 f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
                 "with its sequence: it is not declared with order='lanes'"
             )
-        return layout.batch_size * (welcome.partitions if self._link.session.rank >= 0 else 1)
+        return layout.batch_size * (welcome.partitions if self._link.member.rank >= 0 else 1)
 
     @property
     def local(self) -> bool:
@@ -178,7 +175,7 @@ class Feed:
 
     # Batches
 
-    def __next__(self, claim: Claim | None = None, none_yet: NoneYet | None = None) -> Any:
+    def __next__(self, within: Accepts | None = None, none_yet: NoneYet | None = None) -> Any:
         """Return the next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
 
         Where states stay with the trainer it waits until the batch before is saved.
@@ -186,60 +183,58 @@ class Feed:
         self._link.check_usable()
         if self._saving is None:
             self._commits.on_next()
-            self._say_commits()
-            _ = self.schema
+        _ = self.schema
         while True:
             try:
-                return self._next(claim or self._claim, none_yet)
+                return self._next(within, none_yet)
             except BatchGone:
                 continue
             except KeyboardInterrupt:
                 self._give_up_lost()
                 raise
 
-    def _next(self, claim: Claim, none_yet: NoneYet | None) -> Any:
-        link, saving = self._link, self._saving
-        received = link.take(claim, none_yet)
-        if received is None:
+    def _next(self, within: Accepts | None, none_yet: NoneYet | None) -> Any:
+        link = self._link
+        held = link.take(self._accepts(within), none_yet)
+        if held is None:
             raise StopIteration
         if self._schema is None:
             # known from the first batch on where the feed had none when it was joined
             _ = self.schema
-            saving = self._saving
-        delivery = received.delivery
+        saving, given = self._saving, held.given
         block: Any = None
         try:
-            block = self._blocks.block(received)
-            batch = saving.begin(received, block) if saving else self._plain(received, block)
-            self._place(batch, delivery)
+            block = self._blocks.block(held)
+            batch = saving.begin(held, block) if saving else self._plain(held, block)
             if saving is None:
-                self._commits.take(batch, block if self._durable else None)
+                self._commits.take(batch, block)
             return batch
         except BaseException as error:
             if saving is None:
-                link.give_back(delivery.token)
+                link.give_back(given.token)
             elif saving.lanes is None or block is None or isinstance(error, _USELESS):
-                saving.reject(delivery.partition, delivery.token)
+                saving.reject(given.partition, given.token)
             else:  # such as Ctrl-C: later batches go on from this one
-                saving.untake(taken_again(received, block))
+                saving.untake(put_back(held, block))
             raise
 
-    def _plain(self, received: Received, block: Any) -> Batch | SegmentBatch:
-        """Return a batch that is not committed by states."""
-        delivery, layout = received.delivery, self._segments
-        if layout is None:
-            slots = self._slots.of(delivery, self._layout)
-            return self._batch(delivery, slots, block, self._framework, self._itself)
-        return SegmentBatch(delivery, layout, block, self._framework, feed=self._itself)
+    def _accepts(self, within: Accepts | None) -> Accepts | None:
+        """Return what the next batch has to pass: that of a loop, and of saved states."""
+        epochs, saving = self._epochs, self._saving
+        if within is None and epochs is not None:
+            within = epochs.enter
+        if saving is None or saving.lanes is None:
+            return within
+        ready = saving.accepts
+        return ready if within is None else lambda held: within(held) and ready(held)
 
-    def _place(self, batch: Batch | SegmentBatch, delivery: Delivery) -> None:
-        """Note which segments a taken batch has; BatchGone where its rows go out again."""
-        if (
-            self._recovers
-            and isinstance(batch, SegmentBatch)
-            and not self._link.place(delivery, batch.identity())
-        ):
-            raise BatchGone
+    def _plain(self, held: Held, block: Any) -> Batch | SegmentBatch:
+        """Return a batch that is not committed by states."""
+        given, layout = held.given, self._segments
+        if layout is None:
+            slots = self._slots.of(given, self._layout)
+            return self._batch(given, slots, block, self._framework, self._itself)
+        return SegmentBatch(given, layout, block, self._framework, feed=self._itself)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
@@ -282,7 +277,6 @@ class Feed:
                 raise ValueError(f"commit(…): {BY_STATES}")
         elif batches is not None:
             self._commits.commit(tokens_of("batches", batches, self))
-            self._say_commits()
         elif self._commits.explicit:
             raise ValueError(
                 'commit(): a feed that was connected with commit="explicit" does not know which of '
@@ -290,7 +284,6 @@ class Feed:
             )
         else:
             self._commits.in_hand()
-            self._say_commits()
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
@@ -298,16 +291,6 @@ class Feed:
             self._raise_refusals()
 
     # Epochs
-
-    def _within_epochs(self, claim: Claim) -> Claim:
-        """Return the claim of ``next(feed)``: it notes the epoch, where batches end with theirs."""
-        known = self._link.properties
-        if self._epochs is None and known.get("across_batches") is False:
-            self._epochs = Epochs(known.get("at_epoch"))
-        if self._epochs is None:
-            return claim
-        self._epochs.take = claim
-        return self._epochs.claim
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches up to the end of the feed.
@@ -367,7 +350,6 @@ class Feed:
             self._look_for_epoch(epochs)
             if not epochs.begin():
                 return
-            assert epochs.number is not None
             yield epochs.number, EpochBatches(self, epochs)
 
     def _next_epoch(self) -> int | None:
@@ -377,12 +359,7 @@ class Feed:
         if epochs is None:
             return None
         self._look_for_epoch(epochs)
-        return sys.maxsize if epochs.number is None else epochs.number + epochs.over
-
-    @property
-    def _last_epoch(self) -> int:
-        """The last epoch that any owner began, as they told before their end."""
-        return max(session.epoch for session in self._link.sessions)
+        return epochs.number + epochs.over
 
     def _look_for_epoch(self, epochs: Epochs) -> None:
         """Wait for the next batch where only that shows which epoch comes next."""
@@ -392,7 +369,7 @@ class Feed:
             except EpochEnds:
                 return
             except StopIteration:
-                epochs.end(self._last_epoch)
+                epochs.end(feed_ended=True)
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
@@ -475,7 +452,6 @@ class Feed:
             if doubt:
                 warnings.warn(doubt, stacklevel=2)
             self._commits.for_snapshot(upto, self)
-            self._say_commits()
         elif upto is not None:
             raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
         self._link.settle()
@@ -516,7 +492,7 @@ class Feed:
         self._link.check_usable()
         if not isinstance(cancel, bool):
             raise TypeError(f"cancel={cancel!r:.80} is not True or False")
-        self._link.ask(DrainInput(cancel))
+        self._link.ask(requests.drain(cancel))
 
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
         """Change the proportions of classes that a stratified feed draws, for all trainers.
@@ -531,7 +507,7 @@ class Feed:
             wanted = tuple(map(float, probs))
         except (TypeError, ValueError):
             raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
-        return self._change(SetTargetProbs(wanted), str([*wanted]))
+        return self._change(requests.set_target_probs(wanted), str([*wanted]))
 
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
@@ -544,7 +520,7 @@ class Feed:
         """
         self._link.check_usable()
         sizes = _sizes_of(batch_size)
-        since = self._change(SetBatchSizes(sizes), repr(batch_size))
+        since = self._change(requests.set_batch_size(sizes), repr(batch_size))
         _ = self.schema
         self._link.properties["resized"] = True
         if self._saving is not None:
@@ -553,7 +529,7 @@ class Feed:
         self._schema = columns_of(self._layout)
         return since
 
-    def _change(self, change: SetBatchSizes | SetTargetProbs, given: str) -> dict[int, int]:
+    def _change(self, change: requests.Request, given: str) -> dict[int, int]:
         answer = self._link.ask(change)
         if answer.code:
             raise ValueError(f"{change.call}({given:.80}): {answer.text}")
@@ -571,7 +547,7 @@ class Feed:
         It works from any host, without HTTP.
         """
         self._link.check_usable()
-        return dict(_value_of(self._link.ask(CountReady())))
+        return dict(_value_of(self._link.ask(requests.stats())))
 
     @property
     def progress(self) -> FeedProgress:
@@ -585,8 +561,8 @@ class Feed:
         """
         self._link.check_usable()
         self._link.settle()
-        counts = _value_of(self._link.ask(ReadProgress()))
-        return progress_of(counts, self._link.announced, self._link.session.world_size)
+        counts = _value_of(self._link.ask(requests.progress()))
+        return progress_of(counts, self._link.announced, self._link.member.world_size)
 
     # Leaving
 
@@ -614,33 +590,21 @@ class Feed:
         """Whether batches are of segments, each a ``SegmentBatch``."""
         return self._saving is not None or self._segments is not None
 
-    def _say_commits(self) -> None:
-        """Commit settled batches, also those that Ctrl-C has kept from the session before."""
-        due = self._commits.due
-        for token in [*due]:
-            self._link.commit(token)
-            due.pop(token, None)
-
     def _give_up_lost(self) -> None:
         """Give back batches that Ctrl-C took from the session and kept from the trainer."""
         saving, commits = self._saving, self._commits
-        if type(commits) is TakenBatches:  # else TensorFlow's threads may be taking some
+        if not commits.grouped:  # else TensorFlow's threads may be taking some
             held = [] if saving is None else saving.held
-            for partition, token in self._link.lost({*commits.tokens, *commits.due, *held}):
+            for partition, token in self._link.lost({*commits.tokens, *held}):
                 if saving is None:
                     self._link.give_back(token)
                 else:
                     saving.reject(partition, token)
 
-    def _say_given_back(self, tokens: list[int]) -> None:
-        for token in tokens:
-            self._link.give_back(token)
-
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._commits.oldest(number)
-        self._say_commits()
         self._link.say()
 
     def _leave(self, commit: bool) -> None:
@@ -649,9 +613,8 @@ class Feed:
         try:
             if saving is None and commit and not self._commits.explicit:
                 self._commits.in_hand()
-                self._say_commits()
             elif saving is None:
-                self._say_given_back(self._commits.give_back())
+                self._commits.give_back()
             if commit and not link.failure_raised:
                 link.settle()
                 if saving is not None:
@@ -670,11 +633,101 @@ class Feed:
 
     def _raise_refusals(self) -> None:
         """Raise the errors of commits that were not raised yet, all in one."""
-        if refused := self._link.session.refused:
+        if refused := self._link.member.refused:
             error = refused.popleft()
             while refused:
                 error.add_note(f"and: {refused.popleft()}")
             raise error
+
+
+class EpochEnds(Exception):
+    """The epoch of a loop has no more batches for this trainer."""
+
+
+class Epochs:
+    """The epoch that a trainer's loops are over."""
+
+    def __init__(self, trainer: Trainer, finished: bool) -> None:
+        """``finished``: the feed has ended before this trainer joined it."""
+        self._trainer = trainer
+        self.number = trainer.least
+        self.over = finished  # whether the loop has come to its end
+        self._entered = False  # whether a loop over this epoch has begun
+        self._last = self.number if finished else sys.maxsize  # once the feed has ended
+
+    def begin(self) -> bool:
+        """Begin a loop: over the next epoch, or over what is left of this one.
+
+        Return False where no epoch is left.
+        """
+        if self.over:
+            if self.number >= self._last:
+                return False
+            self.number += 1
+            self.over = False
+        self._entered = True
+        return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the next batch shows which epoch the next loop is over."""
+        return self._entered and not self.over
+
+    def end(self, feed_ended: bool = False) -> None:
+        """Note that the loop has come to its end."""
+        self.over = True
+        self._last = self._trainer.latest if feed_ended else sys.maxsize
+
+    def enter(self, held: Held) -> bool:
+        """Accept a batch of any epoch."""
+        self.number = max(self.number, held.given.turn_epoch)
+        self._entered, self.over, self._last = True, False, sys.maxsize
+        return True
+
+    def is_later(self, held: Held) -> bool:
+        """Return whether a batch is of a later epoch than the loop's."""
+        return held.given.turn_epoch > self.number
+
+    def within(self, held: Held) -> bool:
+        """Accept a batch of the loop's epoch; EpochEnds where it is of a later one."""
+        if self.is_later(held):
+            raise EpochEnds
+        return self.enter(held)
+
+    def look(self, held: Held) -> bool:
+        """Take nothing; raise EpochEnds as soon as the next batch is there."""
+        if self.is_later(held):
+            self.end()
+        raise EpochEnds
+
+    def none_yet(self) -> None:
+        """Raise EpochEnds where no batch of this epoch will come, but some of a later one."""
+        if self.number < self._trainer.least <= self._trainer.latest:
+            self.end()
+            raise EpochEnds
+
+
+class EpochBatches(Iterator[Any]):
+    """The batches of one epoch that a trainer gets."""
+
+    def __init__(self, feed: Feed, epochs: Epochs) -> None:
+        self._feed = feed
+        self._epochs = epochs
+        self._number = epochs.number
+        self._over = False
+
+    def __next__(self) -> Any:
+        if self._over or self._number != self._epochs.number:
+            raise StopIteration
+        try:
+            return self._feed.__next__(self._epochs.within, self._epochs.none_yet)
+        except EpochEnds:
+            self._epochs.end()
+            self._feed._link.say()  # others may wait for the last commit of this epoch
+        except StopIteration:
+            self._epochs.end(feed_ended=True)
+        self._over = True
+        raise StopIteration
 
 
 def _abandon(link: Link, pid: int) -> None:
@@ -691,37 +744,25 @@ def _value_of(answer: Answered) -> Any:
 
 def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     """Return the sizes as integers; TypeError or ValueError where no feed can have them."""
-    several = isinstance(batch_size, (Sequence, np.ndarray)) and not isinstance(
-        batch_size, (str, bytes)
-    )
-    if isinstance(batch_size, np.ndarray) and batch_size.ndim != 1:
-        several = False
+    several = isinstance(batch_size, (Sequence, np.ndarray)) and np.ndim(batch_size) == 1
     given = [*batch_size] if several else [batch_size]
-    if len(given) > _MOST_SIZES:
+    if not given or len(given) > _MOST_SIZES:
+        what = f" has {len(given)} sizes" if given else f"={batch_size!r} is empty"
         raise ValueError(
-            f"batch_size has {len(given)} sizes; the most is {_MOST_SIZES}: give one for all"
+            f"batch_size{what}; the most is {_MOST_SIZES}: give one size, or one a bucket"
         )
-    if not given:
-        raise ValueError(f"batch_size={batch_size!r} is empty: give one size, or one a bucket")
     sizes = []
-    for i, size in enumerate(given):
+    for i, value in enumerate(given):
         name = f"batch_size[{i}]" if several else "batch_size"
-        sizes.append(_size_of(name, size))
-        if sizes[-1] >= 2**63:
-            raise ValueError(f"{name}={sizes[-1]:.4g} is too large: the most is 1048576")
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            sizes.append(operator.index(value))
+        except TypeError:
+            raise TypeError(
+                f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
+            ) from None
+        if not 1 <= sizes[-1] < 2**63:
+            kind = "small: the least is 1" if sizes[-1] < 1 else "large: the most is 1048576"
+            raise ValueError(f"{name}={sizes[-1]:.4g} is too {kind}")
     return tuple(sizes)
-
-
-def _size_of(name: str, value: Any) -> int:
-    """Return the size as an integer; TypeError or ValueError where no batch can have it."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        rows = operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
-        ) from None
-    if rows < 1:
-        raise ValueError(f"{name}={rows} is too small: the least is 1")
-    return rows

@@ -22,9 +22,8 @@ try:
 except ImportError as error:
     raise ImportError('framework="jax" needs JAX: pip install jax') from error
 
-from .batch import Batch
+from .batch import Batch, RaggedBatch
 from .framework import Framework, RaggedRows
-from .ragged import RaggedBatch
 
 __all__ = ["Jax", "global_arrays", "local_rows"]
 

@@ -11,9 +11,9 @@ and rows keep their lanes, the very same object comes back.  Partitions have lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +23,12 @@ from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
 from headrace_proto.segment_layout import State
 
-from .blocks import BatchGone
+from .batch_memory import BatchGone
 from .framework import NUMPY, Framework
 from .requests import StatesPart
-from .session import Received, Session
+from .segments import SegmentBatch
 from .state_block import BlockMaker
 from .state_values import host, strings_in
-
-if TYPE_CHECKING:
-    from .segments import SegmentBatch
 
 #: Maximum bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2
@@ -43,7 +40,6 @@ class LaneStates:
     """The states of a partition's lanes after the last saved batch."""
 
     token: int
-    opening: int
     lanes: np.ndarray
     sequence: np.ndarray  # number of each row's segment in its example …
     sequence_count: np.ndarray  # … and the example's number of segments
@@ -169,60 +165,40 @@ class Lanes:
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
         self._kept: dict[int, LaneStates] = {}
-        self._busy: dict[int, tuple[int, int]] = {}  # partition: token, opening
+        self._unsaved: dict[int, int] = {}  # by partition: the token of its batch in hand
         self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
 
-    def claim(self, session: Session) -> Received | None:
-        """Take the next batch from a session, when the one before in its lanes is saved.
-
-        It does not wait for a batch of a lost session, whose lanes any trainer may get.
-        """
-        if not session.ready or not session.connected:
-            return None
-        head = session.ready[0]
-        partition, token = head.delivery.partition, head.delivery.token
-        busy = self._busy.get(partition)
-        if busy is not None and busy[0] != token:  # else this batch was taken and put back
-            if busy[1] == head.opening:
-                return None
-            session.give_back(busy[0])
-        self._busy[partition] = (token, head.opening)
-        return session.take()
+    def unsaved(self, partition: int) -> int | None:
+        """Return the token of the batch of a partition that waits for its states."""
+        return self._unsaved.get(partition)
 
     def release(self, partition: int, token: int) -> None:
         """Note that a batch is saved, or will not be used."""
-        busy = self._busy.get(partition)
-        if busy is not None and busy[0] == token:
-            del self._busy[partition]
+        if self._unsaved.get(partition) == token:
+            del self._unsaved[partition]
 
     def reject(self, partition: int, token: int) -> None:
         """Note that a batch will not be used, so those that continue it can not be used either."""
         self.release(partition, token)
         self._torn.add(partition)
 
-    def going(self, batch: SegmentBatch, opening: int) -> Going:
+    def going(self, batch: SegmentBatch) -> Going:
         """Return how a batch continues its lanes; ProtocolError for an impossible description.
 
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
-        self._busy.setdefault(batch.partition, (batch.token, opening))
-        if batch.partition in self._torn:
+        partition = batch.partition
+        self._unsaved[partition] = batch.token
+        if partition in self._torn:
             if len(batch.array("@starts")) < batch.rows:
                 raise BatchGone
-            self._torn.discard(batch.partition)
-        kept = self._kept.get(batch.partition)
-        if kept is not None and kept.opening != opening:
-            del self._kept[batch.partition]
-            kept = None
-        return Going(batch, kept, self._framework)
+            self._torn.discard(partition)
+        return Going(batch, self._kept.get(partition), self._framework)
 
-    def keep(
-        self, batch: SegmentBatch, opening: int, lanes: np.ndarray, states: Mapping[str, Any]
-    ) -> None:
+    def keep(self, batch: SegmentBatch, lanes: np.ndarray, states: Mapping[str, Any]) -> None:
         """Keep the states of a saved batch: the next one may continue from them."""
         self._kept[batch.partition] = LaneStates(
             batch.token,
-            opening,
             lanes,
             batch.array("@sequence").copy(),
             batch.array("@sequence_count").copy(),
@@ -236,10 +212,9 @@ class Lanes:
             if one is kept:
                 self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)
 
-    def standing(self, opening: Callable[[int], int]) -> list[tuple[int, LaneStates]]:
-        """List by partition the kept states of open sessions, which can be flushed."""
-        kept = list(self._kept.items())
-        return [(p, k) for p, k in kept if k.opening == opening(p) and k.unfinished]
+    def standing(self) -> list[tuple[int, LaneStates]]:
+        """List by partition the kept states that can be flushed."""
+        return [(p, kept) for p, kept in self._kept.items() if kept.unfinished]
 
 
 def parts_of(kept: LaneStates, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
@@ -280,4 +255,4 @@ def _part(rows: list[int], whole: Mapping[str, np.ndarray], maker: BlockMaker) -
         some = whole[name][rows]
         values[name] = strings_in(state, some) if state.dtype == BYTES else some
     columns, block = maker.block(len(rows), values)
-    return StatesPart(tuple(rows), columns, block)
+    return tuple(rows), columns, block

@@ -150,7 +150,7 @@ class _Loader:
     def states_are_saved(self) -> bool:
         """Return whether the next batch of segments can be asked for."""
         saving = self.dataset.feed._saving
-        return saving is not None and not saving.owes()
+        return saving is not None and not saving.held
 
     def finish(self) -> None:
         """Commit the batch in hand."""

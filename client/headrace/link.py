@@ -1,60 +1,76 @@
-"""A trainer's requests to its sessions, and all of its waits.
+"""A trainer's requests to its servers, and all of its waits.
 
-    trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
-                                  │                 of each owner             ▲
-                                  └── exchange, in a wait again and again ────┘
+    trainer's thread ── take, commit, ask ─► Trainer ◄──► Session ◄── messages ─ driver ◄─► server
+                                  │            one          of each owner            ▲
+                                  └── exchange, in a wait again and again ───────────┘
 
     server of share 0   session with owner 0, owner 1, …  ──┐
-    server of share 1   session with owner 0, …           ──┴► one list, by (share, owner) ─► Merge
+    server of share 1   session with owner 0, …           ──┴► one list, by (share, owner)
 
-A feed has one owner or several, on one server or several, and a trainer a session with each.
-A session is added when its server is found, and others take its place when its server starts again
-with another number of owners.
+A feed has one owner or several, on one server or several, and a trainer a session with each:
 
-A thread hands its request to a session and sends it itself, at once or with its next call; a
+    each address         Hello ─► ServedShare   which share its server has, and where its owners are
+                         is the feed complete?
+    ranks without a run  Hello to the first owner of the first server ─► Welcome, with the run
+    then                 Hello to the first owner of each server ─► Welcome
+                         Hello to the others
+
+The trainer opens no session before it knows that the servers together have the whole feed.  A name
+that stands for several addresses is looked up again until every share is found.  Other sessions
+take their places when a server starts again with another number of owners.
+
+A thread tells the trainer what it wants and sends it itself, at once or with its next call; a
 thread that needs an answer waits for it, with a deadline whose error names the missing answer.
 Only its timeout ends a wait for a server that is away: before that the client greets the server
 again and again, however long it takes to move or restart it.
 
-Sessions are shared under the driver's lock.  Released memory is reported without it, since the
+All of it is shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import (
     ConnectionLost,
+    DeadlineExceeded,
     FeedClosed,
     FeedRewound,
     ForkedProcess,
     HeadraceError,
+    StaleLease,
 )
-from headrace_proto.messages import Answered, Delivery, Welcome
+from headrace_proto.messages import Answered, Welcome
+from headrace_proto.placement import Placement
 from headrace_proto.token import new_snapshot
 
-from .discovery import Discovery
+from .credentials import Keys
 from .driver import Driver
-from .merge import Merge, merge_of
-from .places import places_of
+from .places import arranged, looked_up, missing_shares, places_of, shares_there
 from .prefetch import Prefetch
-from .requests import Request, TakeSnapshot
-from .session import Received, Session
-from .transports import check_files
-from .wait_errors import too_late
+from .requests import Request, snapshot
+from .session import STALE, Member, Session, States, name_of
+from .trainer import Held, Trainer
 
 if TYPE_CHECKING:
-    from .credentials import Keys
     from .ray import RayDirectory
 
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
-#: A wait checks the order of the batches this often, even without messages.
+#: Time between two looks at what a name stands for, while a share is missing.
+_LOOK_UP_S = 1.0
+#: A wait looks at what has come this often, even without messages.
 _LOOK_S = 0.2
+
+
+logger = logging.getLogger("headrace")
 
 
 class Link:
@@ -63,7 +79,7 @@ class Link:
     def __init__(
         self,
         address: str,
-        session: Session,
+        member: Member,
         timeout_s: float,
         prefetch: Prefetch | None = None,
         keys: Keys | None = None,
@@ -74,19 +90,16 @@ class Link:
         ``directory`` looks up the new addresses of servers that have moved.
         """
         self._directory = directory
-        self.address = address
+        self.address, self.member = address, member
         self.addresses = address.split(",")
-        self.session = session  # the one that was opened first
-        session.address = self.addresses[0]
-        asked, session.prefetch = session.prefetch, 0  # until the order of the owners is known
-        others = [session.elsewhere(address) for address in self.addresses[1:]]
-        self._driver = Driver(address, session, keys, others)
+        sessions = [Session(member, one, shares=0) for one in self.addresses]
+        self.session = sessions[0]  # the one that was opened first
+        self._driver = Driver(address, sessions, keys)
         self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
         self.lock = self._driver.lock
         self.clock = self._driver.clock
-        self._prefetch = prefetch or Prefetch(asked)
-        self._merge: Merge = merge_of([session], session)
-        self._owner_of = self._merge.placement.owner_of
+        self._prefetch = prefetch or Prefetch(0)
+        self._owner_of = [0]  # by partition
         self._driver.regroup = self._regroup
         if directory is not None:
             self._driver.moved = directory.moved
@@ -98,25 +111,140 @@ class Link:
         self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._keys = keys
+        self._counted_at = 0.0  # until when waits are counted
 
     def again(self, resume: str, restart: bool = False) -> Link:
         """Return another link with the same options, which goes on from a snapshot."""
-        session = self.session.again(resume)
-        session.restart = restart
         prefetch = Prefetch(self._prefetch.asked)
-        session.prefetch = prefetch.batches
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
-        return Link(address, session, self._timeout_s, prefetch, self._keys, directory)
+        member = replace(self.member, resume=resume, restart=restart)
+        return Link(address, member, self._timeout_s, prefetch, self._keys, directory)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
-        Discovery(self, self._timeout_s).run()
+        started = self.clock()
+        self._await(lambda session: session.served, started)
+        firsts = [one.with_owner(0, self._places_of(one)) for one in self._servers(started)]
+        nameless = self.member.rank >= 0 and not self.member.run  # the first owner names the run
+        for greeted in (1, len(firsts)) if nameless else (len(firsts),):
+            self._drive(firsts[:greeted], firsts[0])
+            self._await(lambda session: session.welcome, started)
+        others = [
+            first.beside(owner, first.owners)
+            for first in firsts
+            for owner in range(first.owners)
+            if owner != first.owner
+        ]
+        self._drive([*self.sessions, *others])
+        self._await(lambda session: session.welcome, started)
         welcome = self.session.welcome
         assert welcome is not None
-        self.order()
-        self.say()  # how many batches to prefetch
+        self._begin(welcome)
+        self.say()
         return welcome
+
+    def _await(self, answered: Callable[[Session], object], started: float) -> None:
+        """Wait for an answer to every session."""
+
+        def lacking() -> Session | None:
+            return next((session for session in self.sessions if not answered(session)), None)
+
+        self._wait_to_open(lambda: lacking() is None, started, lambda: lacking() or self.session)
+
+    def _wait_to_open(
+        self,
+        done: Callable[[], bool],
+        started: float,
+        about: Callable[[], Session] | None = None,
+    ) -> None:
+        self.wait(done, self._timeout_s, "a server to answer", about, started=started)
+
+    def _places_of(self, session: Session) -> tuple[str, ...]:
+        """Return the addresses of the owners of the server that a session has asked."""
+        assert session.served is not None
+        return places_of(session.served, self._driver.reached(session.address))
+
+    def _servers(self, started: float) -> list[Session]:
+        """Return the lookup at each server of the feed, by share, once there are all."""
+        named = self.addresses[0]
+        while True:
+            with self.lock:
+                by_share, missing = arranged(self.sessions), missing_shares(self.sessions)
+            if not missing:
+                return [by_share[share] for share in sorted(by_share)]
+            there = shares_there(self.sessions)
+            found = looked_up(named) if len(self.addresses) == 1 else []
+            if not found:
+                raise ValueError(
+                    f"address={self.address!r}: {there}.  Give the addresses of all servers, in a "
+                    "list or with commas between them"
+                )
+            left_s = started + self._timeout_s - self.clock()
+            if left_s <= 0:
+                raise ConnectionLost(
+                    f"waited timeout={self._timeout_s:g} s for all servers at {named}, which "
+                    f"stands for {', '.join(found)}: {there}"
+                )
+            known = {session.address for session in self.sessions}
+            if len(known) == 1:
+                logger.warning("%s: %s; waiting for it", named, there)
+            new = [Session(self.member, one, shares=0) for one in found if one not in known]
+            self._drive([*self.sessions, *new])
+            again_s = self.clock() + min(_LOOK_UP_S, left_s)
+            self._wait_to_open(
+                lambda at=again_s, before=missing: (  # type: ignore[misc]
+                    self.clock() >= at or missing_shares(self.sessions) != before
+                ),
+                started,
+            )
+
+    def _begin(self, welcome: Welcome) -> None:
+        """Make the trainer, once all owners have let it in."""
+        member, known = self.member, self.session.properties
+        lanes, across = known.get("order") == "lanes", known.get("across_batches", True)
+        if member.order != "feed":
+            text = f"order={member.order!r}: %s of feed {welcome.feed!r} %s; leave it out"
+            if lanes:
+                raise ValueError(text % ("the rows", "stay in lanes, which one owner has"))
+            if not across:
+                what = "end with their epoch, and any order mixes the epochs of its servers"
+                raise ValueError(text % ("batches", what))
+        with self.lock:
+            self._number_owners(welcome.partitions)
+            trainer = Trainer(
+                welcome.partitions,
+                self._owner_of,
+                len(self.sessions),
+                rank=member.rank,
+                prefetch=self._prefetch.batches,
+                lanes=lanes,
+                chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
+                strict=known.get("shape") == "sequences" and not across,
+                any_order=member.order == "any",
+                explicit=member.explicit,
+                lazy=known.get("shape") != "sequences",
+            )
+            member.trainer = trainer
+            for session in self.sessions:
+                if session.connected:
+                    session.welcomed(trainer)
+
+    def _number_owners(self, partitions: int) -> None:
+        """Number the sessions by share and owner."""
+        self.sessions = sorted(self.sessions, key=lambda one: (one.share, one.owner))
+        owners = Counter(session.share for session in self.sessions)
+        placement = Placement([owners[share] for share in sorted(owners)])
+        self._owner_of = [*map(placement.owner_of, range(partitions))]
+        for number, session in enumerate(self.sessions):
+            session.number = number
+
+    @property
+    def trainer(self) -> Trainer:
+        """What this trainer asks, holds and has committed."""
+        trainer = self.member.trainer
+        assert trainer is not None
+        return trainer
 
     # The sessions
 
@@ -127,31 +255,11 @@ class Link:
             return [self.session]
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
-    def place_of(self, session: Session) -> tuple[str, ...]:
-        """Return the addresses of the owners of the server that a session has asked."""
-        assert session.served is not None
-        return places_of(session.served, self._driver.reached(session.address))
-
-    def add(self, session: Session) -> None:
-        """Add a session with another owner or server."""
-        self._driver.add(session)
-        with self.lock:
-            self.sessions = self._driver.sessions
-
-    def keep(self, sessions: list[Session], lead: Session) -> None:
+    def _drive(self, sessions: list[Session], lead: Session | None = None) -> None:
         """Have these sessions alone, of which ``lead`` is the first to be opened."""
-        check_files(len(sessions))
-        self._driver.replace(lambda: sessions)
         with self.lock:
-            self.sessions, self.session = sessions, lead
-
-    def order(self) -> None:
-        """Number the owners, and take their batches in the order of the feed."""
-        with self.lock:
-            self.sessions = sorted(self.sessions, key=lambda s: (s.share, s.owner))
-            self.session.prefetch = self._prefetch.batches
-            self._merge = merge_of(self.sessions, self.session, self._merge)
-            self._owner_of = self._merge.placement.owner_of
+            self._driver.drive(sessions)
+            self.sessions, self.session = sessions, lead or self.session
 
     def _regroup(self) -> list[Session]:
         """Open sessions with all owners of a server that restarted with another number of them."""
@@ -159,22 +267,21 @@ class Link:
         for share in sorted({session.share for session in self.sessions}):
             before = [session for session in self.sessions if session.share == share]
             known = next((session for session in before if session.regroups), None)
-            sessions += before if known is None else self._regrouped(before, known)
+            if known is not None:
+                owners = known.regrouped
+                before = [known.beside(owner, owners) for owner in range(owners)]
+                for session in before:
+                    session.welcome = known.welcome
+            sessions += before
         if not any(one is self.session for one in sessions):
             self.session = next(one for one in sessions if one.share == self.session.share)
         self.sessions = sessions
-        self.order()
-        return sessions
-
-    def _regrouped(self, before: list[Session], known: Session) -> list[Session]:
-        """Return sessions with the new owners, which one of the earlier sessions knows."""
-        owners = known.regrouped
-        sessions = [known.beside(owner) for owner in range(owners)]
-        for session in sessions:
-            session.owners, session.prefetch = owners, self._prefetch.batches
-        for session in before:
-            session.hand_over(sessions)
-        return sessions
+        self._number_owners(len(self._owner_of))
+        if self.member.trainer is not None:
+            self.trainer.regroup(self._owner_of, len(sessions))
+            for session in sessions:
+                session.greet()
+        return self.sessions
 
     # All sessions together
 
@@ -208,7 +315,17 @@ class Link:
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
-        return all(session.ended for session in self.sessions)
+        trainer = self.member.trainer
+        # An owner that is there says of each partition, and of each epoch, that it is over.
+        return (trainer is not None and trainer.ended) or all(
+            one.ended and not one.connected for one in self.sessions
+        )
+
+    @property
+    def finished_before(self) -> bool:
+        """Whether all of the feed was committed when this trainer joined it."""
+        every = [one.welcome.used for one in self.sessions if one.welcome is not None]
+        return all(isinstance(used, (list, tuple)) and used[:1] == [True] for used in every)
 
     @property
     def local(self) -> bool:
@@ -218,12 +335,15 @@ class Link:
     def lost(self, known: Container[int]) -> list[tuple[int, int]]:
         """Return partition and token of each batch that was taken and is not ``known``."""
         with self.lock:
-            return [one for session in self.sessions for one in session.lost(known)]
+            return [
+                (held.given.partition, token)
+                for token, held in self.trainer.hands.items()
+                if held.taken and token not in known
+            ]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""
-        sessions = self.sessions
-        return sessions[self._owner_of(partition)] if len(sessions) > 1 else sessions[0]
+        return self.sessions[self._owner_of[partition]]
 
     # Batches
 
@@ -240,140 +360,135 @@ class Link:
 
     def take(
         self,
-        claim: Callable[[Session], Received | None] = Session.take,
-        none_yet: Callable[[Sequence[Session]], object] | None = None,
-    ) -> Received | None:
+        accepts: Callable[[Held], bool] | None = None,
+        none_yet: Callable[[], object] | None = None,
+    ) -> Held | None:
         """Return the next batch; None when the feed has ended.
 
-        ``claim`` takes it from a session, or leaves it there until states are saved.
-        ``none_yet`` is called while there is none, and may end the wait by an exception.
+        ``accepts`` may leave it here, until states are saved.  ``none_yet`` is called while there
+        is none.  Each may end the wait by an exception.
         """
-        meter, looks = self.session.meter, 0
+        meter, trainer, looks = self.member.meter, self.trainer, 0
         now = self.clock()
-        meter.asks(now)
-        heard = False
-        for session in self.sessions:
-            heard = heard or session.may_have_come
-        if heard:
+        meter.spends("blocked", now)
+        if heard := not trainer.ready:
             self._driver.hear()
 
-        def taken() -> Received | None:
+        def taken() -> Held | None:
             nonlocal looks
             looks += 1
-            received = self._merge.take(claim)
-            if received is None:
+            held = self._next(accepts)
+            if held is None:
                 if none_yet is not None:
-                    none_yet(self.sessions)
+                    none_yet()
                 if looks == 1 and self._prefetch.waits(self.session.welcome):
-                    self._merge.come_ahead(self._prefetch.batches)
-                self._merge.want(self.looked_at - now)  # may ask another owner
-                if looks == 1 and self.session.explicit and self._holds:
-                    for session in self.sessions:
-                        session.ask_what_is_left()
-            return received
+                    trainer.set_prefetch(self._prefetch.batches)
+                if looks > 1:
+                    self._awaited.awaited_s += self.looked_at - self._counted_at
+                self._counted_at = self.looked_at
+            return held
 
-        received: Received | None = None
+        held: Held | None = None
         try:
-            received = self.wait(
-                taken, self._timeout_s, "a batch", lambda: self._merge.awaited, True, started=now
+            held = self.wait(
+                taken, self._timeout_s, "a batch", lambda: self._awaited, True, started=now
             )
         finally:
-            meter.gets(self.looked_at, received is not None)
-        if received is not None and self._prefetch.took(received.delivery.nbytes):
-            with self.lock:
-                self._merge.come_ahead(self._prefetch.batches)
-        if looks > 1:
-            self._merge.waited(self.looked_at - now)
-        elif received is not None:  # no message was sent meanwhile
-            enough = False
-            for session in self.sessions:
-                enough = enough or session.much_to_say
+            meter.spends("busy" if held is not None else "", self.looked_at)
+        if held is not None and looks == 1:  # no message was sent meanwhile
             try:
-                self._driver.say_soon(enough, heard)
+                self._driver.say_soon(self.trainer.any_due, heard)
             except BaseException:  # such as Ctrl-C: put the batch back
-                self.untake([received])
+                self.untake([held])
                 raise
-        return received
+        return held
 
-    def take_ready(self, most: int, claim: Callable[[Session], Received | None]) -> list[Received]:
+    def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
+        """Take the next batch, if it is there and accepted.  The caller holds the lock."""
+        trainer = self.trainer
+        held = trainer.take()
+        if held is None:
+            return None
+        try:
+            accepted = accepts is None or accepts(held)
+        except BaseException:
+            trainer.untake(held)
+            raise
+        if not accepted:
+            trainer.untake(held)
+            return None
+        if self._prefetch.took(held.given.nbytes):
+            trainer.set_prefetch(self._prefetch.batches)
+        return held
+
+    @property
+    def _awaited(self) -> Session:
+        """The session whose batch this trainer waits for."""
+        return self.sessions[self.trainer.awaited or 0]
+
+    def take_ready(self, most: int, accepts: Callable[[Held], bool]) -> list[Held]:
         """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
-        taken: list[Received] = []
+        taken: list[Held] = []
         with self.lock:
-            if self.failure is not None or self._driver.closing or self.session.refused:
+            if self.failure is not None or self._driver.closing or self.member.refused:
                 return taken
-            while len(taken) < most and (received := self._merge.take(claim)) is not None:
-                taken.append(received)
-                if self._prefetch.took(received.delivery.nbytes):
-                    self._merge.come_ahead(self._prefetch.batches)
+            while len(taken) < most and (held := self._next(accepts)) is not None:
+                taken.append(held)
             if len(taken) < most and self._prefetch.waits(self.session.welcome):
-                self._merge.come_ahead(self._prefetch.batches)
+                self.trainer.set_prefetch(self._prefetch.batches)
         if taken:
-            self._driver.say_soon(any(session.much_to_say for session in self.sessions))
+            self._driver.say_soon(self.trainer.any_due)
         return taken
 
-    def untake(self, batches: Sequence[Received]) -> None:
+    def untake(self, batches: Sequence[Held]) -> None:
         """Put back the last batches taken, which were not used: they come next."""
         with self.lock:
-            for received in reversed(batches):
-                self.session_of(received.delivery.partition).untake(received)
+            for held in reversed(batches):
+                self.trainer.untake(held)
             self._driver.tell()
 
     @property
     def _over(self) -> bool:
-        """Whether the loop of this trainer ends here."""
-        holds = self.session.explicit and self._holds
-        return False not in [session.over(holds) for session in self.sessions]
+        """Whether the loop of this trainer ends here.
 
-    @property
-    def _holds(self) -> bool:
-        """Whether a batch is ready, or in the trainer's hands."""
-        return any(session.held() for session in self.sessions)
+        A trainer that commits explicitly and holds all that it can get would wait for itself, or
+        for another such trainer.  It may hold no more than ``max_credits`` of an owner, though.
+        """
+        trainer = self.trainer
+        if self.ended:
+            return True
+        welcome = self.session.welcome
+        most = 1 if welcome is None else welcome.max_credits
+        return self.member.explicit and trainer.stuck and 0 < len(trainer.hands) < most
 
     def commit(self, token: int) -> None:
         """Send the commit of a batch soon."""
         with self.lock:
-            for session in self.sessions:  # only the session that delivered it knows the token
-                session.commit(token)
-
-    def place(self, delivery: Delivery, segments: bytes) -> bool:
-        """Note which segments a taken batch has, to describe it to a restarted server.
-
-        Return False where such a server was greeted meanwhile: it hands the rows out again.
-        """
-        partition, token = delivery.partition, delivery.token
-        while True:
-            with self.lock:
-                session = self.session_of(partition)
-                if token not in session.missed or session.connected:
-                    return session.place(token, segments)
-            # The answer shows whether the server was restarted.
-            self.wait(
-                lambda: self.session_of(partition).connected,
-                self._timeout_s,
-                "the answer to a greeting",
-                raise_refused=False,
-            )
+            held = self.trainer.hands.get(token)
+            if held is not None and not self.trainer.commit(token):
+                self.member.refused.append(StaleLease(f"{name_of(held)} {STALE}"))
 
     def give_back(self, token: int) -> None:
         with self.lock:
-            for session in self.sessions:
-                session.give_back(token)
+            if token in self.trainer.hands:
+                self.trainer.give_back(token)
 
-    def save(
-        self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
-    ) -> bool:
-        """Send the states of a batch soon; return False where the trainer holds it no more.
+    def save(self, token: int, states: States | None, keys: Callable[[], Sequence[bytes]]) -> bool:
+        """Commit a batch of segments, with its states if they do not stay here.
 
-        Errors name the batch by the keys that ``keys`` makes.  In a loop of small steps the save is
-        sent with the request for the next batch.
+        Return False where another trainer got its rows.  Errors name the batch by the keys that
+        ``keys`` makes.  In a loop of small steps the commit is sent with the request for the next
+        batch.
         """
-        saved = False
+        counts = False
         with self.lock:
-            for session in self.sessions:
-                saved = saved or session.save(token, columns, block, keys)
+            held = self.trainer.hands.get(token)
+            if held is not None:
+                held.source.keys = keys
+                counts = self.trainer.commit(token, states)
             self._driver.tell()
         self._driver.say_soon(False)
-        return saved
+        return counts
 
     def ask(
         self, request: Request, at_most_s: float = inf, of: Iterable[Session] | None = None
@@ -391,7 +506,7 @@ class Link:
         def answer_of(session: Session) -> Answered | None:
             answer = session.requests.answer_to(request)
             if answer is None and session.ended and session.welcome is not None:
-                return request.at_end(session.welcome.session)
+                return request.at_end
             return answer
 
         def answers() -> list[Answered] | None:
@@ -418,20 +533,22 @@ class Link:
     def snapshot(self) -> Answered:
         """Have every server store its share of the feed's state; the answer has the token."""
         if self.session.shares == 1:
-            return self.ask(TakeSnapshot())
+            return self.ask(snapshot())
         name = new_snapshot()
-        taken = self.ask(TakeSnapshot(name))
-        return taken if taken.code else self.ask(TakeSnapshot(name, whole=True))
+        taken = self.ask(snapshot(name))
+        return taken if taken.code else self.ask(snapshot(name, whole=True))
 
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
 
+        trainer = self.trainer
+
         def unsettled() -> Session | None:
-            return next((session for session in self.sessions if not session.settled), None)
+            return next((one for one in self.sessions if trainer.unanswered(one.number)), None)
 
         with self.lock:
             for session in self.sessions:
-                if session.connected and not session.settled:
+                if session.connected and trainer.unanswered(session.number):
                     session.hurry()  # the heartbeat shows that this trainer waits for answers
         try:
             self.wait(
@@ -468,7 +585,7 @@ class Link:
 
         ``about``: the session whose answer is missing, where that is not the first.
         """
-        driver, refused, over = self._driver, self.session.refused, False
+        driver, refused, over = self._driver, self.member.refused, False
         now = self.looked_at = started = self.clock() if started is None else started
         slept_s = self.clock.slept_s
         while True:
@@ -492,7 +609,7 @@ class Link:
                 if over and now - started >= limit_s:  # and a message of the server came since
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
-                    raise too_late(self, session, now, limit_s, what, slept_s)
+                    raise _too_late(self, session, now, limit_s, what, slept_s)
                 rest_s = min(_LOOK_S, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
@@ -510,7 +627,71 @@ def opened(link: Link) -> Link:
             return link
         except FeedRewound:
             link.close()
-            link = link.again(link.session.resume, link.session.restart)
+            link = link.again(link.member.resume, link.member.restart)
         except BaseException:
             link.close()
             raise
+
+
+def _too_late(
+    link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
+) -> HeadraceError:
+    """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
+    silence, place = session.silence(now), session.where
+    slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
+    if session.stopped:
+        return ConnectionLost(_not_back(link, place, timeout_s, slept, what))
+    if session.welcome is not None and silence:
+        hint = f".{link.hint}" if link.hint else ""
+        return ConnectionLost(
+            f"the server at {place} was lost: nothing was heard of it for "
+            f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
+            f"{what}{hint}"
+        )
+    if session.welcome is None and session.waiting:
+        return DeadlineExceeded(
+            f"waited timeout={timeout_s:g} s{slept} for the feed at {place} to open; "
+            f"the server says: {session.waiting}"
+        )
+    if session.welcome is None:
+        known = shares_there(link.sessions)
+        return ConnectionLost(
+            f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
+            f"is it running, and is the address right?{known and f' ({known})'}"
+            f"{link.hint}"
+        )
+    trainer = link.member.trainer
+    held, most = 0 if trainer is None else len(trainer.hands), session.welcome.max_credits
+    each = "" if len(link.sessions) == 1 else " of each worker"
+    full = f", as many as the server's max_credits={most} allows{each}" if held >= most else ""
+    reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
+    return DeadlineExceeded(
+        f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
+        f"at {place}; {reason}; this trainer holds {held} batches{full}"
+        f"{link.explain(now) or _needs_ranks(link, session)}"
+    )
+
+
+def _needs_ranks(link: Link, session: Session) -> str:
+    """Return a remedy for trainers that wait for each other in each step, or nothing."""
+    if link.member.rank >= 0 or link.properties.get("shape") != "sequences":
+        return ""
+    return (
+        ".  If trainers average gradients, connect them with rank= and world_size=: else one can "
+        "wait here for a state that another saves only after their common step"
+    )
+
+
+def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
+    """Explain why a wait ends while the server is stopped, and what that means for commits."""
+    trainer = link.member.trainer
+    n = 0 if trainer is None else sum(trainer.unanswered(one.number) for one in link.sessions)
+    owed = (
+        f"  It has not answered {n} commits of this trainer: those that it did not store "
+        "before it stopped do not count, and their rows go out again"
+    )
+    return (
+        f"the server at {place} was stopped and announced its return, and was not back "
+        f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
+        f"with the same address and state directory, or raise timeout{owed if n else ''}"
+    )

@@ -23,6 +23,7 @@ from .credentials import Keys
 
 try:
     import ray
+    from ray.experimental import internal_kv
 except ImportError as error:
     raise ImportError("an address ray://FEED needs Ray: pip install ray") from error
 
@@ -98,6 +99,17 @@ class RayDirectory:
         except (ray.exceptions.RayError, ValueError) as error:  # it restarts, or is closed
             self._actor, self._lacking = None, f"their directory does not answer: {error}"
             return {}
+
+
+def run_of_attempt() -> int:
+    """Return when the first worker of this attempt of Ray Train came here; 0 outside of one."""
+    group = ray.get_runtime_context().get_placement_group_id()
+    if group is None:
+        return 0
+    key = f"headrace/run/{group}".encode()
+    now = str(time.time_ns() // 1_000_000).encode()
+    internal_kv._internal_kv_put(key, now, overwrite=False)
+    return int(internal_kv._internal_kv_get(key))
 
 
 def _actor_of(feed: str) -> Any:

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import TYPE_CHECKING
 
 import zmq
 
 from headrace_proto.errors import NotAllowed
 from headrace_proto.keys import ENVIRONMENT
 
-if TYPE_CHECKING:
-    from .credentials import Keys
+from .credentials import Keys
 
 _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -53,6 +51,7 @@ class Handshakes:
         self._since = 0.0
         self._refused = ""  # why this trainer is not let in
         self.unreached = False  # whether the last attempt to connect has failed
+        self._reached = False  # whether any has not
         endpoint = f"inproc://headrace-handshakes-{id(self)}"
         socket.monitor(endpoint, _ALL)
         self._monitor = context.socket(zmq.PAIR)
@@ -64,7 +63,7 @@ class Handshakes:
     def hint(self) -> str:
         """Return a likely reason why no server answers, for the text of a deadline."""
         if self._broken < _IN_A_ROW:
-            return ""
+            return "  Nothing listens there." if self.unreached and not self._reached else ""
         if self._keys is None:
             return "  What is there breaks connections off: is it a server of headrace?"
         return (
@@ -83,6 +82,7 @@ class Handshakes:
             kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
                 self.unreached = kind == _RETRIED
+                self._reached |= kind == _CONNECTED
             elif kind == _SUCCEEDED:
                 self._broken = 0
             elif kind == _DISCONNECTED:

@@ -1,273 +1,164 @@
-"""Requests that the server answers, each by one message: part of the session machine.
+"""Requests that owners answer, each by one message: part of the session machine.
 
     ask ──► unsaid ──► its messages ──► the answer      kept until the next request of its kind
               ▲             │
               └─────────────┘ a reconnection: what is not answered is sent again
 
 There is one request of each kind.  Another takes its place, and late answers to the one before are
-ignored.  A request that can not outlive its session gets its answer when another session begins.
-
-A kind of request is a ``Request`` that makes its messages; ``Link.ask`` sends them and waits.
+ignored.  ``Link.ask`` sends a request to owners, waits for their answers and joins them.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
 
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 from headrace_proto.record import record
 
-_LANES_LOST = (
-    "the states of lanes were not handed over: the session was lost meanwhile, and with it the "
-    "lanes.  Their sequences go on from the states that the server has"
-)
-
-_ENDED = "the feed has ended"
+#: The answer to a change, of an owner whose feed has ended.
+_ENDED = Answered(0, 0, [], "server", "the feed has ended")
 
 
-class Request(ABC):
-    """One kind of request."""
+def _first(answers: Sequence[Answered]) -> Answered:
+    """Return the first answer that is a fault, or else the first."""
+    return next((answer for answer in answers if answer.code), answers[0])
 
-    #: The method that a trainer calls for it, for the text of a deadline.
-    call: ClassVar[str]
+
+@record
+class Request:
+    """One request."""
+
+    call: str  # its kind: the method that a trainer calls for it
+    kind: type  # of its messages
+    parts: Sequence[tuple[tuple[Any, ...], list[Any]]]  # of each: its fields, and its frames
+    #: Makes one answer of those of several owners.
+    joined: Callable[[Sequence[Answered]], Answered] = _first
+    #: The answer where the feed has ended; None where the owner still gives one.
+    at_end: Answered | None = None
     #: Whether each owner of the feed is asked; else one owner answers for its whole server.
-    of_each_owner: ClassVar[bool] = True
+    of_each_owner: bool = True
     #: Whether the wait for the answer also raises refusals of commits.
-    tells_refusals: ClassVar[bool] = True
+    tells_refusals: bool = True
 
-    @abstractmethod
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
         """Return its messages, each with the frames that follow the header."""
-
-    def when_lost(self, session: int, number: int) -> Answered | None:
-        """Return the answer that a new session implies; None: resend the request in it."""
-        return None
-
-    def at_end(self, session: int) -> Answered | None:
-        """Return the answer where the feed has ended; None where the server still gives one."""
-        return None
-
-    def joined(self, answers: Sequence[Answered]) -> Answered:
-        """Join the answers of several owners to one."""
-        return answers[0]
+        return [(self.kind(session, number, *fields), frames) for fields, frames in self.parts]
 
 
-@record
-class DrainInput(Request):
+def drain(cancel: bool) -> Request:
     """Close the feed's input."""
-
-    call = "drain"
-
-    cancel: bool
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Drain(session, number, self.cancel),)]
-
-    def at_end(self, session: int) -> Answered:
-        return Answered(session, 0)
+    return Request("drain", Drain, [((cancel,), [])], at_end=Answered(0, 0))
 
 
-class _Change(Request):
-    """A change of the batches that partitions make; each answers with the first changed batch."""
-
-    def at_end(self, session: int) -> Answered:
-        return Answered(session, 0, [], "server", _ENDED)
-
-    def joined(self, answers: Sequence[Answered]) -> Answered:
-        # The answer of an owner whose partitions have all ended is empty.
-        running = [answer for answer in answers if answer.value]
-        counting = running or [a for a in answers if a.text != _ENDED] or answers
-        first = next((answer for answer in counting if answer.code), counting[0])
-        since = [pair for answer in running for pair in answer.value]
-        return Answered(first.session, first.request, since, first.code, first.text)
+def set_target_probs(probs: tuple[float, ...]) -> Request:
+    """Draw classes in other proportions; each owner answers with the first changed batches."""
+    return Request("set_target_probs", Retarget, [((probs,), [])], _since, _ENDED)
 
 
-@record
-class SetTargetProbs(_Change):
-    """Draw classes in other proportions."""
-
-    call = "set_target_probs"
-
-    probs: tuple[float, ...]
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Retarget(session, number, self.probs),)]
+def set_batch_size(sizes: tuple[int, ...]) -> Request:
+    """Make batches of other sizes; each owner answers with the first changed batches."""
+    return Request("set_batch_size", Resize, [((sizes,), [])], _since, _ENDED)
 
 
-@record
-class SetBatchSizes(_Change):
-    """Make batches of other sizes."""
-
-    call = "set_batch_size"
-
-    sizes: tuple[int, ...]
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Resize(session, number, self.sizes),)]
+def _since(answers: Sequence[Answered]) -> Answered:
+    # The answer of an owner whose partitions have all ended is empty.
+    running = [answer for answer in answers if answer.value]
+    counting = running or [a for a in answers if a.text != _ENDED.text] or answers
+    first = _first(counting)
+    since = [pair for answer in running for pair in answer.value]
+    return Answered(first.session, first.request, since, first.code, first.text)
 
 
-@record
-class CountReady(Request):
+def stats() -> Request:
     """Count what is ready, incomplete and in flight."""
-
-    call = "stats"
-    tells_refusals = False
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Stats(session, number),)]
-
-    def at_end(self, session: int) -> Answered:
-        return Answered(session, 0, {})
-
-    def joined(self, answers: Sequence[Answered]) -> Answered:
-        total = dict.fromkeys(("ready", "incomplete", "in_flight"), 0)
-        for answer in answers:
-            for name in total:
-                total[name] += answer.value.get(name, 0)
-        return Answered(answers[0].session, answers[0].request, total)
+    ended = Answered(0, 0, {})
+    return Request("stats", Stats, [((), [])], _counts, ended, tells_refusals=False)
 
 
-@record
-class ReadProgress(Request):
+def _counts(answers: Sequence[Answered]) -> Answered:
+    first = _first(answers)
+    names = ("ready", "incomplete", "in_flight")
+    total = {name: sum(answer.value.get(name, 0) for answer in answers) for name in names}
+    return first if first.code else Answered(first.session, first.request, total)
+
+
+def progress() -> Request:
     """Count what is committed.  The servers answer after the end of the feed, too."""
-
-    call = "progress"
-    tells_refusals = False
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Stats(session, number),)]
-
-    def joined(self, answers: Sequence[Answered]) -> Answered:
-        fault = next((answer for answer in answers if answer.code), None)
-        if fault is not None:
-            return fault
-        values = [answer.value for answer in answers]
-        total = {name: sum(value.get(name, 0) for value in values) for name in ("batches", "rows")}
-        # An owner whose batches are all committed waits for no epoch.
-        still = [value["epoch"] for value in values if value.get("open")]
-        last = max(value.get("epoch", 0) for value in values)
-        total |= {"epoch": min(still, default=last), "open": bool(still)}
-        return Answered(answers[0].session, answers[0].request, total)
+    return Request("progress", Stats, [((), [])], _progress, tells_refusals=False)
 
 
-@record
-class TakeSnapshot(Request):
+def _progress(answers: Sequence[Answered]) -> Answered:
+    first = _first(answers)
+    if first.code:
+        return first
+    values = [answer.value for answer in answers]
+    total = {name: sum(value.get(name, 0) for value in values) for name in ("batches", "rows")}
+    # An owner whose batches are all committed waits for no epoch.
+    still = [value["epoch"] for value in values if value.get("open")]
+    last = max(value.get("epoch", 0) for value in values)
+    total |= {"epoch": min(still, default=last), "open": bool(still)}
+    return Answered(first.session, first.request, total)
+
+
+def snapshot(name: str = "", whole: bool = False) -> Request:
     """Store all of the feed's state: each server its share, under one name.
 
     ``whole``: every server of the feed takes part.
     """
-
-    call = "snapshot"
-    of_each_owner = False
-
-    name: str = ""
-    whole: bool = False
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Snapshot(session, number, self.name, self.whole),)]
-
-    def joined(self, answers: Sequence[Answered]) -> Answered:
-        return next((answer for answer in answers if answer.code), answers[0])
+    return Request("snapshot", Snapshot, [((name, whole), [])], of_each_owner=False)
 
 
-@record
-class StatesPart:
-    """States of some rows: where each lies in a block, and the block."""
-
-    rows: tuple[int, ...]
-    columns: list[list[Any]]
-    block: Any
+#: States of some rows: the rows, where each state lies in a block, and the block.
+StatesPart = tuple[tuple[int, ...], list[list[Any]], np.ndarray]
 
 
-@record
-class FlushStates(Request):
-    """Flush the states of lanes as they are after a batch.
-
-    In a new session this trainer has no lanes.
-    """
-
-    call = "flush_states"
-    tells_refusals = False
-
-    token: int
-    parts: list[StatesPart]
-
-    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        last = len(self.parts) - 1
-        return [
-            (Flush(session, number, self.token, part.rows, part.columns, i < last), part.block)
-            for i, part in enumerate(self.parts)
-        ]
-
-    def when_lost(self, session: int, number: int) -> Answered:
-        return Answered(session, number, None, "stale", _LANES_LOST)
-
-
-@dataclass(slots=True)
-class _Asked:
-    request: Request
-    number: int
-    # messages that were sent in this connection
-    said: list[tuple[Any, ...]] = field(default_factory=list)
+def flush_states(token: int, parts: Sequence[StatesPart]) -> Request:
+    """Flush the states of lanes as they are after a batch."""
+    said = [
+        ((token, rows, columns, more > 0), [block])
+        for more, (rows, columns, block) in zip(range(len(parts) - 1, -1, -1), parts, strict=True)
+    ]
+    return Request("flush_states", Flush, said, tells_refusals=False)
 
 
 @dataclass(slots=True)
 class Requests:
     """Unanswered requests, and the last answer of each kind."""
 
-    due: bool = False  # whether a message is to be sent
-    _asked: dict[type, _Asked] = field(default_factory=dict)  # by the type of the request
-    _answers: dict[type, Answered] = field(default_factory=dict)
+    unsaid: dict[str, None] = field(default_factory=dict)  # kinds to send in this connection
+    _asked: dict[str, tuple[Request, int]] = field(default_factory=dict)  # with their numbers
+    _answers: dict[str, Answered] = field(default_factory=dict)
     _count: int = 0
 
     def ask(self, request: Request) -> None:
         """Send a request; it replaces an unanswered one of its kind."""
         self._count += 1
-        self._answers.pop(type(request), None)
-        self._asked[type(request)] = _Asked(request, self._count)
-        self.due = True
+        self._answers.pop(request.call, None)
+        self._asked[request.call] = request, self._count
+        self.unsaid[request.call] = None
 
     def answer_to(self, request: Request) -> Answered | None:
         """Return the answer to the last request of this kind, once it is there."""
-        return self._answers.get(type(request))
+        return self._answers.get(request.call)
 
-    def receive(self, message: Any) -> None:
-        """Take a message of the server, which may be an answer."""
-        if isinstance(message, Answered):
-            for kind, asked in self._asked.items():
-                if asked.number == message.request:
-                    del self._asked[kind]
-                    self._answers[kind] = message
-                    return
+    def receive(self, answer: Answered) -> None:
+        """Take an answer of the owner."""
+        for call, (_, number) in self._asked.items():
+            if number == answer.request:
+                del self._asked[call]
+                self._answers[call] = answer
+                return
 
-    def reopened(self, session: int, anew: bool) -> None:
-        """Note that the connection is open again, in the same session or in another."""
-        for asked in list(self._asked.values()):
-            asked.said = []
-            lost = asked.request.when_lost(session, asked.number) if anew else None
-            if lost is not None:
-                self.receive(lost)
-        self.due = bool(self._asked)
+    def reopened(self) -> None:
+        """Note that the connection is open again: all that is unanswered is sent again."""
+        self.unsaid = dict.fromkeys(self._asked)
 
-    # Outgoing messages
-
-    def to_say(self, session: int) -> list[Any]:
-        """Return messages that were not sent in this connection."""
-        self.due = False
-        messages: list[Any] = []
-        for asked in self._asked.values():
-            if not asked.said:
-                asked.said = asked.request.said(session, asked.number)
-                messages.extend(message for message, *_ in asked.said)
-        return messages
-
-    def frames_of(self, message: Any) -> list[Any]:
-        """Return the frames that follow the header of a message that is being sent."""
-        for asked in self._asked.values():
-            for said, *frames in asked.said:
-                if said == message:
-                    return frames
-        return []
+    def to_say(self, session: int) -> list[tuple[Any, list[Any]]]:
+        """Return messages that were not sent in this connection, each with its further frames."""
+        asked = [self._asked[call] for call in self.unsaid if call in self._asked]
+        self.unsaid = {}
+        return [said for request, number in asked for said in request.said(session, number)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -37,11 +37,12 @@ from .committing import of_replicas
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .link import Link
-from .requests import FlushStates
+from .requests import flush_states
 from .segments import SegmentBatch, is_tracing
-from .session import NAMED_KEYS, Received, Session, named
+from .session import NAMED_KEYS, States, named
 from .state_block import BlockMaker, Upload
 from .state_values import host, presented, strings_in, unknown_state
+from .trainer import Held
 
 _LOST = (
     "its lease was lost with its session, and its rows go to another trainer or come again: these "
@@ -59,7 +60,6 @@ _FETCHED_AHEAD = (
 class _Saves:
     """The saves of one batch."""
 
-    opening: int  # number of the session that delivered it
     taken_at: float
     going: Going | None = None  # how its lanes continue, where states stay here
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -88,26 +88,36 @@ class Saving:
 
     # Taking
 
-    @property
-    def claim(self) -> Callable[[Session], Received | None]:
-        """The function that takes the next batch from a session."""
-        return Session.take if self.lanes is None else self.lanes.claim
+    def accepts(self, held: Held) -> bool:
+        """Return whether the batch before in the same lanes is saved.
 
-    def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
-        """Make the batch of a delivery that was taken."""
-        saves = _Saves(received.opening, self._link.looked_at)
+        One whose lease has ended is waited for no more.
+        """
+        assert self.lanes is not None
+        partition, hands = held.given.partition, self._link.trainer.hands
+        token = self.lanes.unsaved(partition)
+        if token is None or token == held.given.token:  # that batch was taken and put back
+            return True
+        if token in hands and not hands[token].stale:
+            return False
+        self.lanes.release(partition, token)
+        return True
+
+    def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
+        """Make the batch that was taken."""
+        saves = _Saves(self._link.looked_at)
         save = partial(self._save, saves)
-        batch = SegmentBatch(received.delivery, self.layout, block, self._framework, save)
+        batch = SegmentBatch(held.given, self.layout, block, self._framework, save)
         if self.lanes is not None:
-            saves.going = self.lanes.going(batch, saves.opening)
+            saves.going = self.lanes.going(batch)
             batch._continued = saves.going.state
         self._in_hand[batch.token] = batch, saves
         return batch
 
-    def untake(self, received: Received) -> None:
+    def untake(self, held: Held) -> None:
         """Put back a batch that was taken and not used: it comes next."""
-        self._in_hand.pop(received.delivery.token, None)
-        self._link.untake([received])
+        self._in_hand.pop(held.given.token, None)
+        self._link.untake([held])
 
     def reject(self, partition: int, token: int) -> None:
         """Note that a batch that was taken can not be used."""
@@ -170,26 +180,24 @@ class Saving:
             return self._traced(batch.token, values)
         # A flush sends the states after the last save, so no save may happen during it.
         with saves.lock if lanes is None else self._flushing:
-            if lanes is not None and saves.opening != self._opening(batch.partition):
+            if lanes is not None and self._is_lost(batch):
                 self._lose(batch)
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
-            columns, block = (
-                self._copied(saves, batch, ready, last) if lanes is None else ([], None)
-            )
+            states = self._copied(saves, batch, ready, last) if lanes is None else States([])
             try:
                 for state, value in ready:
                     saved[state.name] = None if lanes is None else value
                 if not last:
                     return None
                 if lanes is not None and saves.going is not None:
-                    lanes.keep(batch, saves.opening, saves.going.lanes, saved.copy())
+                    lanes.keep(batch, saves.going.lanes, saved.copy())
                 named_keys = batch._named_keys(NAMED_KEYS)
-                counts = self._link.save(batch.token, columns, block, named_keys)
+                counts = self._link.save(batch.token, states, named_keys)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
-                if self._link.session_of(batch.partition).holds(batch.token):
+                if batch.token in self._link.trainer.hands:
                     for state, _ in ready:
                         saved.pop(state.name, None)
                 raise
@@ -201,16 +209,21 @@ class Saving:
 
     def _copied(
         self, saves: _Saves, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
-    ) -> tuple[list[list[Any]], Any]:
+    ) -> States | None:
         """Copy values to the block that is sent; return it once it is complete."""
         upload = saves.upload
         if upload is None:
             session = self._link.session_of(batch.partition)
-            buffers = session.buffers if session.mapped.used else None
+            buffers = session.buffers if session.mapped.last else None
             upload = saves.upload = Upload(self._maker, batch.rows, buffers)
         for state, value in ready:
             upload.put(state, value)
-        return upload.finish() if last else ([], None)
+        return States(*upload.finish()) if last else None
+
+    def _is_lost(self, batch: SegmentBatch) -> bool:
+        """Return whether another trainer has got a batch in hand."""
+        held = self._link.trainer.hands.get(batch.token)
+        return held is None or held.stale
 
     def _lose(self, batch: SegmentBatch) -> NoReturn:
         """Forget a batch whose session is gone, and its lanes with it."""
@@ -263,10 +276,12 @@ class Saving:
             return
         fault: HeadraceError | None = None
         with self._flushing:
-            for partition, kept in self.lanes.standing(self._opening):
+            for partition, kept in self.lanes.standing():
+                if kept.token in self._link.member.void:  # other trainers continue its sequences
+                    continue
                 parts = parts_of(kept, self._maker, self._framework)
                 owner = [self._link.session_of(partition)]
-                answer = self._link.ask(FlushStates(kept.token, parts), at_most_s, owner)
+                answer = self._link.ask(flush_states(kept.token, parts), at_most_s, owner)
                 if answer.code == "stale":  # other trainers continue their sequences
                     self.lanes.hand_over_no_more(kept)
                 if answer.code:
@@ -274,20 +289,12 @@ class Saving:
         if fault is not None:
             raise fault
 
-    def _opening(self, partition: int) -> int:
-        """Return the number of the open session with the owner of a partition."""
-        return self._link.session_of(partition).openings
-
     @property
     def held(self) -> list[int]:
         """The tokens of the batches in hand."""
         return list(self._in_hand)
 
     # In words
-
-    def owes(self) -> bool:
-        """Return whether states of a batch in hand are not saved yet."""
-        return bool(self._in_hand)
 
     def explain(self, now: float) -> str:
         """Name the states that are not saved, for the text of a deadline."""

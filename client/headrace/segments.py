@@ -22,16 +22,15 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from struct import error as StructError
-from struct import pack, unpack, unpack_from
+from struct import unpack, unpack_from
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import ProtocolError, near
+from headrace_proto.errors import near
 from headrace_proto.layout import Slot, first_strings, strings_at
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS, ColumnPlace, SegmentLayout
 
@@ -76,7 +75,6 @@ class SegmentBatch(BatchInHand):
         "_save",
         "batch_size",
         "epoch",
-        "meta",
         "number",
         "partition",
         "rows",
@@ -85,7 +83,7 @@ class SegmentBatch(BatchInHand):
 
     def __init__(
         self,
-        delivery: Delivery,
+        given: Given,
         layout: SegmentLayout,
         block: np.ndarray,
         framework: Framework,
@@ -95,13 +93,12 @@ class SegmentBatch(BatchInHand):
         """``save`` takes values of states, and is given for a feed that has some; ``feed`` for one
         without.
         """
-        self.token = delivery.token
-        self.partition = delivery.partition
-        self.number = delivery.number
-        self.rows = self.batch_size = delivery.rows
-        self.epoch = delivery.epoch
-        self.meta = delivery.meta
-        self._places = layout.places(delivery)
+        self.token = given.token
+        self.partition = given.partition
+        self.number = given.number
+        self.rows = self.batch_size = given.rows
+        self.epoch = given.epoch
+        self._places = layout.places(given)
         self._layout = layout
         self._block = block
         self._framework = framework
@@ -112,22 +109,6 @@ class SegmentBatch(BatchInHand):
         self._continued: Callable[[SegmentBatch, str], Any] | None = None
 
     # Rows
-
-    def identity(self) -> bytes:
-        """Name these segments: insertion indices (int64), then their numbers (int32).
-
-        With ranks it is the round and the rank, which no other batch of a partition has.
-        """
-        meta = self.meta
-        if "rank" in meta:
-            try:
-                return pack("<qq", meta["round"], meta["rank"])
-            except (KeyError, StructError):
-                raise ProtocolError(f"a batch of a rank says that it is {dict(meta)}") from None
-        block, places = self._block.data, self._places
-        first, first_bytes, *_ = places["@insertion_index"]
-        then, then_bytes, *_ = places["@sequence"]
-        return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
 
     @property
     def key(self) -> Any:
@@ -316,7 +297,7 @@ class SegmentBatch(BatchInHand):
         """Return the whole batch as numpy arrays, as an element of ``as_dataset``."""
         names = [RESERVED + name for name in SEGMENT_FACTS[1:]]
         facts = {name[1:]: self.array(name) for name in names if name in self._layout.schema}
-        if "lane" in facts and "rank" in self.meta:
+        if "lane" in facts and self._layout.ranked:
             facts["lane"] = self._lane_array()
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
@@ -348,7 +329,7 @@ class SegmentBatch(BatchInHand):
             offset, _, shape, wire, dtype = self._places[name]
             if dtype is None:
                 value = self._framework.strings(self.array(name))
-            elif name == "@lane" and "rank" in self.meta:
+            elif name == "@lane" and self._layout.ranked:
                 value = self._framework.numbers(self._lane_array(), wire)
             else:
                 array = np.ndarray(shape, dtype, self._block, offset)

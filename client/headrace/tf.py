@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ try:
 except ImportError as error:
     raise ImportError('framework="tf" needs TensorFlow: pip install tensorflow') from error
 
-if TYPE_CHECKING:
-    from .feed import Feed
+from .feed import Feed
 
 __all__ = ["FeedState", "TensorFlow"]
 

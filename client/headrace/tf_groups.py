@@ -5,31 +5,20 @@
 
 A call of Python costs TensorFlow more than a small batch, so one call hands over all batches that
 are ready, for some milliseconds of training.  TensorFlow's graph counts how many of a group it has
-pulled.  Whenever it matters (a commit, a snapshot, the next group, the end) the pulled batches are
-taken here one after the other, exactly as if each had been asked for by itself.  The graph lets
-none through after the rest of a group went back.
+pulled, and ``committing`` takes these.  The graph lets none through after the rest of a group went
+back.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from .batch_memory import only_read
-from .blocks import taken_again
-from .committing import DatasetRun, TakenBatches
-from .link import Link
+from .batch_memory import put_back
+from .committing import DatasetRun, Member
+from .feed import Feed
 from .segments import SegmentBatch
-from .session import Received, Session
-
-if TYPE_CHECKING:
-    from .feed import Feed
-    from .tf_dataset import PulledBatches
 
 #: Batches of a group, and bytes and seconds of training that it may hold back from other trainers.
 MOST = 16
@@ -41,168 +30,21 @@ _SLOW = 16
 _FEW = 3
 
 
-class _Member(NamedTuple):
-    """A batch of a group, with the delivery to use again if it goes back."""
-
-    batch: Any
-    received: Received
-    block: np.ndarray
-    durable: bool
-
-
-@dataclass(slots=True, eq=False)
-class GroupRun(DatasetRun):
-    """One iteration over a dataset whose batches come in groups."""
-
-    counter: PulledBatches | None = None  # None: its batches come one by one
-    stopped: bool = False  # the rest of its group went back, so the graph must count anew
-    ended: bool = False  # the feed has no more batches for it
-    # without the first batch, which is taken at once
-    group: list[_Member] = field(default_factory=list)
-    taken: int = 0  # of these
-    handed: int = 0  # batches of the group, the first too
-    before: int = 0  # what the counter had before the group
-    handed_at: float | None = None
-    nbytes: int = 0  # of the last batch
-    fast: bool = False  # whether groups pay
-    slow: int = 0  # groups of one batch, one after the other
-    cut: int = 0  # small groups, one after the other, that another shape of the next batch ended
-
-
 def group_size(nbytes: int, handed: int, used_s: float) -> int:
     """Return how many batches to hand over, when the last ``handed`` lasted for ``used_s``."""
     fitting = min(MOST, max(1, _MOST_BYTES // max(1, nbytes)))
     return max(1, min(fitting, int(_MOST_S * handed / max(used_s, 1e-9))))
 
 
-class GroupedBatches(TakenBatches):
-    """The batches in a trainer's hands, where TensorFlow pulls them in groups."""
-
-    def __init__(self, taken: TakenBatches, link: Link) -> None:
-        self.__dict__ = taken.__dict__  # the same batches: other threads may be taking some
-        self._link = link
-        self._groups = threading.RLock()
-        self._group_runs: list[GroupRun] = []
-
-    # As TakenBatches, with what was pulled
-
-    def on_next(self) -> list[int]:
-        self._count_pulled(stop=True)
-        return [] if self.explicit else super().in_hand()
-
-    def in_hand(self) -> list[int]:
-        self._count_pulled(stop=self._link.left)
-        return super().in_hand()
-
-    def commit(self, tokens: Any) -> list[int]:
-        if not self.explicit:
-            self._count_pulled()
-        return super().commit(tokens)
-
-    def for_snapshot(self, upto: Any, feed: Any = None) -> list[int]:
-        self._count_pulled()
-        return super().for_snapshot(upto, feed)
-
-    def give_back(self) -> list[int]:
-        self._count_pulled(stop=self._link.left)
-        return super().give_back()
-
-    # Runs
-
-    def knows(self, run: GroupRun) -> bool:
-        """Return whether a run takes its batches from here; not after a rewind of the feed."""
-        return any(one is run for one in self._group_runs)
-
-    def begin_group_run(self, run: GroupRun) -> list[int]:
-        """Begin an iteration where others stopped; return tokens to give back."""
-        with self._groups:
-            self._count_pulled(stop=True)
-            self._group_runs.append(run)
-            return self.begin_run(run)
-
-    def end_group_run(self, run: GroupRun) -> None:
-        """Note that TensorFlow has dropped an iterator, or that it has ended."""
-        with self._groups:
-            if not self._link.left:
-                self._count_pulled_of(run, stop=True)
-            run.closed = True
-            self._group_runs = [one for one in self._group_runs if one is not run]
-
-    def asks(self, run: GroupRun) -> None:
-        """Note that a run asks for its next group, so it has pulled all of the last one."""
-        with self._groups:
-            self._take(run, len(run.group))
-            for member in run.group:  # TensorFlow has copied it
-                only_read(member.block)
-            run.before += run.handed
-            run.group, run.taken, run.handed = [], 0, 0
-
-    def hand(self, run: GroupRun, group: list[_Member]) -> None:
-        """Hand a run its next group; the batch before these is taken already."""
-        with self._groups:
-            run.group, run.taken, run.handed = group, 0, 1 + len(group)
-            if self.explicit:  # the trainer may commit any of them by its token
-                self._take(run, len(group))
-
-    @property
-    def alone(self) -> bool:
-        """Whether at most one run iterates; several runs take their batches one by one."""
-        return len(self._group_runs) < 2
-
-    # Counting
-
-    def _count_pulled(self, stop: bool = False) -> None:
-        with self._groups:
-            for run in self._group_runs:
-                self._count_pulled_of(run, stop)
-
-    def _count_pulled_of(self, run: GroupRun, stop: bool) -> None:
-        """Take the batches that a run has pulled; with ``stop`` the rest is ready again."""
-        count = len(run.group)
-        if run.counter is None or not count or (run.taken == count and not stop):
-            return
-        pulled = run.counter.read() - run.before - 1
-        if stop and pulled < count:
-            pulled = run.counter.stop() - run.before - 1
-        pulled = max(pulled, 0)
-        self._take(run, pulled)
-        rest = run.group[pulled:]
-        if stop and rest:
-            run.group, run.stopped = [], True
-            if self.explicit:
-                self._forget(run, {member.batch.token for member in rest})
-            self._link.untake([taken_again(member.received, member.block) for member in rest])
-
-    def _take(self, run: GroupRun, upto: int) -> None:
-        """Take the batches of a group up to number ``upto``, as if each had been asked for."""
-        members = run.group[run.taken : upto]
-        if members:
-            memory = members[-1].block if members[-1].durable else None
-            for token in self.take_in_turn([member.batch for member in members], memory):
-                self._link.commit(token)
-                self.due.pop(token, None)
-            for member in members if self.explicit else members[-1:]:
-                self.fetched(run, member.batch.token)
-            run.taken = upto
-
-    def _forget(self, run: GroupRun, tokens: set[int]) -> None:
-        with self._lock:
-            for token in tokens:
-                self._open.pop(token, None)
-            kept = [token for token in run.tokens if token not in tokens]
-            run.tokens.clear()
-            run.tokens.extend(kept)
-
-
 class Groups:
     """Answers the requests of one dataset to its feed, from threads of TensorFlow."""
 
-    def __init__(self, feed: Feed, counter: PulledBatches | None, now: Callable[[], float]) -> None:
+    def __init__(self, feed: Feed, counter: Any, now: Callable[[], float]) -> None:
         self._feed = feed
         self._counter = counter
         self._now = now
-        self._counting: GroupRun | None = None  # whose batches the counter counts
-        self._runs: dict[int, tuple[GroupRun, Iterator[Any]]] = {}
+        self._counting: DatasetRun | None = None  # whose batches the counter counts
+        self._runs: dict[int, tuple[DatasetRun, Iterator[Any]]] = {}
         self._numbers = itertools.count(1)
 
     def begun(self) -> Iterator[int]:
@@ -211,13 +53,13 @@ class Groups:
         It yields the number again where the rest of a group went back, and the graph counts anew,
         and where groups begin to pay, or pay no more.
         """
-        run, number = GroupRun(), next(self._numbers)
+        run, number = DatasetRun(), next(self._numbers)
         batches: Iterator[Any] | None = None
         try:
             while not run.ended:
-                commits = self._grouped()
+                commits = self._feed._commits  # a rewind of the feed replaces them
                 if not commits.knows(run):
-                    self._feed._say_given_back(commits.begin_group_run(run))
+                    commits.begin_run(run)
                     batches = None
                 if batches is None or run.stopped:
                     batches = iter(self._feed)
@@ -225,7 +67,7 @@ class Groups:
                 yield number if self._count_with(run) else -number
         finally:
             self._runs.pop(number, None)
-            self._grouped().end_group_run(run)
+            self._feed._commits.end_run(run)
             if self._counting is run:
                 self._counting = None
 
@@ -236,7 +78,7 @@ class Groups:
         """
         run, batches = self._runs[abs(number)]
         self._feed._link.check_usable()
-        commits = self._grouped()
+        commits = self._feed._commits
         if run.stopped or not commits.knows(run):
             raise StopIteration
         used_s = None if run.handed_at is None else self._now() - run.handed_at
@@ -270,14 +112,7 @@ class Groups:
                     break
                 yield batch
 
-    def _grouped(self) -> GroupedBatches:
-        """Return the batches in the trainer's hands; a rewind of the feed replaces them."""
-        feed = self._feed
-        if not isinstance(feed._commits, GroupedBatches):
-            feed._commits = GroupedBatches(feed._commits, feed._link)
-        return feed._commits
-
-    def _count_with(self, run: GroupRun) -> bool:
+    def _count_with(self, run: DatasetRun) -> bool:
         """Let the counter count for a run that begins anew; return whether it could."""
         run.stopped, run.before, run.handed, run.handed_at, run.slow = False, 0, 0, None, 0
         if self._counting is run:
@@ -288,31 +123,24 @@ class Groups:
         self._counter.restart()
         return True
 
-    def _ready(self, run: GroupRun, first: Any, most: int) -> list[_Member]:
+    def _ready(self, run: DatasetRun, first: Any, most: int) -> list[Member]:
         """Return at most ``most`` further batches that are ready, of the same epoch and shapes."""
         feed = self._feed
-        epochs, take = feed._epochs, feed._claim
-
-        def claim(session: Session) -> Received | None:
-            if epochs is not None and epochs.is_later(session):
-                return None
-            return take(session)
-
-        members: list[_Member] = []
-        taken = feed._link.take_ready(most, claim)
+        epochs = feed._epochs
+        members: list[Member] = []
+        taken = feed._link.take_ready(most, lambda held: not (epochs and epochs.is_later(held)))
         cut = False
-        for at, received in enumerate(taken):
+        for at, held in enumerate(taken):
             try:
-                block = feed._blocks.block(received)
-                batch = feed._plain(received, block)
-                feed._place(batch, received.delivery)
+                block = feed._blocks.block(held)
+                batch = feed._plain(held, block)
             except Exception:  # raised when that batch is asked for by itself
                 feed._link.untake(taken[at:])
                 break
-            member = _Member(batch, received, block, feed._durable)
+            member = Member(batch, held, block)
             cut = not _alike(batch, first)
             if cut:
-                feed._link.untake([taken_again(received, block), *taken[at + 1 :]])
+                feed._link.untake([put_back(held, block), *taken[at + 1 :]])
                 break
             members.append(member)
         run.cut = run.cut + 1 if cut and len(members) < _FEW else 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +32,8 @@ except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
 from .committing import tokens_of
+from .feed import Feed
 from .framework import Framework
-
-if TYPE_CHECKING:
-    from .feed import Feed
 
 __all__ = ["FeedDataset", "Torch"]
 
@@ -200,10 +198,10 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         """
         feed = self.feed
         if feed._saving is None:
-            commits = feed._commits
-            tokens = None if batch is None else tokens_of("batch", batch, feed)
-            _ = commits.in_hand() if tokens is None else commits.commit(tokens)
-            feed._say_commits()
+            if batch is None:
+                feed._commits.in_hand()
+            else:
+                feed._commits.commit(tokens_of("batch", batch, feed))
             feed._link.say()
 
     def state_dict(self) -> dict[str, Any]:

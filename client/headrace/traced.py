@@ -12,7 +12,7 @@ the function is traced; any other fault is an error of the call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +21,9 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
+from .saving import Saving
 from .segments import SegmentBatch
 from .state_values import unknown_state
-
-if TYPE_CHECKING:
-    from .saving import Saving
 
 
 class SharedTraits:

@@ -26,7 +26,7 @@ from .errors import ProtocolError
 from .schema import Field, rows_open
 
 if TYPE_CHECKING:
-    from .messages import Delivery
+    from .step_messages import Given
 
 ALIGNMENT = 64
 
@@ -93,20 +93,18 @@ def check_slot(slot: Slot, block_bytes: int) -> None:
         raise ProtocolError(f"{nbytes} bytes do not hold {slot.dtype} of shape {list(shape)!s:.80}")
 
 
-def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
-    """Return where each column lies; ProtocolError when the message does not fit the schema."""
-    columns = delivery.columns
+def slots_of(given: Given, schema: Mapping[str, Field]) -> dict[str, Slot]:
+    """Return where each column lies; ProtocolError when the message does not fit the schema.
+
+    The number of rows may differ: a trainer can change it for all of them.
+    """
+    columns = given.columns
     if not isinstance(columns, list) or len(columns) != len(schema):
         raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
-    try:
-        return {
-            name: slot_of(name, field, column, delivery.nbytes)
-            for (name, field), column in zip(schema.items(), columns, strict=True)
-        }
-    except ProtocolError:
-        if delivery.meta.get("resized") is not True or schema == rows_open(schema):
-            raise
-        return slots_of(delivery, rows_open(schema))
+    return {
+        name: slot_of(name, field, column, given.nbytes)
+        for (name, field), column in zip(rows_open(schema).items(), columns, strict=True)
+    }
 
 
 def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: The version of the protocol.
-PROTOCOL = 6
+PROTOCOL = 7
 
 #: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
 MAX_HEADER_BYTES = 64 * 1024
@@ -22,8 +22,7 @@ MAX_PAYLOAD_BYTES = 4 * 1024**3
 #: Payload of one message from a trainer to a server.
 MAX_UPLOAD_BYTES = 64 * 1024**2
 
-#: Maximum number of prefetched batches, beyond the one that a trainer waits for or has.  So a
-#: window exceeds the number of its last delivery by at most this number plus one.
+#: Maximum number of prefetched batches, beyond the one that a trainer waits for or has.
 MAX_PREFETCH = 63
 
 MAX_COLUMNS = 1024

@@ -1,37 +1,43 @@
 """The messages between a trainer and a server.
 
-    trainer                                server
+    trainer                                owner of some partitions
       Hello ───────────────────────────────►        to the locator: which feed, which version
       ◄─────────────────────────── ServedShare      which share it has, where its workers are
-      Hello ───────────────────────────────►        to each worker
-      ◄─────────────────────────── Welcome          session, schema, times   (or Refused)
+      Hello ───────────────────────────────►        to each worker: what is in hand, what was asked
+      ◄─────────────────────────── Welcome          session, schema, from which turns on; or Refused
       Attach ──────────────────────────────►        "I share your host: this is in the file"
                                                     (by the channel, where one can be reached)
-      Step (window) ───────────────────────►        how far batches may be sent
-      ◄─────────────────────────── Deliver ×n       batches under leases
-      ◄─────────────────────────── Idle             none before trainers act: ask another owner
-      ◄─────────────────────────── Following        before which place this owner has none
-      ◄─────────────────────────── EpochBegun       all of the epochs before are committed
-      Step (commits, released, window) ────►        done with these, their memory is free
+      Step (gets) ─────────────────────────►        one batch of a partition, and one of another …
+      ◄─────────────────────────── Give             a batch under a lease, for one request
+      ◄─────────────────────────── Idle             none before trainers act: the request stands
+      ◄─────────────────────────── Over             none of this epoch, or none at all
+      Step (commits, returned, released) ──►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
-      ◄─────────────────────────── Outcome          committed, or stale
+      ◄─────────────────────────── Answer           committed, or stale; it rides with a Give
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
       Stats ───────────────────────────────►        how much is ready, in flight, committed
       ◄─────────────────────────── Answered         to each of these six, when it is done
-      Renew ───────────────────────────────►        every heartbeat: what is held
+      Renew ───────────────────────────────►        every heartbeat: what is mapped
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
+      ◄─────────────────────────── LetGo            return what waits to be used: the server stops
       ◄─────────────────────────── Ended            all is committed, or why it stopped;
                                                     or that a server will be back
       Bye ─────────────────────────────────►        what is held goes to others
 
-A window is absolute: deliveries are numbered per session, and the server may send up to number
-``window``.  So a repeated or lost message does no harm.  A server that does not know a session
-answers Unknown; the trainer says Hello again with its nonce and what it holds.
+A connection delivers in order or ends. Renew and Pulse count the messages of their connection (all
+after its Hello and its Welcome, but for Attach), so a message that was dropped shows: then the
+trainer greets again, and the greeting has all that is needed. An owner that does not know a session
+answers Unknown; the trainer greets again, too. A Hello without an answer is sent again as it was;
+an owner that has answered it to the same peer ignores it. A Welcome names the greeting that it
+answers, and a trainer that has greeted again since ignores all that comes before the right one.
+After a Welcome the owner sends nothing until it hears of the trainer again (Attach, else Renew or
+Step, at once), so nothing is under way by the public address while the trainer turns to its
+channel.
 
-Step, Deliver and Outcome, which go at each step of training, are in ``step_messages.py``, with
-their layouts.
+Step, Give and Answer, which go at each step of training, are in ``step_messages.py``, with their
+layouts.
 """
 
 from __future__ import annotations
@@ -54,26 +60,26 @@ from .checks import (
 )
 from .codec import message, record_check
 from .record import record
-from .step_messages import FROM_SERVER, FROM_TRAINER, Deliver, Delivery, Outcome, Save, Step
+from .step_messages import FROM_SERVER, FROM_TRAINER, Answer, Get, Give, Given, Save, Step
 
 __all__ = [
     "FROM_SERVER",
     "FROM_TRAINER",
+    "Answer",
     "Answered",
     "Attach",
     "Bye",
-    "Deliver",
-    "Delivery",
     "Drain",
     "Ended",
-    "EpochBegun",
     "Flush",
-    "Following",
+    "Get",
+    "Give",
+    "Given",
     "Handed",
     "Hello",
     "Idle",
-    "Outcome",
-    "Passed",
+    "LetGo",
+    "Over",
     "Pulse",
     "Refused",
     "Renew",
@@ -92,39 +98,49 @@ __all__ = [
 
 @record
 class Handed:
-    """A batch delivered before the server restarted, by which the new server recognises it."""
+    """A batch in a trainer's hands, or committed and not answered, as its owner described it.
+
+    Frame 1 of the Hello has the places of all of them, one after another, and frame 2 the states of
+    those that are committed.
+    """
 
     token: Count
     partition: Count
     number: Count
+    epoch: Count  # of its turn …
+    index: Count  # … and its number in it
     rows: Count
-    segments: Blob = b""  # for segments: insertion indices (int64), then segment numbers (int32)
+    place_bytes: Count = 0  # of its place, in frame 1
+    committed: Flag = False
+    state_bytes: Count = 0  # of its states, in frame 2 …
+    columns: Plain = ()  # … and where each lies in these: [offset, nbytes, shape]
 
 
 @message(FROM_TRAINER, 1)
 class Hello:
-    """First message of a session, and of each reconnection."""
+    """First message of each connection."""
 
     version: Count  # of the protocol
     library: Text
     feed: Text  # "": the only feed
-    nonce: Blob  # names the session across reconnections
-    rank: Signed = -1  # -1: shared mode
+    nonce: Blob  # names the session across connections
+    connection: Count = 0  # grows with each connection of the session
+    rank: Signed = -1  # -1: without ranks
     world_size: Count = 0
-    last_seq: Count = 0
-    held: Counts = ()  # tokens of leases in hand
-    known: Text = ""  # session_file of the session to which last_seq belongs
-    # held, or committed and not answered
+    run: Count = 0  # of the ranks: given by the launcher, a later run has a larger one; 0: none
+    birth: Count = 0  # when the process began: the later one of two with one rank counts
     batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()
+    gets: Counts = ()  # open requests: request, partition and epoch of each
+    known: Text = ""  # session_file of the session that this trainer knows
     process: Blob = b""  # names the process, the same in all its sessions
     resume: Text = ""  # the snapshot that the feed is to go on from
     generation: Signed = -1  # the feed's, as another owner or an earlier session announced it
     host: Text = ""  # where the trainer runs, for people
     term: Count = 0  # of the start of the server that last let it in, where states outlive a start
-    committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
+    acknowledged: Counts = ()  # partition and token of the last acknowledged commit in each
     restart: Flag = False  # the feed is to be started from its beginning
-    owner: Signed = -1  # number of the greeted owner of the server; -1: any
-    run: Count = 0  # for a trainer with a rank: as announced by the first owner that it greeted
+    owner: Signed = -1  # number of the greeted owner of the server; -1: any …
+    owners: Count = 0  # … out of this number, as the locator has told; 0: it has not
     share: Count = 0  # the share of the feed that the trainer expects at this server …
     shares: Count = 1  # … out of this number; 0: it asks which share the server has
 
@@ -135,20 +151,17 @@ class Attach:
 
     session: Count
     proof: Blob
-    last_seq: Count = 0  # number of the last delivery that came; the server resends later ones
 
 
 @message(FROM_TRAINER, 4)
 class Renew:
-    """Heartbeat: the trainer is alive and holds these leases."""
+    """Heartbeat: the trainer is alive."""
 
     session: Count
-    window: Count
-    last_seq: Count
-    held: Counts = ()
-    # batches in shared memory that the trainer still maps, among the deliveries …
+    said: Count  # messages of this connection before this one
+    # batches in shared memory that the trainer still maps, among those given …
     mapped: Counts = ()
-    mapped_upto: Count = 0  # … up to this number; 0: no statement about memory
+    mapped_upto: Count = 0  # … up to this token; 0: no statement about memory
     blocked_s: Seconds = 0.0  # time that the trainer waited for batches since it connected …
     busy_s: Seconds = 0.0  # … and time that it was busy with them
     ended: Flag = False  # the trainer knows that the feed has ended, or failed
@@ -240,6 +253,7 @@ class Welcome:
     directory: Text = ""  # of the server's shared memory, as the server sees it
     session_file: Text = ""
     resumed: Flag = False
+    connection: Count = 0  # that of the Hello which it answers
     properties: Plain = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
     #: A feed that others have used: finished, batches, since and until (Unix time).
@@ -247,8 +261,12 @@ class Welcome:
     owner: Count = 0  # number of the answering owner: each leases its own partitions
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
-    run: Count = 0  # number of the common run of all ranks, see Hello
+    #: By partition, the least turn that this trainer may still get: partition, epoch and index.
+    next: Counts = ()
+    stale: Counts = ()  # held batches that are void
+    others: Count = 0  # number of other trainers of this owner
     state_buffer: Count = 0  # bytes of a state buffer of the session, see state_buffers.py
+    run: Count = 0  # of the ranks, for greetings of further owners
 
 
 @message(FROM_SERVER, 2)
@@ -264,8 +282,8 @@ class Pulse:
     """Answer to Renew: describes, in words, what the feed waits for."""
 
     session: Count
+    said: Count = 0  # messages of this connection before this one
     waiting: Text = ""
-    exhausted: Flag = False  # every batch was handed out: trainers hold all uncommitted ones
 
 
 @message(FROM_SERVER, 6)
@@ -280,7 +298,7 @@ class Ended:
 
 @message(FROM_SERVER, 7)
 class Unknown:
-    """The server knows no such session."""
+    """The server knows no such session; also the answer to Bye."""
 
     session: Count
 
@@ -308,51 +326,12 @@ class Answered:
     text: Text = ""
 
 
-@message(FROM_SERVER, 10)
-class Passed:
-    """Takes the place of a delivery where it is the turn of a partition that makes no more batches.
-
-    For a trainer of lanes ``seq`` lies beyond every window that it can have sent before, so no
-    delivery comes until it asks again.
-    """
-
-    session: Count
-    seq: Count
-    partition: Count
-
-
-@message(FROM_SERVER, 11)
-class Idle:
-    """This owner has no batch after ``seq`` for the trainer until trainers have acted.
-
-    All batches that its partitions can make are in trainers' hands, or wait for states.  A later
-    Deliver ends this condition.
-
-    With ``drains`` it hands out nothing more: return the batches that wait to be used.  Another
-    owner's batch may come before them, which it does not hand out either.
-    """
-
-    session: Count
-    seq: Count
-    drains: Flag = False
-
-
-@message(FROM_SERVER, 12)
-class Following:
-    """The next new batch of this owner has this place or a later one.
-
-    A trainer hears it where the owner's slab is full, so that it makes the batch once trainers have
-    committed others.
-    """
-
-    session: Count
-    number: Count
-    partition: Count
-
-
 @message(FROM_SERVER, 13)
 class ServedShare:
-    """The locator's answer to a Hello: the share that the server has, and where its workers are."""
+    """The locator's answer to a Hello: the share that the server has, and where its workers are.
+
+    A worker answers so where the trainer believes in another number of workers: without addresses.
+    """
 
     feed: Text
     share: Count
@@ -366,9 +345,28 @@ class ServedShare:
     waiting: Text = ""  # why workers may not answer now
 
 
-@message(FROM_SERVER, 14)
-class EpochBegun:
-    """This owner has no batch of an earlier epoch left: all of them are committed."""
+@message(FROM_SERVER, 10)
+class Idle:
+    """Nothing for these requests before some trainer acts.  They stand."""
 
     session: Count
-    epoch: Count
+    requests: Counts
+    live: Counts = ()  # those of them at whose partition this trainer's lanes go on
+
+
+@message(FROM_SERVER, 11)
+class Over:
+    """Nothing more of this epoch in this partition, and in others of the owner."""
+
+    session: Count
+    request: Count
+    partition: Count
+    epoch: Signed  # -1: nothing more at all
+    also: Counts = ()
+
+
+@message(FROM_SERVER, 12)
+class LetGo:
+    """The owner hands out nothing more: return the batches that wait to be used."""
+
+    session: Count

@@ -1,6 +1,6 @@
 """The columns of every batch of a feed of segments, and where they lie in one batch.
 
-    Welcome: schema, properties ──► SegmentLayout ──► places(delivery): {name: ColumnPlace, …}
+    Welcome: schema, properties ──► SegmentLayout ──► places(given): {name: ColumnPlace, …}
 
 The schema is checked once.  A batch is then compared with the layout for its number of rows,
 unless its list of columns was compared before: batches that lie alike come with the same list.
@@ -20,8 +20,8 @@ from . import limits
 from .dtypes import BYTES, DTYPES, numpy_dtype
 from .errors import ProtocolError
 from .layout import ALIGNMENT, slot_of
-from .messages import Delivery
 from .schema import FACTS, RESERVED, Field, rows_open
+from .step_messages import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class SegmentLayout:
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
+        self.ranked = False  # a rank has lanes in every partition, and each a number of its own
         self.traced: Any = None  # what traced.py shares between all batches of the feed
         # by identity of columns
         self._known: dict[int, tuple[Any, int, int, dict[str, ColumnPlace]]] = {}
@@ -130,9 +131,9 @@ class SegmentLayout:
 
     # Batches
 
-    def places(self, delivery: Delivery) -> dict[str, ColumnPlace]:
+    def places(self, given: Given) -> dict[str, ColumnPlace]:
         """Return the places of a batch's columns, in the order of the schema."""
-        columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
+        columns, rows, nbytes = given.columns, given.rows, given.nbytes
         known = self._known.get(id(columns))
         if known is not None and known[0] is columns and known[1] == rows and known[2] == nbytes:
             return known[3]
@@ -159,7 +160,7 @@ class SegmentLayout:
                 ):
                     places[name] = _place(offset, size, want[1], field)
                     continue
-            places[name] = self._place(name, field, column, delivery)
+            places[name] = self._place(name, field, column, given)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[id(columns)] = columns, rows, nbytes, places
@@ -179,12 +180,12 @@ class SegmentLayout:
                 expected.append((dims, tuple(dims), prod(dims) * item))
         return expected
 
-    def _place(self, name: str, field: Field, column: Any, delivery: Delivery) -> ColumnPlace:
-        slot = slot_of(name, field, column, delivery.nbytes)
+    def _place(self, name: str, field: Field, column: Any, given: Given) -> ColumnPlace:
+        slot = slot_of(name, field, column, given.nbytes)
         free = name in STARTS or (self.kept and name.startswith("state:"))
-        if not free and slot.shape[0] != delivery.rows:
+        if not free and slot.shape[0] != given.rows:
             raise ProtocolError(
-                f"column {name!r} of a batch of {delivery.rows} rows has {slot.shape[0]}"
+                f"column {name!r} of a batch of {given.rows} rows has {slot.shape[0]}"
             )
         return _place(slot.offset, slot.nbytes, slot.shape, field)
 

@@ -88,10 +88,6 @@ class Spin:
         """Note that a wait ended after ``wait_s``."""
         if self._budget_s:
             self._judge(wait_s <= self._budget_s, now)
-        self.rested(wait_s)
-
-    def rested(self, wait_s: float) -> None:
-        """Note the length of a wait, of one with other work in it, too."""
         recent_s, wait_s = self.recent_s, min(wait_s, _MOST_S)
         self.recent_s = wait_s if recent_s == inf else recent_s + _WEIGHT * (wait_s - recent_s)
 

@@ -1,12 +1,12 @@
 """The messages of each training step, and their packed layouts.
 
-    Step              layout op │ counts │ session window │ tokens … │ token frame size columns │ …
-    Deliver, Outcome  layout op │ counts │ session │ tokens … │ faults │ item names columns meta │ …
+    Step          layout op │ counts │ session │ tokens … gets … │ token frame size columns │ …
+    Give, Answer  layout op │ counts │ session │ tokens … │ faults │ batch name columns place │ …
 
 msgpack and a check per field cost more than all other handling of such a message.  Packed, its
-numbers lie at fixed places, little-endian, and only its rare parts (``meta``, ``faults``) are
-msgpack.  A message that does not fit its layout (an odd description of columns, a long name, too
-many bytes) goes by msgpack as any other: ``_pack_…`` returns None for it.
+numbers lie at fixed places, little-endian, and only its rare part (``faults``) is msgpack.  A
+message that does not fit its layout (an odd description of columns, a long name, too many bytes)
+goes by msgpack as any other: ``_pack_…`` returns None for it.
 
 Unpacking trusts nothing either.  Each count and each size is compared with the bytes that are there
 before it is used, no byte may be left over, and the values have the ranges that the checks of the
@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from . import limits
-from .checks import Count, Counts, Flag, Plain, Text, list_of
+from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text, list_of
 from .codec import LAYOUT, Registry, pack, record_check, unpack
 from .errors import ProtocolError
 from .record import record
@@ -40,49 +40,64 @@ class Save:
 
 
 @record
+class Get:
+    """A request for one batch of a partition, of this epoch or an earlier one."""
+
+    request: Count  # numbers grow within a session
+    partition: Count
+    epoch: Count = 0
+
+
+@record
 class Step:
-    """One training step: a wider window, commits, freed memory, returned batches."""
+    """What a trainer has done and wants: commits, freed memory, returned batches, requests."""
 
     session: Count
-    window: Count
-    commits: Counts = ()
+    commits: Counts = ()  # tokens of batches without states
     released: Counts = ()
     returned: Counts = ()
+    withdrawn: Counts = ()  # requests
+    gets: Annotated[tuple[Get, ...], list_of(record_check(Get))] = ()
     saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
 
 
 @record
-class Delivery:
+class Given:
     """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
 
-    seq: Count
+    request: Count
     token: Count
     partition: Count
     number: Count
+    turn_epoch: Count  # its turn: the epoch, or 0 where batches cross epochs …
+    turn_index: Count  # … and its number in it
+    epoch: Count  # of its first row
     rows: Count
     nbytes: Count
     columns: Plain  # per field of the schema: [offset, nbytes, shape]
-    meta: Plain
+    place: Blob = b""  # what is in it, for its owner's next life
+    bucket: Signed = -1  # where the feed has buckets or classes
+    empty: Count = 0  # rows that hold nothing
     segment: Text = ""  # "" = inline
     offset: Count = 0
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
-    epoch: Count = 0  # of its first row
+    live: Flag = True  # whether lanes of this trainer go on after it
 
 
 @record
-class Deliver:
-    """Batches for a trainer, and answers to commits, as in Outcome."""
+class Give:
+    """Batches for a trainer, and answers to commits, as in Answer."""
 
     session: Count
-    items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
+    items: Annotated[tuple[Given, ...], list_of(record_check(Given))]
     committed: Counts = ()
     stale: Counts = ()
     faults: Plain = ()
 
 
 @record
-class Outcome:
+class Answer:
     """The answers to commits."""
 
     session: Count
@@ -91,17 +106,17 @@ class Outcome:
     faults: Plain = ()  # [token, code, text]: commits refused for a reason of their own
 
 
-#: First byte, op, how many commits, released, returned and saves follow; session, window.
-_STEP = struct.Struct("<BBHHHHQQ")
+#: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
+_STEP = struct.Struct("<BBHHHHHHQ")
 #: Token and frame of a save, bytes of its columns.
 _SAVE = struct.Struct("<QHH")
-#: First byte, op, how many committed, stale and items follow, bytes of the faults; session.
-_DELIVER = struct.Struct("<BBHHHHQ")
-#: seq, token, partition, number, rows, nbytes, offset, epoch, frame, copy_out; bytes of the
-#: segment's name, of the columns, of meta.
-_ITEM = struct.Struct("<QQQQQQQQHBBHH")
-#: Maximum nesting within a field of a record in a list, and within a field of a message.
-_IN_RECORD, _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 3, limits.MAX_HEADER_DEPTH - 1
+#: First byte, op, how many committed, stale and batches follow, bytes of the faults; session.
+_ANSWER = struct.Struct("<BBHHHHQ")
+#: request, token, partition, number, turn_epoch, turn_index, epoch, rows, nbytes, offset, bucket,
+#: empty, frame, copy_out, live; bytes of the segment's name, of the columns, of the place.
+_GIVEN = struct.Struct("<QQQQQQQQQQqQHBBBHI")
+#: Maximum nesting within a field of a message.
+_IN_MESSAGE = limits.MAX_HEADER_DEPTH - 1
 #: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
 _REMEMBERED_BYTES = 8192
 #: Errors of packing a value that does not fit the layout.
@@ -174,8 +189,11 @@ def _unpack_columns(packed: bytes) -> list[Any]:
 
 def _pack_step(message: Step) -> bytes | None:
     commits, released, returned = message.commits, message.released, message.returned
-    tokens = (*commits, *released, *returned)
-    if len(tokens) > limits.MAX_HEADER_ITEMS:
+    withdrawn, gets = message.withdrawn, message.gets
+    numbers = [*commits, *released, *returned, *withdrawn]
+    for get in gets:
+        numbers += get.request, get.partition, get.epoch
+    if len(numbers) > limits.MAX_HEADER_ITEMS:
         return None
     try:
         head = _STEP.pack(
@@ -184,12 +202,13 @@ def _pack_step(message: Step) -> bytes | None:
             len(commits),
             len(released),
             len(returned),
+            len(withdrawn),
+            len(gets),
             len(message.saves),
             message.session,
-            message.window,
         )
-        if tokens:
-            head += struct.pack(f"<{len(tokens)}Q", *tokens)
+        if numbers:
+            head += struct.pack(f"<{len(numbers)}Q", *numbers)
         for save in message.saves:
             packed = _pack_columns(save.columns)
             head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
@@ -201,8 +220,8 @@ def _pack_step(message: Step) -> bytes | None:
 def _unpack_step(data: bytes) -> Step:
     size = len(data)
     try:
-        _, _, commits, released, returned, saves, session, window = _STEP.unpack_from(data)
-        tokens, at = _tokens(data, _STEP.size, commits, released, returned)
+        _, _, commits, released, returned, withdrawn, gets, saves, session = _STEP.unpack_from(data)
+        numbers, at = _numbers(data, _STEP.size, commits + released + returned + withdrawn, gets)
         listed = []
         for _ in range(saves):
             token, frame, length = _SAVE.unpack_from(data, at)
@@ -215,34 +234,42 @@ def _unpack_step(data: bytes) -> Step:
         raise _short("Step", data) from None
     if at != size:
         raise _short("Step", data)
-    upto = commits + released
+    released += commits
+    returned += released
+    withdrawn += returned
     return Step(
-        session, window, tokens[:commits], tokens[commits:upto], tokens[upto:], tuple(listed)
+        session,
+        numbers[:commits],
+        numbers[commits:released],
+        numbers[released:returned],
+        numbers[returned:withdrawn],
+        tuple([Get(*numbers[i : i + 3]) for i in range(withdrawn, len(numbers), 3)]),
+        tuple(listed),
     )
 
 
-def _tokens(data: bytes, at: int, *counts: int) -> tuple[tuple[int, ...], int]:
-    """Unpack lists of tokens; return them and where they end."""
-    total = sum(counts)
+def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[int, ...], int]:
+    """Unpack tokens, and three numbers of each request; return them and where they end."""
+    total = tokens + 3 * gets
     if not total:
         return (), at
     if total > limits.MAX_HEADER_ITEMS:
-        raise ProtocolError(f"{total} packed tokens; the limit is {limits.MAX_HEADER_ITEMS}")
+        raise ProtocolError(f"{total} packed numbers; the limit is {limits.MAX_HEADER_ITEMS}")
     end = at + 8 * total
     if end > len(data):
-        raise _short(f"list of {total} tokens", data)
+        raise _short(f"list of {total} numbers", data)
     return struct.unpack_from(f"<{total}Q", data, at), end
 
 
-def _pack_answer(op: int, message: Deliver | Outcome, items: int) -> bytes | None:
-    """Pack the first part of a Deliver, or an Outcome."""
+def _pack_answers(op: int, message: Give | Answer, items: int) -> bytes | None:
+    """Pack the first part of a Give, or an Answer."""
     committed, stale, faults = message.committed, message.stale, message.faults
     tokens = (*committed, *stale)
     if len(tokens) > limits.MAX_HEADER_ITEMS:
         return None
     odd = pack(faults) if faults or type(faults) not in (tuple, list) else b""
     try:
-        head = _DELIVER.pack(
+        head = _ANSWER.pack(
             LAYOUT, op, len(committed), len(stale), items, len(odd), message.session
         )
         if tokens:
@@ -252,10 +279,10 @@ def _pack_answer(op: int, message: Deliver | Outcome, items: int) -> bytes | Non
     return head + odd
 
 
-def _unpack_answer(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
+def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     """Unpack session, number of items, (committed, stale, faults); return also their end."""
-    _, _, committed, stale, items, odd, session = _DELIVER.unpack_from(data)
-    tokens, start = _tokens(data, _DELIVER.size, committed, stale)
+    _, _, committed, stale, items, odd, session = _ANSWER.unpack_from(data)
+    tokens, start = _numbers(data, _ANSWER.size, committed + stale)
     end = start + odd
     if end > len(data):
         raise _short("list of faults", data)
@@ -263,104 +290,111 @@ def _unpack_answer(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
 
-def _pack_outcome(message: Outcome) -> bytes | None:
-    return _pack_answer(4, message, 0)
+def _pack_answer(message: Answer) -> bytes | None:
+    return _pack_answers(4, message, 0)
 
 
-def _unpack_outcome(data: bytes) -> Outcome:
+def _unpack_answer(data: bytes) -> Answer:
     try:
-        session, items, answers, at = _unpack_answer(data)
+        session, items, answers, at = _unpack_answers(data)
     except struct.error:
-        raise _short("Outcome", data) from None
+        raise _short("Answer", data) from None
     if items or at != len(data):
-        raise _short("Outcome", data)
-    return Outcome(session, *answers)
+        raise _short("Answer", data)
+    return Answer(session, *answers)
 
 
-def _pack_deliver(message: Deliver) -> bytes | None:
-    head = _pack_answer(3, message, len(message.items))
+def _pack_give(message: Give) -> bytes | None:
+    head = _pack_answers(3, message, len(message.items))
     if head is None:
         return None
     try:
         for item in message.items:
-            head += _pack_item(item)
+            head += _pack_given(item)
     except _NO_ROOM:
         return None
     return head
 
 
-def _pack_item(item: Delivery) -> bytes:
-    meta = item.meta
-    name, packed = item.segment.encode(), _pack_columns(item.columns)
-    odd = pack(meta) if meta or type(meta) is not dict else b""
-    fixed = _ITEM.pack(
-        item.seq,
+def _pack_given(item: Given) -> bytes:
+    name, packed, place = item.segment.encode(), _pack_columns(item.columns), item.place
+    fixed = _GIVEN.pack(
+        item.request,
         item.token,
         item.partition,
         item.number,
+        item.turn_epoch,
+        item.turn_index,
+        item.epoch,
         item.rows,
         item.nbytes,
         item.offset,
-        item.epoch,
+        item.bucket,
+        item.empty,
         item.frame,
         item.copy_out,
+        item.live,
         len(name),
         len(packed),
-        len(odd),
+        len(place),
     )
-    return fixed + name + packed + odd
+    return fixed + name + packed + place
 
 
-def _unpack_deliver(data: bytes) -> Deliver:
+def _unpack_give(data: bytes) -> Give:
     try:
-        session, items, answers, at = _unpack_answer(data)
+        session, items, answers, at = _unpack_answers(data)
         listed = []
         for _ in range(items):
-            item, at = _unpack_item(data, at)
+            item, at = _unpack_given(data, at)
             listed.append(item)
     except struct.error:
-        raise _short("Deliver", data) from None
+        raise _short("Give", data) from None
     if at != len(data):
-        raise _short("Deliver", data)
-    return Deliver(session, tuple(listed), *answers)
+        raise _short("Give", data)
+    return Give(session, tuple(listed), *answers)
 
 
-def _unpack_item(data: bytes, at: int) -> tuple[Delivery, int]:
-    numbers = _ITEM.unpack_from(data, at)
-    seq, token, partition, number, rows, nbytes, offset, epoch = numbers[:8]
-    frame, copy_out, named, size, odd = numbers[8:]
-    start = at + _ITEM.size
+def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
+    numbers = _GIVEN.unpack_from(data, at)
+    request, token, partition, number, turn_epoch, turn_index, epoch, rows = numbers[:8]
+    nbytes, offset, bucket, empty, frame, copy_out, live, named, size, placed = numbers[8:]
+    start = at + _GIVEN.size
     name_end = start + named
     columns_end = name_end + size
-    end = columns_end + odd
+    end = columns_end + placed
     if end > len(data):
-        raise _short("Delivery", data)
-    if copy_out > 1:
-        raise ProtocolError(f"Delivery.copy_out: {copy_out} is not true or false")
+        raise _short("Given", data)
+    for flag, value in (("copy_out", copy_out), ("live", live)):
+        if value > 1:
+            raise ProtocolError(f"Given.{flag}: {value} is not true or false")
     try:
         segment = data[start:name_end].decode()
     except UnicodeDecodeError:
-        raise ProtocolError("Delivery.segment is not a text in UTF-8") from None
-    columns = _unpack_columns(data[name_end:columns_end])
-    meta = unpack(data[columns_end:end], "Delivery.meta", _IN_RECORD) if odd else {}
-    item = Delivery(
-        seq,
+        raise ProtocolError("Given.segment is not a text in UTF-8") from None
+    item = Given(
+        request,
         token,
         partition,
         number,
+        turn_epoch,
+        turn_index,
+        epoch,
         rows,
         nbytes,
-        columns,
-        meta,
+        _unpack_columns(data[name_end:columns_end]),
+        data[columns_end:end],
+        bucket,
+        empty,
         segment,
         offset,
         frame,
         copy_out == 1,
-        epoch,
+        live == 1,
     )
     return item, end
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)
-FROM_SERVER.packed(3, Deliver, _pack_deliver, _unpack_deliver)
-FROM_SERVER.packed(4, Outcome, _pack_outcome, _unpack_outcome)
+FROM_SERVER.packed(3, Give, _pack_give, _unpack_give)
+FROM_SERVER.packed(4, Answer, _pack_answer, _unpack_answer)

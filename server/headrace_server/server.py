@@ -25,12 +25,12 @@ from .arguments import (
     start_config,
 )
 from .files.extras import require
+from .journal.state_directory import StateDirectory
 from .process.config import RunConfig
 from .process.option import Option
 from .process.rundir import RunDirectory
 from .process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from .process.statuses import SeenServer
-from .state.durable import Durable
 from .supervisor.supervisor import Supervisor
 from .watch.http import HttpOptions, HttpService
 from .watch.http_client import HttpClient, snapshot_of_all
@@ -61,7 +61,7 @@ class Server:
         self,
         config: RunConfig,
         settings: RunSettings,
-        durable: Durable | None = None,
+        durable: StateDirectory | None = None,
         http: HttpOptions | None = None,
         begin: Callable[[RunConfig], RunConfig] = lambda config: config,
     ) -> None:
@@ -303,7 +303,7 @@ def start(settings: RunSettings) -> Server:
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
         return Server(config, settings, http=watched)
-    durable = Durable(
+    durable = StateDirectory(
         settings.state_dir,
         settings.durability or "power",
         settings.snapshots,
@@ -336,7 +336,7 @@ def _served(config: RunConfig) -> RunConfig:
     return config
 
 
-def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | None) -> None:
+def _end(supervisor: Supervisor, http: HttpService | None, durable: StateDirectory | None) -> None:
     if http is not None:
         http.close()
     supervisor.stop()

@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,14 +21,14 @@ import msgpack
 import numpy as np
 
 from headrace_proto.schema import Field
-from headrace_server.core.slots import Segments, Slots
-from headrace_server.core.stored_state import Change, Examples
+from headrace_server.journal.journal import Journal
+from headrace_server.journal.journal_file import JournalFile
+from headrace_server.journal.live_table import encoded
 from headrace_server.making.segment_block import StateTable, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.stored_examples import StoredExamples
-from headrace_server.state.commit_records import encoded
-from headrace_server.state.journal import create, record_bytes
-from headrace_server.state.store import Store
+from headrace_server.shaping.slots import Slots
+from headrace_server.shaping.stored_state import Change, Examples
 
 from .pairs import Judged
 
@@ -58,7 +59,9 @@ def _changes(examples: int) -> Iterator[Change]:
         lines = np.arange(first, first + n)
         chunks, rows = np.divmod(lines, _CHUNK)
         counts = np.full(n, _SEGMENTS)
-        numbers = np.array([lines, lines, chunks, rows, np.ones(n, np.int64), counts], np.int64)
+        numbers = np.array(
+            [lines, lines, chunks, rows, np.ones(n, np.int64), counts, lines], np.int64
+        )
         keys = [(0, b"k%07d" % line) for line in lines.tolist()]
         states = np.repeat(lines.astype(np.float32)[:, None], _STATE, 1).view(np.uint8)
         reads = dict.fromkeys(np.unique(chunks).tolist(), bytes(40))
@@ -67,29 +70,30 @@ def _changes(examples: int) -> Iterator[Change]:
 
 def _written(path: Path, examples: int) -> None:
     base = Change(meta={"base": msgpack.packb({"line": examples})})
-    parts = [*_changes(min(examples, _TOGETHER)), base]
-    nbytes = max(sum(map(len, encoded(change))) for change in parts)
-    records = -(-examples // _TOGETHER) + 1
-    changes = (encoded(change) for part in ([base], _changes(examples)) for change in part)
-    create(path, changes, records * record_bytes(nbytes))
+    with JournalFile.new(path) as file:
+        for change in chain([base], _changes(examples)):
+            file.write(encoded(change))
+        file.publish(file.at, file.at, durable=False)
+    file.close()
 
 
 def _measured(path: Path, examples: int) -> dict[str, Any]:
     state = StateSource("s", Field("float32", (_STATE,)))
     began = perf_counter()
-    store = Store(path, "power")
+    store = Journal(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
-    StoredExamples().resume(saved)
-    slots = Slots(0).resume(saved.examples)
+    slots, stored = Slots(0), StoredExamples()
+    stored.resume(saved)
+    begun = slots.resume(saved.examples)
+    stored.in_slots(begun, saved.examples.lines)
     table = StateTable([state])
-    table.resume(slots, stored_states([state], saved.examples), len(slots))
+    table.resume(begun, stored_states([state], saved.examples), slots.size)
     took = perf_counter() - began
     store.close()
-    batch = Segments(slots, np.zeros((6, len(slots)), np.int64))
-    ((values, rows),) = table.columns(batch, None)[0].values()
+    ((values, rows),) = table.columns(slots.rows(begun), None)[0].values()
     right = np.array_equal(values[rows[[0, -1]], 0], np.array([0, examples - 1], np.float32))
-    if len(slots) != examples or not right:
+    if len(begun) != examples or not right:
         raise AssertionError("what was loaded is not what was written")
     return {"took_s": took, "store_s": of_store, "examples": examples}
 

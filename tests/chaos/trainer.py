@@ -27,9 +27,9 @@ import headrace
 import headrace_proto
 from headrace import connection
 from headrace.link import Link
-from headrace.requests import FlushStates, Request
+from headrace.requests import Request
 from headrace.session import Session
-from headrace_proto.messages import Deliver, Outcome, Step
+from headrace_proto.messages import Answer, Give, Step
 
 from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
@@ -63,7 +63,7 @@ def listen(ledger: Ledger) -> None:
 
     def heard(session: Session, message: Any, frames: list[Any], now: float) -> None:
         known = None if session.welcome is None else session.welcome.session
-        if isinstance(message, (Deliver, Outcome)) and message.session == known:
+        if isinstance(message, (Give, Answer)) and message.session == known:
             for token in message.committed:
                 ledger.note("ok", token)
             for token in message.stale:
@@ -72,11 +72,11 @@ def listen(ledger: Ledger) -> None:
                 ledger.note("fault", fault[0], *fault[1:])
         hear(session, message, frames, now)
 
-    def asked(link: Link, request: Request[Any], *rest: Any) -> Any:
+    def asked(link: Link, request: Request, *rest: Any) -> Any:
         answer = ask(link, request, *rest)
-        if isinstance(request, FlushStates) and not answer.code:
-            rows = [row for part in request.parts for row in part.rows]
-            ledger.note("flush", request.token, rows)
+        if request.call == "flush_states" and not answer.code:
+            rows = [row for (_, rows, *_), _ in request.parts for row in rows]
+            ledger.note("flush", request.parts[0][0][0], rows)
         return answer
 
     _replace(Session, "receive", heard)
@@ -282,7 +282,7 @@ def main() -> None:
             with headrace.connect(
                 address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s), **place
             ) as feed:
-                of = [feed._link.session.run, place["rank"]] if place else []
+                of = [feed._link.member.run, place["rank"]] if place else []
                 ledger.note("join", 0, feed.local, *of)
                 ended = trainer.train(feed)
             ledger.note("end")

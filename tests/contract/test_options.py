@@ -170,5 +170,6 @@ def test_every_argument_of_run_is_read() -> None:
 def test_every_setting_of_a_server_is_read(kind: type) -> None:
     declared = ("config.py", "settings.py")
     text = "".join(path.read_text() for path in SERVER.rglob("*.py") if path.name not in declared)
+    text += inspect.getsource(RunConfig.ahead)
     for field in dataclasses.fields(kind):
         assert re.search(rf"\.{field.name}\b", text), f"{kind.__name__}.{field.name} is ignored"

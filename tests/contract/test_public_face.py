@@ -78,8 +78,8 @@ def test_one_version_stands_for_all_three_packages():
 def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
-        *("address", "feed", "framework", "prefetch", "commit", "rank", "world_size", "timeout"),
-        *("resume", "restart", "order", "keys"),
+        *("address", "feed", "framework", "prefetch", "commit", "rank", "world_size"),
+        *("run", "timeout", "resume", "restart", "order", "keys"),
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -90,13 +90,14 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "commit": "on_next",
         "rank": None,
         "world_size": None,
+        "run": None,
         "resume": None,
         "restart": False,
         "order": "feed",
         "keys": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 11]
+    assert named_only == [False, *[True] * 12]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():

@@ -20,7 +20,6 @@ import numpy as np
 
 import headrace
 import headrace.keras
-import headrace.keras_callbacks
 
 EPOCHS, EVERY, UNROLL = 3, 3, 4
 
@@ -61,7 +60,7 @@ def main() -> None:
         model.compile("adam", "mse")
         checkpoint = headrace.keras.Checkpoint(feed, directory, EVERY)
 
-        class Steps(headrace.keras_callbacks.KerasCallback):
+        class Steps(headrace.keras.KerasCallback):
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 step = checkpoint._step + 1
                 print(json.dumps({"step": step, "loss": float(logs["loss"]).hex()}), flush=True)

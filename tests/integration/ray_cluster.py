@@ -71,10 +71,11 @@ def train(cluster: Cluster, directory: Path, example: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + PATIENCE_S
-    while len([*directory.glob("*/checkpoint_*")]) < 2:
-        if process.poll() is not None or time.monotonic() > deadline:
-            break
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while len([*directory.glob("*/checkpoint_*")]) < 2 and process.poll() is None:
+        if time.monotonic() > deadline:  # a loss before would show nothing
+            process.kill()
+            raise TimeoutError("the example has made no checkpoints")
         time.sleep(0.05)
     cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
     try:

@@ -97,6 +97,7 @@ class RayStandIn:
     def context(self) -> Any:
         return types.SimpleNamespace(
             get_node_id=lambda node=self.node: node,
+            get_placement_group_id=lambda: None,
             was_current_actor_reconstructed=self.reconstructed,
         )
 
@@ -123,6 +124,8 @@ class RayStandIn:
         strategies.PlacementGroupSchedulingStrategy = lambda *_, **__: None
         strategies.NodeAffinitySchedulingStrategy = lambda node, **_: self.affinities.append(node)
         ray.util.scheduling_strategies = strategies
+        ray.experimental = types.ModuleType("ray.experimental")
+        ray.experimental.internal_kv = types.ModuleType("ray.experimental.internal_kv")
         return ray
 
 
@@ -148,6 +151,7 @@ def ray_stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
             ("ray", module),
             ("ray.util", module.util),
             ("ray.util.scheduling_strategies", module.util.scheduling_strategies),
+            ("ray.experimental", module.experimental),
         ):
             patch.setitem(sys.modules, name, value)
         for name in _OURS:

@@ -19,7 +19,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Pulse, Welcome
-from headrace_server.state.durable import term_by_clock
+from headrace_server.journal.state_directory import term_by_clock
 from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 

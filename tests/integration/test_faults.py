@@ -232,7 +232,7 @@ def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
     with serving(numbered(8).batch(4)) as server:
         with trainer(server.address, "--hold", "2") as holder:
             holder.wait_for("holding")
-            leased = "leased, the longest to"
+            leased = "a batch is leased to trainer"
             with connect(server) as feed, waits_end_with(leased):
                 with pytest.raises(headrace.DeadlineExceeded, match=leased):
                     next(feed)

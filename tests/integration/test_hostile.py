@@ -25,13 +25,15 @@ from headrace_proto import limits
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Bye,
-    Deliver,
+    Get,
+    Give,
     Hello,
-    Outcome,
     Refused,
     Renew,
     Save,
+    ServedShare,
     Step,
     Unknown,
     Welcome,
@@ -140,11 +142,11 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
                 assert not peer.poll(50), "answered twice"
 
 
-def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_is(worker):
+def test_a_hello_to_an_owner_that_is_not_there_is_told_how_many_there_are(worker):
     """A server that was started again may have fewer owners."""
     with dealer(worker) as peer:
-        peer.send(hello(owner=1))
-        assert hear(peer, Welcome).owner == 0
+        peer.send(hello(owner=1, owners=2))
+        assert len(hear(peer, ServedShare).workers) == 1
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -167,7 +169,9 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
                         if session:
                             peer.send(hello())
                             session = hear(peer, Welcome).session
-                        peer.send_multipart([FROM_TRAINER.encode(Step(session, 1)), *message[1:]])
+                        peer.send_multipart(
+                            [FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))), *message[1:]]
+                        )
                         peer.send_multipart(message)
                         assert isinstance(hear(peer, Refused), Refused)
         assert server.pids == pids
@@ -209,9 +213,9 @@ def test_numbers_that_are_not_the_senders_get_it_nowhere(server, worker):
         session = number_of(server)
         with dealer(worker) as peer:
             for message in (
-                Step(session, 100, commits=(first.token,)),
-                Renew(session, 100, 0, ()),
-                Step(2**63, 1),
+                Step(session, commits=(first.token,), gets=(Get(100, 0),)),
+                Renew(session, 100),
+                Step(2**63, gets=(Get(1, 0),)),
             ):
                 peer.send(FROM_TRAINER.encode(message))
                 assert answer(peer) == Unknown(message.session)
@@ -238,10 +242,10 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
         with dealer(address_of(server, "worker-0-0")) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
-            peer.send(FROM_TRAINER.encode(Step(session, 0, tokens)))
+            peer.send(FROM_TRAINER.encode(Step(session, tokens)))
             answered: list[int] = []
             while len(answered) < len(tokens):
-                told = hear(peer, Outcome)
+                told = hear(peer, Answer)
                 answered += [*told.stale, *(token for token, *_ in told.faults)]
             assert answered == list(tokens)
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -270,10 +274,10 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
         with dealer(address_of(server, "worker-0-0")) as peer:
             peer.send(hello())
             session = hear(peer, Welcome).session
-            peer.send(FROM_TRAINER.encode(Step(session, 1)))
-            token = hear(peer, Deliver).items[0].token
-            peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
-            while token not in hear(peer, Deliver | Outcome).committed:
+            peer.send(FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))))
+            token = hear(peer, Give).items[0].token
+            peer.send(FROM_TRAINER.encode(Step(session, saves=(Save(token, 0, columns),))))
+            while token not in hear(peer, Give | Answer).committed:
                 pass  # the trainer gets it after the batch
             peer.send(FROM_TRAINER.encode(Bye(session)))
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -283,7 +287,7 @@ def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
 
 def test_absurd_hellos_are_refused_with_the_reason(server, worker):
     cases = [
-        ({"version": 7}, "version", "speaks protocol 7, the server"),
+        ({"version": 6}, "version", "speaks protocol 6, the server"),
         ({"feed": "other"}, "feed", "this server has 'default'"),
         ({"nonce": b""}, "protocol", "nonce"),
         ({"nonce": b"x" * 65}, "protocol", "nonce"),
@@ -347,8 +351,8 @@ def test_random_mutations_of_real_messages_never_stop_the_server(server, place):
     chance = random.Random(11)
     real = [
         hello(),
-        FROM_TRAINER.encode(Step(1, 5, (1, 2), (3,), (4,))),
-        FROM_TRAINER.encode(Renew(1, 5, 3, (1,))),
+        FROM_TRAINER.encode(Step(1, (1, 2), (3,), (4,), (5,), (Get(6, 7),))),
+        FROM_TRAINER.encode(Renew(1, 5, (1,), 3)),
     ]
     with honest_trainer(server, ROWS), dealer(address_of(server, place)) as peer:
         for _ in range(20_000):

@@ -316,7 +316,7 @@ def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(t
             with dealer(workers_at(server.address)[0]) as flood:
                 session = welcomed(flood)
                 for _ in range(2000):
-                    flood.send(FROM_TRAINER.encode(Step(session, 0)))
+                    flood.send(FROM_TRAINER.encode(Step(session)))
                 assert last_words(flood)
             rows = sum(len(batch["i"]) for batch in feed)
         assert rows == ROWS

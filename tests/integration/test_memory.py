@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions
 from .processes import Process
@@ -120,6 +120,16 @@ def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
                     batch["i"][:] = -1
                 seen[which] += 1
         assert seen == {0: 60, 1: 60}
+
+
+def test_a_trainer_gets_a_batch_though_another_of_its_thread_holds_all_memory() -> None:
+    pipeline = hs.from_function(user_functions.numbered, 64, 16 * 1024).repeat(20).batch(16)
+    with serving(pipeline, slab_bytes=_MIB) as server, connect(server, prefetch=16) as one:
+        next(one)
+        eventually(lambda: server.stats()["default"]["standing"]["leased"] == 3)  # all memory
+        with connect(server) as two:
+            assert is_right(next(two))
+        assert sum(map(is_right, one)) == 78  # its own is committed as it ends
 
 
 def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(way: str) -> None:

@@ -191,7 +191,7 @@ def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
     """Renew, as if by the honest trainer, is answered Unknown; its session stands."""
     server, path = served
     with honest_trainer(server, ROWS):
-        renew = Renew(number_of(server), 0, 0)
+        renew = Renew(number_of(server), 0)
         with stranger(path, wire(FROM_TRAINER.encode(renew))) as end:
             assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
 
@@ -215,7 +215,7 @@ def test_the_proof_without_the_lock_is_not_enough(served: Any):
     server, path = served
     with greeted(server) as welcome:
         attach = Attach(welcome.session, Path(welcome.session_file).read_bytes())
-        renew = Renew(welcome.session, 0, 0)
+        renew = Renew(welcome.session, 0)
         said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
         with stranger(path, said) as end, contextlib.suppress(ConnectionResetError):
             assert end.recv(65536) == b"", "it was answered"
@@ -226,7 +226,7 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
     server, path = served
     with attachable(server) as attach:
         with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
-            renew = wire(FROM_TRAINER.encode(Renew(attach.session, 0, 0)))
+            renew = wire(FROM_TRAINER.encode(Renew(attach.session, 0)))
             end.settimeout(0.5)
             with contextlib.suppress(OSError):
                 for _ in range(200):

@@ -23,8 +23,8 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace import driver
+from headrace_server.journal.state_directory import term_by_clock
 from headrace_server.process.child import Child
-from headrace_server.state.durable import term_by_clock
 from tests.patience import PATIENCE_S, eventually
 
 from .ray_stand_in import Call, Handle, RayStandIn, ray_stand_in

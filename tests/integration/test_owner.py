@@ -19,7 +19,8 @@ from headrace_proto import limits
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
-    Deliver,
+    Get,
+    Give,
     Hello,
     Renew,
     Step,
@@ -144,14 +145,16 @@ def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Pat
 
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server:
-            try:  # it makes the first batch before anybody asks for it
+        counts: list[int] = []
+        with hs.run(gated(tmp_path, "holds_the_interpreter")) as server, connect(server) as feed:
+            waiting = started(lambda: counts.append(trained(feed)))
+            try:
                 eventually((tmp_path / "inside").exists)
                 eventually(lambda: told(server))
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
-            with connect(server) as feed:
-                assert trained(feed) == 18
+            waiting.join(PATIENCE_S)
+            assert counts == [18]
 
 
 def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):
@@ -218,20 +221,21 @@ def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothi
     with hs.run(pipeline) as server:
         with talking(server) as (say, heard):
             nonce = os.urandom(8)
-            say(Hello(limits.PROTOCOL, "t", "", nonce))
+            say(Hello(limits.PROTOCOL, "t", "", nonce, 1))
             before = heard(Welcome)
-            say(Step(before.session, 1))
-            (first,) = heard(Deliver).items
+            say(Step(before.session, gets=(Get(1, 0),)))
+            (first,) = heard(Give).items
             kill_worker(server)
-            heard(Unknown, again=Renew(before.session, 0, 0))
-            again = {"last_seq": first.seq, "held": (first.token,), "known": before.session_file}
-            for resumed in (False, True):
-                say(Hello(limits.PROTOCOL, "t", "", nonce, **again))
+            heard(Unknown, again=Renew(before.session, 0))
+            for connection, resumed in ((2, False), (3, True)):
+                again = {"gets": (2, 0, 0), "known": before.session_file}
+                say(Hello(limits.PROTOCOL, "t", "", nonce, connection, **again))
                 now = heard(Welcome)
                 assert now.resumed == resumed and now.session_file != before.session_file
-            say(Step(now.session, 1))
-            (second,) = heard(Deliver).items
-            assert second.seq == 1
+                assert now.connection == connection
+            say(Renew(now.session, 0))
+            (second,) = heard(Give).items
+            assert (second.request, second.number) == (2, first.number)
 
 
 def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):

@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.state.statedir import StateDirectory
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.supervisor import crew
 from tests.patience import PATIENCE_S
 

@@ -120,9 +120,9 @@ class Asking:
     def _under_way(self, name: str) -> bool:
         """Whether a request was sent and has no answer."""
         sessions = self.feeds[name]._link.sessions
-        if any(session.requests.due for session in sessions):
+        if any(session.requests.unsaid for session in sessions):
             return False
-        waits = any(s.requests._asked or not s.settled for s in sessions)
+        waits = any(s.requests._asked or s.member.trainer.unanswered(s.number) for s in sessions)
         return waits or self.asked[name].done()
 
     def workers(self) -> list[int]:
@@ -166,7 +166,9 @@ def check_all(asking: Asking, why: str) -> None:
     for name in ("flush", "kept commit", "kept snapshot", "kept close"):
         refused = asking.outcome(name)
         assert isinstance(refused, headrace.StaleLease), (name, refused)
-        assert why in str(refused) and "go on from the states that the server has" in str(refused)
+        assert "were not handed over" in str(
+            refused
+        ) and "go on from the states that the server has" in str(refused)
     for name in ("saves", "commit", "drain"):
         assert asking.outcome(name) is None, name
     for name in ("states' snapshot", "snapshot"):
@@ -181,7 +183,7 @@ def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking:
     asking.ask()
     for pid in asking.workers():
         os.kill(pid, signal.SIGKILL)
-    check_all(asking, "the session was lost meanwhile")
+    check_all(asking, "the states of lanes were not handed over")
     feed = asking.feeds["flush"]
     feed.flush_states()  # the refused states are gone
     assert any(flushed(feed) for _ in range(8)), "the batches that it had are at most 3"
@@ -192,7 +194,7 @@ def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking:
 def test_a_server_that_dies_under_requests_leaves_none_without_an_answer(asking: Asking):
     asking.ask()
     asking.kill_server()
-    check_all(asking, "the session was lost meanwhile")
+    check_all(asking, "the states of lanes were not handed over")
 
 
 def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):

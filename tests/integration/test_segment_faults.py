@@ -20,12 +20,13 @@ from headrace_proto.layout import arrange
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Answered,
     Bye,
-    Deliver,
     Flush,
+    Get,
+    Give,
     Hello,
-    Outcome,
     Refused,
     Save,
     Step,
@@ -184,7 +185,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
                             next(feed)
                         return str(caught.value)
 
-                    with waits_end_with("leased to trainer"):
+                    with waits_end_with("waits for save_state.*leased to trainer"):
                         of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
                 number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
                 assert batch.rows == 2
@@ -281,16 +282,17 @@ class Raw:
         raise AssertionError(f"no {kind.__name__} came")
 
     def take(self) -> Any:
+        """Ask partition 0 for a batch."""
         self._taken += 1
-        self.say(Step(self.number, self._taken))
-        return self.hear(Deliver).items[0]
+        self.say(Step(self.number, gets=(Get(self._taken, 0),)))
+        return self.hear(Give).items[0]
 
-    def save(self, token: int, columns: Any, block: bytes | None) -> Outcome:
+    def save(self, token: int, columns: Any, block: bytes | None) -> Answer | Give:
         save = Save(token, 0 if block is None else 1, columns)
         frames = [] if block is None else [block]
-        self.say(Step(self.number, 0, saves=(save,)), *frames)
-        outcome: Outcome = self.hear(Outcome)
-        return outcome
+        self.say(Step(self.number, saves=(save,)), *frames)
+        answer: Answer | Give = self.hear(Answer | Give)
+        return answer
 
     def flush(self, *values: Any, block: bytes | None = None) -> Answered:
         frames = [] if block is None else [block]
@@ -365,22 +367,25 @@ def lies(rows: int) -> dict[str, tuple[Any, bytes]]:
 
 
 def test_lies_about_states_are_answered_and_nobody_else_notices_them():
-    """A liar takes a batch and sends every kind of wrong states.  An honest trainer trains beside
-    it.  At last the liar leaves, and its rows are trained with the states that they had."""
+    """A liar takes a batch again and again, and sends every kind of wrong states.  An honest
+    trainer trains beside it.  At last the liar leaves, and its rows are trained with the states
+    that they had."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(20)]))
     with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
         with raw(server) as liar:
-            held = liar.take()
             train(feed, ledger, 3)
-            for what, (columns, block) in lies(held.rows).items():
-                outcome = liar.save(held.token, columns, block)
-                assert [fault[:2] for fault in outcome.faults] == [[held.token, "state"]], what
-                assert not outcome.committed and not outcome.stale, what
-            outcome = liar.save(held.token, (), None)
-            assert outcome.faults[0][1] == "state" and "missing" in outcome.faults[0][2]
-            liar.say(Step(liar.number, 0, commits=(held.token,)))
-            outcome = liar.hear(Outcome)
-            assert "save them" in outcome.faults[0][2]
+            for what, (columns, block) in lies(3).items():
+                held = liar.take()
+                answer = liar.save(held.token, columns, block)
+                assert [fault[:2] for fault in answer.faults] == [[held.token, "state"]], what
+                assert not answer.committed and not answer.stale, what
+            held = liar.take()
+            answer = liar.save(held.token, (), None)
+            assert answer.faults[0][1] == "state" and "missing" in answer.faults[0][2]
+            held = liar.take()
+            liar.say(Step(liar.number, commits=(held.token,)))
+            answer = liar.hear(Answer)
+            assert "save them" in answer.faults[0][2]
             train(feed, ledger, 2)
         train(feed, ledger)
         assert server.stats()["default"]["rows"] == ledger.segments
@@ -395,8 +400,8 @@ def test_tokens_of_others_save_nothing():
             states = ledger.check(batch)
             columns, block = states_of(batch.rows)
             for token in (batch.token, 0, batch.token + 1000, 2**63):
-                outcome = thief.save(token, columns, bytes(block))
-                assert outcome.stale == (token,) and not outcome.committed
+                answer = thief.save(token, columns, bytes(block))
+                assert answer.stale == (token,) and not answer.committed
             save_all(batch, states)
             _ = feed.progress  # answered once the save is
             # A second save of a committed batch changes nothing.
@@ -413,10 +418,10 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
             held = liar.take()
             columns, block = states_of(2)
             good = bytes(block)
-            outcome = liar.save(held.token, columns, good)
-            assert "stay with the trainer" in outcome.faults[0][2]
-            told = liar.flush(held.token, (0, 1), columns, block=good)
-            assert told.code == "state" and "not the last batch" in told.text
+            answer = liar.save(held.token, columns, good)
+            assert "stay with the trainer" in answer.faults[0][2]
+            held = liar.take()
+            assert liar.flush(held.token, (0, 1), columns, block=good).code == "stale"
             assert liar.save(held.token, (), None).committed == (held.token,)
             for rows in [(2,), (0, 0), (0, 2**63)]:
                 told = liar.flush(held.token, rows, columns, block=good)
@@ -425,7 +430,7 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
                 told = liar.flush(held.token, (0, 1), lying, block=bad)
                 assert told.code == "state", what
             assert liar.flush(held.token, (0, 1), columns).code == "state"  # without a block
-            assert liar.flush(held.token + 9, (0,), columns, block=good).code == "state"
+            assert liar.flush(held.token + 9, (0,), columns, block=good).code == "stale"
             assert liar.flush(0, (), ()).code == ""  # a flush of no rows is no error
         with connect(server) as feed:
             train(feed, ledger)
@@ -442,7 +447,7 @@ def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
                 told = liar.flush(1, (0,), columns, block=bytes(block))
                 assert told.code == "state" and "no states" in told.text
                 held = liar.take()
-                step = Step(liar.number, 0, saves=(Save(held.token, 1, columns),))
+                step = Step(liar.number, saves=(Save(held.token, 1, columns),))
                 liar.say(step, bytes(block))
                 assert liar.hear(Refused).code == "protocol"
             for batch in feed:
@@ -457,7 +462,7 @@ def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others
             held = liar.take()
             columns, block = states_of(held.rows)
             save = Save(held.token, 5, columns)
-            liar.say(Step(liar.number, 0, saves=(save,)), bytes(block))
+            liar.say(Step(liar.number, saves=(save,)), bytes(block))
             assert liar.hear(Refused).code == "protocol"
         with connect(server) as feed:
             train(feed, ledger)

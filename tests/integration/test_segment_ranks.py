@@ -84,15 +84,19 @@ class Ranks:
         self.server, self.ledger, self.world = server, ledger, world
         self.barrier = threading.Barrier(world)
         self.fault: BaseException | None = None
-        self.places: list[list[tuple[int, int]]] = [[] for _ in range(world)]
+        self.feeds: dict[int, headrace.Feed] = {}
+        self.places: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in range(world)]
 
     def connect(self, rank: int, **options: Any) -> headrace.Feed:
         options = {"prefetch": 1, "timeout": PATIENCE_S, **options}
-        return headrace.connect(self.server.address, rank=rank, world_size=self.world, **options)
+        where = {"rank": rank, "world_size": self.world}
+        feed = self.feeds[rank] = headrace.connect(self.server.address, **where, **options)
+        return feed
 
     def step(self, rank: int, batch: Any, save: bool = True) -> None:
         states = check(batch, self.ledger)
-        self.places[rank].append((batch.partition, batch.meta["round"]))
+        held = self.feeds[rank]._link.trainer.hands[batch.token]
+        self.places[rank].append((batch.partition, held.turn))
         self.barrier.wait(PATIENCE_S)
         if save:
             save_all(batch, states)

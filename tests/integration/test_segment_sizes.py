@@ -11,7 +11,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
-from tests.unit.core.original_queue import original_stream
+from tests.unit.shaping.original_queue import original_stream
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
 from .serving import connect, kill_worker
@@ -87,7 +87,7 @@ def test_a_trainer_that_waits_for_states_gets_a_smaller_batch_at_once():
             assert first.rows == 3
 
             def change() -> None:
-                eventually(lambda: server.stats()["default"]["trainers"][1]["window"])
+                eventually(lambda: server.stats()["default"]["trainers"][1]["requests"])
                 one.set_batch_size(1)
 
             batch, _ = at_once([lambda: next(other), change])

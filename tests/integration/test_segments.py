@@ -13,7 +13,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
-from tests.unit.core.original_queue import original_stream
+from tests.unit.shaping.original_queue import original_stream
 
 from .segment_streams import (
     UNROLL,
@@ -178,7 +178,7 @@ def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds
             waiting = [one, other]
 
             def save_when_both_wait() -> int:
-                eventually(lambda: sum(t["window"] for t in trainers_of(server)) == 2)
+                eventually(lambda: sum(t["requests"] for t in trainers_of(server)) == 2)
                 save_all(batch, states)
                 return 0
 

@@ -128,8 +128,8 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
                 found += real("127.0.0.2", *rest)
             return found
 
-        monkeypatch.setattr("headrace.shares.socket.getaddrinfo", looked_up)
-        monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.05)
+        monkeypatch.setattr("headrace.places.sockets.getaddrinfo", looked_up)
+        monkeypatch.setattr("headrace.link._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import headrace
-import headrace.free_buffers
+import headrace.state_block
 import headrace_server as hs
-from headrace.session import Session
-from headrace_proto.messages import Attach, Outcome, Pulse, Refused, Renew, Save, Step
+from headrace.session import Said, Session
+from headrace_proto.messages import Answer, Attach, Hello, Pulse, Refused, Renew, Save, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
 from tests.patience import PATIENCE_S, eventually
 
@@ -29,16 +29,19 @@ from .test_segment_faults import Raw, list_of, raw, trainer
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The frame or buffer that each save of this process names, as it is said."""
+    """The frame or buffer that each save of this process names; 0: it is in a greeting."""
     numbers: list[int] = []
-    said = Session._saves_to_say
+    outgoing = Session.outgoing
 
-    def recorded(self: Session) -> list[tuple[Save, ...]]:
-        messages = said(self)
-        numbers.extend(save.frame for saves in messages for save in saves)
-        return messages
+    def recorded(self: Session, now: float) -> list[Said]:
+        said = outgoing(self, now)
+        steps = [message for message, _ in said if isinstance(message, Step)]
+        numbers.extend(save.frame for step in steps for save in step.saves)
+        greetings = [message for message, _ in said if isinstance(message, Hello)]
+        numbers.extend(0 for hello in greetings for one in hello.batches if one.state_bytes)
+        return said
 
-    monkeypatch.setattr(Session, "_saves_to_say", recorded)
+    monkeypatch.setattr(Session, "outgoing", recorded)
     return numbers
 
 
@@ -86,7 +89,7 @@ def test_a_trainer_that_can_only_read_the_memory_saves_by_the_socket(
     def refused(*of: Any, **named: Any) -> Any:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(headrace.free_buffers, "mapped", refused)
+    monkeypatch.setattr(headrace.state_block, "mapped", refused)
     ledger = a_ledger()
     with serving(chained(list_of(ledger))) as server, connect(server) as feed:
         assert feed.local
@@ -191,7 +194,7 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         maps.append(mapped(*of, **how))
         return maps[-1]
 
-    monkeypatch.setattr(headrace.free_buffers, "mapped", recorded)
+    monkeypatch.setattr(headrace.state_block, "mapped", recorded)
     ledger, harmed, over = Ledger(of_counts([6] * 100)), set(), threading.Event()
     seen: list[Any] = []
 
@@ -241,14 +244,14 @@ def near(server: hs.Server) -> Iterator[tuple[Raw, list[np.ndarray]]]:
     with raw(server) as peer, open(peer.welcome.session_file, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         peer.say(Attach(peer.number, file.read(PROOF_BYTES)))
-        peer.say(Renew(peer.number, 0, 0))
+        peer.say(Renew(peer.number, 0))
         peer.hear(Pulse)
         yield peer, mapped(file.fileno(), peer.welcome.state_buffer, writable=True)
 
 
 def save(peer: Raw, token: int, frame: int, columns: Any) -> Any:
-    peer.say(Step(peer.number, 0, saves=(Save(token, frame, columns),)))
-    return peer.hear(Outcome | Refused)
+    peer.say(Step(peer.number, saves=(Save(token, frame, columns),)))
+    return peer.hear(Answer | Refused)
 
 
 def test_a_buffer_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():

@@ -139,7 +139,7 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
         feed = connect(server, prefetch=0)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(next, feed)
-            eventually(lambda: any(trainer["window"] for trainer in trainers_of(server)))
+            eventually(lambda: any(trainer["requests"] for trainer in trainers_of(server)))
             feed.close()
             with pytest.raises(headrace.FeedClosed, match="closed while this thread waited"):
                 waiting.result(PATIENCE_S)
@@ -199,7 +199,7 @@ def test_a_trainer_that_prefetches_many_small_batches_prefetches_few_large_ones(
         def most() -> int:
             """Return how many batches the server lets the trainer hold now."""
             (trainer,) = server.stats()["default"]["trainers"]
-            return trainer["leases"] + trainer["window"]
+            return trainer["leases"] + trainer["requests"]
 
         with connect(server) as feed:
             assert any(at % 50 == 49 and most() >= 16 for at, _ in enumerate(islice(feed, 1900)))

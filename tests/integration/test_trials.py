@@ -16,7 +16,7 @@ from tests.trials.frame import Result, Setup, run, table
 #: Trials by the part of their full size that takes some seconds.
 SHORT = {
     "connections": 0.0003,
-    "held": 0.1,
+    "held": 0.05,
     "soak": 0.01,
     "kills": 0.001,
     "terms": 0.01,
@@ -24,6 +24,7 @@ SHORT = {
     "load": 0.02,
     "flood": 0.05,
     "hostile": 0.05,
+    "messages": 0.01,
     "recovery": 0.01,
     "suspend": 0.03,
 }

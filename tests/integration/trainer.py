@@ -89,7 +89,8 @@ def main() -> None:
                 sys.exit(3)
             place = {}
             if options.rank is not None:
-                place["place"] = [batch.meta["round"], batch.partition, batch.bucket]
+                turn = feed._link.trainer.hands[batch.token].given.turn_index
+                place["place"] = [turn, batch.partition, batch.bucket]
             tell("batch", rows=batch["i"].tolist(), **place)
             taken += 1
             if taken != options.hold:

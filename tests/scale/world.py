@@ -1,7 +1,7 @@
 """Trainers and servers in simulated time: the real machines, with a model of network and failures.
 
-    trainer: Session of each owner, Merge ── Hello, Step, Renew ──► owner: Dispatcher, Ahead
-                                         ◄── Deliver, Outcome … ──
+    trainer: Trainer ── Hello, Step, Renew ──► owner: Desk, partitions without payload
+                     ◄── Give, Idle, Over, Answer, Pulse ──
              a message takes a while, or is lost where its server is away
 
 Both sides are what trainers and workers run: only sockets, bytes and threads are replaced, here
@@ -19,39 +19,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.merge import merge_of
-from headrace.session import Session
-from headrace_proto import limits
+from headrace.trainer import Held
+from headrace.trainer import Trainer as Machine
 from headrace_proto.messages import (
-    Bye,
-    Deliver,
-    Delivery,
-    Ended,
-    EpochBegun,
-    Following,
-    Hello,
+    Answer,
+    Give,
+    Given,
     Idle,
-    Outcome,
-    Passed,
+    Over,
     Pulse,
     Renew,
     Step,
     Unknown,
-    Welcome,
 )
-from headrace_proto.placement import next_term, partitions_of
-from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.dispatch_effects import Answer, Batch, Claim, Finish, Send, StoreCommit
-from headrace_server.core.partition_turns import PartitionTurns
+from headrace_proto.placement import next_term
+from headrace_server.leasing import protocol
+from headrace_server.leasing.desk import SESSIONS, Desk
+
+from ..world.journal import Stored
+from ..world.synthetic import Plain, Slab
 
 __all__ = ["Shape", "World"]
 
-LEASE_S, HEARTBEAT_S, CREDITS = 30.0, 1.0, 64
+LEASE_S, HEARTBEAT_S = 30.0, 1.0
 _TICK_S, _LOOK_S = 0.1, 0.25
 #: Time that answers to commits wait for a batch, and time after which a commit is stored.
 _MOMENT_S, _STORED_S = 0.005, 0.001
-_AHEAD, _NBYTES = 64, 1000
-_FEED = "feed"
+#: Heartbeats without an answer after which a server counts as lost.
+_SILENT = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +61,6 @@ class Shape:
     prefetch: int = 2
     step_s: float = 0.2
     latency_s: float = 0.0002  # of a message, at least; up to twice as long
-
-
-@dataclass(slots=True)
-class _Partition:
-    """The batches that one partition still makes: those that no earlier life has committed."""
-
-    numbers: list[int]  # the next one last
-    capacity: int | None = None
-    made_ahead = True
-
-    @property
-    def next_turn(self) -> int:
-        return self.numbers[-1]
 
 
 @dataclass(slots=True)
@@ -105,8 +87,9 @@ class World:
         self.chance = random.Random(seed)
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
-        self._arrives: dict[tuple[object, object], float] = {}  # by way: when its last one arrives
-        self.done: dict[int, set[int]] = {p: set() for p in range(shape.partitions)}
+        self._arrives: dict[tuple[object, object, object], float] = {}  # by way: its last message
+        self.journal = {p: Stored() for p in range(shape.partitions)}
+        self.known: list[dict[bytes, tuple[int, int, int]]] = [{} for _ in range(shape.servers)]
         self.away: set[int] = set()  # servers that are lost
         self.owners = [
             Owner(self, n, next_term(0, (n, shape.servers))) for n in range(shape.servers)
@@ -177,92 +160,47 @@ class World:
 
 
 class Owner:
-    """One server with one worker, and its journal (``world.done``)."""
+    """One server with one worker, and its journal (``world.journal``)."""
 
     def __init__(self, world: World, server: int, term: int) -> None:
         self.world, self.server, self.term = world, server, term
-        shape = world.shape
-        numbers = partitions_of(0, 1, shape.partitions, (server, shape.servers))
-        shared = shape.servers > 1
-        self.dispatcher = Dispatcher([*numbers], LEASE_S, CREDITS, term, shared=shared)
-        self._ahead = PartitionTurns([_FEED], _AHEAD, _AHEAD * _NBYTES, 1 << 30)
-        self._ahead.follow(_FEED, self.dispatcher.untaken)
-        self._running: dict[tuple[str, int], _Partition] = {}
-        self._sessions: dict[int, int] = {}  # by trainer
-        self._trainers: dict[int, int] = {}  # by session
-        self._answers: dict[int, tuple[list[int], list[int]]] = {}  # by session
-        for p in numbers:
-            left = [n for n in range(shape.batches) if n not in world.done[p]]
-            self.dispatcher.started(p, left[0] if left else shape.batches)
-            if left:
-                self._running[_FEED, p] = partition = _Partition(left[::-1])
-                self._ahead.open((_FEED, p), partition)
-            else:
-                self.dispatcher.partition_ended(p)
-        self._act()
+        shape, stored = world.shape, world.journal
+        slab = Slab(1 << 30)
+        self.partitions = {
+            p: Plain(p, stored[p], slab, rows=shape.batches, size=1)
+            for p in range(server, shape.partitions, shape.servers)
+        }
+        tokens = {token for p in self.partitions for token in stored[p].tokens}
+        self.desk = Desk(
+            self.partitions,
+            term,
+            known=dict(world.known[server]),
+            tokens=tokens,
+            now=world.now,
+            ttl=LEASE_S,
+        )
+        self._entries: list[tuple[int, Any]] = []  # to be stored: a partition, or joins and leaves
+        self._stored: Counter[int] = Counter()
+        self._answers: dict[int, tuple[list[int], list[int]]] = {}  # by trainer
         world.later(_TICK_S, self._tick)
 
     def hear(self, trainer: int, message: Any) -> None:
         began = time.thread_time()
-        if isinstance(message, Hello):
-            self._greet(trainer, message)
+        desk, name, now = self.desk, trainer.to_bytes(16), self.world.now
+        if isinstance(message, protocol.Hello):
+            desk.hello(message, now)
         else:
-            session = self._sessions.get(trainer)
-            if session is None or session != message.session:
-                self._tell(trainer, Unknown(message.session))
-            else:
-                self._hear(session, message)
+            desk.seen(name, now)
+            if isinstance(message, Step):
+                for token in message.commits:
+                    desk.commit(name, token)
+                desk.give_back(name, message.returned)
+                desk.withdraw(name, message.withdrawn)
+                desk.ask(name, message.gets)
+            elif isinstance(message, Renew):
+                self._tell(trainer, Pulse(0, 0, desk.describe(now)))
         self._act()
         self.world.seen.cpu_s["owner"] += time.thread_time() - began
-
-    def _greet(self, trainer: int, hello: Hello) -> None:
-        dispatcher, now = self.dispatcher, self.world.now
-        session, resumed = self._sessions.get(trainer), True
-        if session is None:
-            session, resumed = len(self._trainers) + 1, False
-            self._sessions[trainer], self._trainers[session] = session, trainer
-            dispatcher.join(session, now, hello.rank, hello.world_size, int(hello.rank >= 0))
-            dispatcher.adopt(session, tuple(hello.held), now)
-            for place in hello.batches:
-                dispatcher.claim(session, place, place.token not in hello.held)
-        else:
-            dispatcher.resend(session, hello.last_seq)
-        welcome = Welcome(
-            limits.PROTOCOL,
-            "",
-            session,
-            _FEED,
-            [],
-            HEARTBEAT_S,
-            LEASE_S,
-            CREDITS,
-            session_file=f"{self.term}/{session}",
-            resumed=resumed,
-            properties={"durable": True, "epoch": self.term},
-            partitions=self.world.shape.partitions,
-            run=int(hello.rank >= 0),
-        )
-        self._tell(trainer, welcome)
-
-    def _hear(self, session: int, message: Any) -> None:
-        dispatcher, now = self.dispatcher, self.world.now
-        dispatcher.seen(session, now)
-        if isinstance(message, Step):
-            dispatcher.commit(session, message.commits)
-            dispatcher.give_back(session, message.returned)
-            dispatcher.window(session, message.window)
-        elif isinstance(message, Renew):
-            dispatcher.window(session, message.window)
-            dispatcher.renew(session, message.last_seq, frozenset(message.held), now)
-            exhausted = dispatcher.exhausted(session, message.last_seq)
-            pulse = Pulse(session, dispatcher.describe(now), exhausted)
-            self._tell(self._trainers[session], pulse)
-        elif isinstance(message, Bye):
-            self._leave(session)
-
-    def _leave(self, session: int) -> None:
-        del self._sessions[self._trainers[session]]
-        self.dispatcher.leave(session)
 
     def _tell(self, trainer: int, message: Any) -> None:
         self.world.send(self.server, trainer, False, message)
@@ -275,96 +213,123 @@ class Owner:
         if not self._lives:
             return
         began = time.thread_time()
-        for session in self.dispatcher.tick(self.world.now):
-            self._leave(session)
+        self.desk.tick(self.world.now)
         self._act()
         self.world.seen.cpu_s["owner"] += time.thread_time() - began
         self.world.later(_TICK_S, self._tick)
 
     def _act(self) -> None:
-        """Carry out the effects, and make the batch that is wanted next."""
-        while True:
-            effects = self.dispatcher.take_effects()
-            for effect in effects:
-                self._carry_out(effect)
-            if not effects and not self._make():
-                return
-
-    def _make(self) -> bool:
-        name = self._ahead.turn()
-        if name is None:
-            return False
-        partition = self._running[name]
-        self.dispatcher.made(Batch(name[1], partition.numbers.pop(), 1, "bytes", nbytes=_NBYTES))
-        if not partition.numbers:
-            del self._running[name]
-            self._ahead.end(name)
-            self.dispatcher.partition_ended(name[1])
-        return True
-
-    def _carry_out(self, effect: Any) -> None:
-        if isinstance(effect, Send):
-            committed, stale = self._answers.pop(effect.session, ([], []))
-            batch = effect.batch
-            meta = {"round": batch.round} if batch.round >= 0 else {}
-            order = effect.seq, effect.token, batch.partition, batch.number
-            delivery = Delivery(*order, 1, _NBYTES, [], meta, frame=1)
-            deliver = Deliver(effect.session, (delivery,), tuple(committed), tuple(stale))
-            self._tell(self._trainers[effect.session], deliver)
+        """Make what is wanted, send what the desk says, and store what it logs."""
+        desk = self.desk
+        while desk.work():
+            pass
+        gives: dict[int, list[Any]] = {}
+        idle: dict[int, list[int]] = {}
+        for name, message in desk.sent:
+            trainer = int.from_bytes(name)
+            if isinstance(message, protocol.Give):
+                gives.setdefault(trainer, []).append(_given(message))
+            elif isinstance(message, protocol.Idle):
+                idle.setdefault(trainer, []).append(message.request)
+            elif isinstance(message, protocol.Answer):
+                if trainer not in self._answers:
+                    self._answers[trainer] = [], []
+                    self.world.later(_MOMENT_S, self._answer, trainer)
+                self._answers[trainer][0].extend(message.committed)
+                self._answers[trainer][1].extend(message.stale)
+            elif isinstance(message, protocol.Over):
+                epoch = -1 if message.epoch is None else message.epoch
+                over = Over(0, message.request, message.partition, epoch, message.also)
+                self._tell(trainer, over)
+            elif isinstance(message, protocol.Unknown):
+                self._tell(trainer, Unknown(0))
+            else:
+                assert isinstance(message, protocol.Welcome), message
+                self._tell(trainer, message)
+        desk.sent.clear()
+        for trainer, items in gives.items():
+            committed, stale = self._answers.pop(trainer, ((), ()))
+            self._tell(trainer, Give(0, tuple(items), tuple(committed), tuple(stale)))
             if self.term > self.world.shape.servers:  # not its first
                 self.world.seen.sent_again.append(self.world.now)
-        elif isinstance(effect, Answer):
-            if effect.session not in self._answers:
-                self._answers[effect.session] = [], []
-                self.world.later(_MOMENT_S, self._answer, effect.session)
-            self._answers[effect.session][0].extend(effect.committed)
-            self._answers[effect.session][1].extend(effect.stale)
-        elif isinstance(effect, StoreCommit):
-            self.world.later(_STORED_S, self._stored, effect.batch)
-        elif isinstance(effect, (EpochBegun, Following, Idle, Passed)):
-            self._tell(self._trainers[effect.session], effect)
-        elif isinstance(effect, Finish):
-            self._answer(effect.session)
-            self._tell(self._trainers[effect.session], Ended(effect.session))
-        elif isinstance(effect, Claim):
-            done = effect.place.number in self.world.done[effect.partition]
-            self.dispatcher.claimed(effect.place.token, "done" if done else "yes", 0)
+        for trainer, requests in idle.items():
+            self._tell(trainer, Idle(0, tuple(requests)))
+        if desk.log:
+            if not self._entries:
+                self.world.later(_STORED_S, self._store)
+            for kind, key, *rest in desk.log:
+                sessions = kind in ("join", "leave")
+                what = (kind, key, *rest) if sessions else self.partitions[key].take_records()
+                self._entries.append((SESSIONS if sessions else key, what))
+            desk.log.clear()
+        desk.gone.clear()
 
-    def _stored(self, batch: Batch) -> None:
+    def _store(self) -> None:
         if not self._lives:
             return
-        self.world.seen.committed[batch.order] += 1
-        self.world.done[batch.partition].add(batch.number)
-        self.dispatcher.stored(batch.partition, [(batch.number, "", "")])
+        world, touched = self.world, set()
+        entries, self._entries = self._entries, []
+        for p, what in entries:
+            self._stored[p] += 1
+            touched.add(p)
+            if p == SESSIONS:
+                known = world.known[self.server]
+                if what[0] == "join":
+                    known[what[1]] = what[2:]
+                else:
+                    known.pop(what[1], None)
+                continue
+            for kind, *values in what:
+                getattr(world.journal[p], kind)(*values)
+                if kind == "commit":
+                    world.seen.committed[values[0], p] += 1
+        began = time.thread_time()
+        for p in touched:
+            self.desk.stored(p, self._stored[p])
         self._act()
+        world.seen.cpu_s["owner"] += time.thread_time() - began
 
-    def _answer(self, session: int) -> None:
-        answers = self._answers.pop(session, None)
-        if answers is not None and session in self._trainers and self._lives:
-            committed, stale = answers
-            message = Outcome(session, tuple(committed), tuple(stale))
-            self._tell(self._trainers[session], message)
+    def _answer(self, trainer: int) -> None:
+        answers = self._answers.pop(trainer, None)
+        if answers is not None and self._lives:
+            self._tell(trainer, Answer(0, *map(tuple, answers)))
+
+
+def _given(give: protocol.Give) -> Given:
+    batch = give.batch
+    order = give.request, give.token, batch.partition, batch.number, *batch.turn, batch.epoch
+    return Given(*order, batch.rows, batch.nbytes, [], batch.place, live=give.live)
 
 
 class Trainer:
-    """A trainer with a session for each owner; it commits a batch by taking the next one."""
+    """A trainer; it commits a batch by taking the next one."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         shape = world.shape
-        rank, of = (number, shape.trainers) if shape.ranks else (-1, 0)
-        nonce = number.to_bytes(16)
-        self.sessions = [Session("", nonce, shape.prefetch, rank, of) for _ in world.owners]
-        for server, session in enumerate(self.sessions):
-            session.owner, session.owners = 0, 1
-            session.share, session.shares = server, shape.servers
-        self._merge = merge_of(self.sessions[:1], self.sessions[0])
-        self._opened = self.lost = self.ended = False
+        self._rank, self._of = (number, shape.trainers) if shape.ranks else (-1, 0)
+        owner_of = [p % shape.servers for p in range(shape.partitions)]
+        self.machine = Machine(
+            shape.partitions,
+            owner_of,
+            shape.servers,
+            rank=self._rank,
+            prefetch=shape.prefetch,
+            lazy=True,
+        )
+        self.lost = self.ended = False
+        self._heard = [world.now] * shape.servers
+        self._beat = [-HEARTBEAT_S] * shape.servers
+        self._greets = [True] * shape.servers  # a greeting is due
         self._waits_since = 0.0
-        self._in_hand: Session | None = None
-        self.held: tuple[int, int] | None = None  # number and partition of the batch in hand
-        self._token = 0
+        self._in_hand: Held | None = None
         world.later(world.chance.random(), self._look)
+
+    @property
+    def held(self) -> tuple[int, int] | None:
+        """Number and partition of the batch in hand."""
+        held = self._in_hand
+        return None if held is None else (held.given.number, held.given.partition)
 
     def lose(self) -> None:
         """Let the trainer die without a message."""
@@ -374,58 +339,89 @@ class Trainer:
         """Do the work of the lazy thread: notice silence, send due messages."""
         if self.lost or self.ended:
             return
-        now, noticed = self.world.now, self.world.seen.noticed
-        for session in self.sessions:
-            if session.connected and session.silence(now):
-                noticed.append(now)
-                session.lose()
+        now = self.world.now
+        for server, heard in enumerate(self._heard):
+            if not self._greets[server] and now - heard > _SILENT * HEARTBEAT_S:
+                self.world.seen.noticed.append(now)
+                self.machine.lost(server)
+                self._greets[server] = True
+            if self._greets[server]:
+                self._greet(server)
+            elif now - self._beat[server] >= HEARTBEAT_S:
+                self._beat[server] = now
+                self.world.send(server, self.number, True, Renew(0, 0))
         self._say()
         self.world.later(_LOOK_S, self._look)
 
+    def _greet(self, server: int) -> None:
+        if self.world.now - self._beat[server] < HEARTBEAT_S:
+            return
+        self._beat[server] = self.world.now
+        began = time.thread_time()
+        held, commits, gets = self.machine.greeting(server)
+        name, slot = self.number.to_bytes(16), self._rank
+        hello = protocol.Hello(
+            name,
+            self._rank,
+            self._of,
+            held=[(one.token, _batch(one, slot)) for one in held],
+            commits=[(one.token, _batch(one, slot), load) for one, load in commits],
+            gets=gets,
+        )
+        self.world.seen.cpu_s["trainer"] += time.thread_time() - began
+        self.world.send(server, self.number, True, hello)
+
     def _say(self) -> None:
         began = time.thread_time()
-        now, up = self.world.now, True
-        for server, session in enumerate(self.sessions):
-            for message in session.outgoing(now):
-                self.world.send(server, self.number, up, message)
+        machine = self.machine
+        for server in range(self.world.shape.servers):
+            if machine.due(server):
+                commits, returned, withdrawn, gets = machine.outgoing(server)
+                tokens = tuple(token for token, _ in commits)
+                step = Step(0, tokens, (), tuple(returned), tuple(withdrawn), tuple(gets))
+                self.world.send(server, self.number, True, step)
         self.world.seen.cpu_s["trainer"] += time.thread_time() - began
 
     def hear(self, server: int, message: Any) -> None:
         if self.lost or self.ended:
             return
         began = time.thread_time()
-        session = self.sessions[server]
-        session.receive(message, [b""] if isinstance(message, Deliver) else [], self.world.now)
+        machine, self._heard[server] = self.machine, self.world.now
+        if isinstance(message, protocol.Welcome):
+            self._greets[server] = False
+            machine.welcome(server, message.next, message.stale, message.others)
+        elif isinstance(message, Give):
+            machine.answer(server, message.committed, message.stale)
+            for given in message.items:
+                machine.give(server, given, None)
+        elif isinstance(message, Answer):
+            machine.answer(server, message.committed, message.stale)
+        elif isinstance(message, Idle):
+            machine.idle(server, message.requests)
+        elif isinstance(message, Over):
+            machine.over(server, message.request, message.partition, message.epoch, message.also)
+        elif isinstance(message, Unknown):
+            machine.lost(server)
+            self._greets[server] = True
         self.world.seen.cpu_s["trainer"] += time.thread_time() - began
-        if not self._opened:
-            if all(one.welcome for one in self.sessions):
-                self._opened = True
-                self._merge = merge_of(self.sessions, self.sessions[0])
-                self._take()
-        elif self._in_hand is None:
+        if self._in_hand is None:
             self._take()
 
     def _take(self) -> None:
         """Take the next batch if it is there, else ask for it."""
         began, seen = time.thread_time(), self.world.seen
-        received = self._merge.take(Session.take)
-        if received is None:
-            self._merge.want()
+        held = self.machine.take()
         seen.cpu_s["trainer"] += time.thread_time() - began
-        if received is None:
-            self._say()
-            if all(one.ended for one in self.sessions):
+        self._say()
+        if held is None:
+            if self.machine.ended:
                 self.ended = True
                 seen.ended.append(self.world.now)
             return
-        delivery = received.delivery
-        self._token, self.held = delivery.token, (delivery.number, delivery.partition)
-        self._in_hand = self.sessions[delivery.partition % self.world.shape.servers]
+        self._in_hand, given = held, held.given
         seen.waited_s += self.world.now - self._waits_since
-        seen.taken.append((self.world.now, self.number, delivery.number, delivery.partition))
-        seen.held_ahead = max(seen.held_ahead, sum(len(one.ready) for one in self.sessions))
-        if any(one.much_to_say for one in self.sessions):
-            self._say()
+        seen.taken.append((self.world.now, self.number, given.number, given.partition))
+        seen.held_ahead = max(seen.held_ahead, len(self.machine.hands) - 1)
         if self.world.shape.ranks:
             self.world.has_batch(self)
         else:
@@ -436,7 +432,14 @@ class Trainer:
         if self.lost:
             return
         assert self._in_hand is not None
-        self._in_hand.commit(self._token)
-        self._in_hand = self.held = None
+        self.machine.commit(self._in_hand.given.token)
+        self._in_hand = None
         self._waits_since = self.world.now
         self._take()
+
+
+def _batch(given: Given, slot: int) -> protocol.Batch:
+    turn = given.turn_epoch, given.turn_index
+    return protocol.Batch(
+        given.partition, given.number, slot, turn, given.rows, given.place, given.epoch
+    )

@@ -1,6 +1,6 @@
 """Hostile connections without end: the server lives, keeps nothing of them, and serves the others.
 
-    attackers ── garbage, halves of handshakes, headers of frames that never come ──► daemon
+    attackers ── garbage, halves of handshakes, headers that lead to nothing ──► locator and worker
     an honest trainer measures each of its steps, before and meanwhile
 
 Attackers connect from many addresses of the loopback, so that no port is used up, and reset.  What
@@ -23,7 +23,6 @@ from .yard import ROOT, Yard, environment, until
 __all__ = ["honest", "run"]
 
 _CONNECTIONS = 1_000_000
-_ATTACKERS = 2
 _CALM_S = 5.0
 _RSS_MB = 20.0
 _SLOWER = 2.0
@@ -111,15 +110,15 @@ def run(setup: Setup, report: Report) -> None:
     cells = 40_000 + int(connections * 0.6)
     with Yard(setup.scratch, "segments", cells, 0) as yard:
         yard.start()
-        locator = yard.child("locator")
+        attacked = [yard.child("locator"), yard.child("worker")]
         with honest(yard) as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
-            fds, rss = locator.num_fds(), _private(locator)
+            fds, rss = _fds(attacked), _private(attacked)
             began = time.monotonic()
-            peak = _attack(yard, connections, setup.seed, locator, report)
+            peak = _attack(yard, connections, setup.seed, attacked, report)
             ended = time.monotonic()
-            after = _settled_fds(locator, fds)
-            grown = _private(locator) - rss
+            after = _settled_fds(attacked, fds)
+            grown = _private(attacked) - rss
         if after > fds:
             report.wrong(f"{after} files are open, {fds} were before")
         if yard.server is None or yard.server.poll() is not None:
@@ -141,21 +140,21 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _attack(
-    yard: Yard, connections: int, seed: int, locator: psutil.Process, report: Report
+    yard: Yard, connections: int, seed: int, attacked: list[psutil.Process], report: Report
 ) -> int:
-    """Run all attackers; return the maximum number of files that the locator had open."""
-    share = str(connections // _ATTACKERS)
+    """Run an attacker for each process; return the maximum number of files that they had open."""
+    share = str(connections // len(attacked))
     attackers = [
         subprocess.Popen(
-            [sys.executable, "-c", _ATTACK, str(yard.port), f"{seed} {k}", share],
+            [sys.executable, "-c", _ATTACK, str(yard.port + k), f"{seed} {k}", share],
             stdout=subprocess.PIPE,
             cwd=ROOT,
         )
-        for k in range(_ATTACKERS)
+        for k in range(len(attacked))
     ]
     peak = 0
     while any(attacker.poll() is None for attacker in attackers):
-        peak = max(peak, locator.num_fds())
+        peak = max(peak, _fds(attacked))
         time.sleep(0.2)
     for attacker in attackers:
         told = attacker.communicate()[0].split()
@@ -164,14 +163,18 @@ def _attack(
     return peak
 
 
-def _settled_fds(locator: psutil.Process, fds: int) -> int:
+def _settled_fds(attacked: list[psutil.Process], fds: int) -> int:
     """Return the number of open files once unfinished handshakes have been given up."""
     deadline = time.monotonic() + 20
-    while locator.num_fds() > fds and time.monotonic() < deadline:
+    while _fds(attacked) > fds and time.monotonic() < deadline:
         time.sleep(0.1)
-    return locator.num_fds()
+    return _fds(attacked)
 
 
-def _private(process: psutil.Process) -> int:
-    told = process.memory_info()
-    return int(told.rss - told.shared)
+def _fds(processes: list[psutil.Process]) -> int:
+    return sum(process.num_fds() for process in processes)
+
+
+def _private(processes: list[psutil.Process]) -> int:
+    told = [process.memory_info() for process in processes]
+    return sum(one.rss - one.shared for one in told)

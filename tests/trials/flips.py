@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.core.stored_state import Change, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
+from headrace_server.journal.journal import Journal
 from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
-from headrace_server.state.store import Store
+from headrace_server.shaping.stored_state import Change, Saved
 from tests.unit.changes import Example, examples_of
 
 from .frame import Report, Setup
@@ -63,7 +63,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 # Stores
 
 
-def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
+def _commits(store: Journal, bell: int, chance: random.Random) -> list[Saved]:
     """Return the content of a store after each of some commits."""
     held: dict[int, Example] = {}
     tokens: list[int] = []
@@ -71,7 +71,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
     for number in range(12):
         some = chance.sample(range(30), 6)
         put = [
-            Example(k, k, k // 7, k % 7, number, 99, (0, b"%d" % k), chance.randbytes(600))
+            Example(k, k, k // 7, k % 7, number, 99, 0, (0, b"%d" % k), chance.randbytes(600))
             for k in some
         ]
         drop = [chance.randrange(30)]
@@ -94,7 +94,7 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
 def _made(scratch: Path, clean: bool, chance: random.Random) -> tuple[bytes, list[Saved]]:
     """Return the journal of a store that was closed or killed, and its content."""
     path, bell = scratch / f"{clean}.journal", os.eventfd(0)
-    store = Store(path, "power", bell)
+    store = Journal(path, "power", bell)
     store.load()
     held = _commits(store, bell, chance)
     if clean:
@@ -108,7 +108,7 @@ def _made(scratch: Path, clean: bool, chance: random.Random) -> tuple[bytes, lis
 def _contents(path: Path) -> Saved | None:
     """Return the content, or None when it is refused by name."""
     try:
-        store = Store(path, "power")
+        store = Journal(path, "power")
     except ServerError as error:
         return _named(error, path)
     try:

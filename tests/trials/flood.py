@@ -19,7 +19,16 @@ import zmq
 import headrace
 import headrace_server as hs
 from headrace_proto import limits
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Pulse, Renew, Step, Welcome
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Get,
+    Hello,
+    Pulse,
+    Renew,
+    Step,
+    Welcome,
+)
 from tests.located import workers_at
 
 from .frame import Report, Setup
@@ -92,12 +101,14 @@ def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  
             raise RuntimeError(f"trainer {number} was not answered")
         welcome = FROM_SERVER.decode(peer.recv_multipart()[0])
     assert isinstance(welcome, Welcome), welcome
-    peer.send(FROM_TRAINER.encode(Step(welcome.session, 64)))
+    peer.send(
+        FROM_TRAINER.encode(Step(welcome.session, gets=tuple(Get(1 + n, 0) for n in range(64))))
+    )
     return peer, welcome.session
 
 
 def _heartbeat(session: int) -> bytes:
-    return FROM_TRAINER.encode(Renew(session, 64, 0))
+    return FROM_TRAINER.encode(Renew(session, 64))
 
 
 def _private(processes: list[psutil.Process]) -> int:

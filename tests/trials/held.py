@@ -1,15 +1,16 @@
 """Strangers hold connections open at a server with few descriptors: trainers get in and go on.
 
-    flood ── connects, says nothing or greets, and holds ──► daemon (ulimit -n 1024)
+    flood ── connects, says nothing or greets, and holds ──► locator, worker (ulimit -n 1024)
     an honest trainer goes on; newcomers join, take a batch and leave, one after the other
 
-Each of the four floods (silent or greeted, without or with keys) holds more connections at once
-than the daemon has descriptors.
+Each of the eight floods (silent or greeted, without or with keys, of either process) holds more
+connections at once than the process has descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -29,9 +30,9 @@ from .yard import Yard
 __all__ = ["flood", "opening", "run"]
 
 _FILES = 1024
-_ATTEMPTS = 20_000
+_ATTEMPTS = 10_000
 _PER_SECOND = 2000
-_HELD = 15_000  # at once, or what one process may open
+_HELD = 8_000  # at once, or what one process may open
 #: Maximum wait of a newcomer that the trial accepts, and the one after which it gives up.
 _WAIT_S = 2.0
 _KEPT_OUT_S = 30.0
@@ -104,9 +105,10 @@ def run(setup: Setup, report: Report) -> None:
             yard.start("", *options)
             with honest(yard, directory if keys else "") as steps:
                 began = time.monotonic()
-                for kind in ("silent", "greeted"):
+                ways = itertools.product(("silent", "greeted"), (yard.port, yard.port + 1))
+                for kind, port in ways:
                     newcomers = _newcomers(
-                        yard, kind, directory if keys else None, attempts, report
+                        yard, port, kind, directory if keys else None, attempts, report
                     )
                     waits += newcomers
                     report.count("newcomers", len(newcomers))
@@ -127,12 +129,12 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _newcomers(
-    yard: Yard, kind: str, keys: str | None, attempts: int, report: Report
+    yard: Yard, port: int, kind: str, keys: str | None, attempts: int, report: Report
 ) -> list[float]:
     """Return the waits of newcomers until the flood is over; at least one."""
     waits = []
     first = opening(kind, keys is not None)
-    with flood(yard.port, first, attempts, _PER_SECOND, _HELD) as flooding:
+    with flood(port, first, attempts, _PER_SECOND, _HELD) as flooding:
         while flooding.poll() is None or not waits:
             began = time.monotonic()
             try:

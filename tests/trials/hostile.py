@@ -24,11 +24,15 @@ import psutil
 import zmq
 
 from headrace_proto import limits
+from headrace_proto.channel import Channel
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
     Attach,
+    Ended,
+    Get,
     Hello,
+    Refused,
     Renew,
     Retarget,
     Save,
@@ -39,7 +43,7 @@ from headrace_proto.messages import (
 from .frame import Report, Setup, percentile
 from .yard import Yard
 
-__all__ = ["run"]
+__all__ = ["Attacker", "run"]
 
 _SECONDS = 10.0  # of each attack
 _CALM_S = 3.0
@@ -56,12 +60,13 @@ def _lies(session: int) -> list[bytes]:
     """Yield messages of maximum length with tokens that were never issued."""
     saves = tuple(Save(_FALSE - n, 0, []) for n in range(5000))
     tokens = tuple(_FALSE - n for n in range(4000))
-    told = Step(session, 0, saves=saves), Step(session, 0, tokens), Renew(session, 0, 0, tokens)
+    told = Step(session, saves=saves), Step(session, tokens), Renew(session, 0, tokens, 1)
     return [FROM_TRAINER.encode(message) for message in told]
 
 
 def _mixed(session: int) -> list[bytes]:
-    told = Step(session, 2**63), Renew(session, 2**63, 0), Retarget(session, 1, (0.5,) * 4000)
+    greed = Step(session, gets=tuple(Get(1 + n, 0) for n in range(4000)))
+    told = greed, Renew(session, 2**63), Retarget(session, 1, (0.5,) * 4000)
     return [FROM_TRAINER.encode(message) for message in told]
 
 
@@ -86,8 +91,8 @@ def _frames(session: int) -> list[list[bytes]]:
 
 #: Messages that an attacker repeats, by its session; and whether it reads the answers.
 _ATTACKS: dict[str, tuple[Callable[[int], list[bytes] | list[list[bytes]]], bool]] = {
-    "steps": (lambda session: [FROM_TRAINER.encode(Step(session, 0))], True),
-    "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0, 0))], True),
+    "steps": (lambda session: [FROM_TRAINER.encode(Step(session))], True),
+    "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0))], True),
     "lies": (_lies, True),
     "garbage": (_garbage, True),
     "frames": (_frames, True),
@@ -95,31 +100,67 @@ _ATTACKS: dict[str, tuple[Callable[[int], list[bytes] | list[list[bytes]]], bool
 }
 
 
-class _Attacker:
-    """One session at an owner, by a channel or (``far``) by the public socket."""
+class Attacker:
+    """One session at a worker, by a channel or (``far``) by the public socket.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], yard: Yard, far: bool) -> None:
+    ``feed`` None: it does not greet, and has no session.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        far: bool,
+        feed: str | None = "",
+    ) -> None:
         self._far = context.socket(zmq.DEALER)
         self._far.linger, self._far.sndhwm = 0, 64
-        self._far.connect(f"tcp://127.0.0.1:{yard.port + 1}")
+        self._far.connect(address)
+        self.session = 0
+        self._channel: socket.socket | None = None
+        self._answers: Channel | None = None
+        self._file = -1
+        if feed is not None:
+            self._greet(feed, far)
+
+    def _greet(self, feed: str, far: bool) -> None:
         nonce = os.urandom(12)
-        self._far.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "hostile", "", nonce, owner=0)))
+        self._far.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "hostile", feed, nonce, owner=0)))
         welcome = None
         while not isinstance(welcome, Welcome):
             if not self._far.poll(20_000):
                 raise RuntimeError("an attacker was not let in")
             welcome = FROM_SERVER.decode(self._far.recv_multipart()[0])
+            if isinstance(welcome, Refused | Ended):
+                return
         self.session = welcome.session
-        self._channel: socket.socket | None = None
-        self._file = -1
         if not far:
             self._file = os.open(welcome.session_file, os.O_RDONLY)
             fcntl.flock(self._file, fcntl.LOCK_SH)
             self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._channel.settimeout(2.0)
             self._channel.connect(welcome.channel)
+            self._answers = Channel(self._channel)
             proof = os.pread(self._file, 16, 0)
-            self._channel.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
+            self._channel.sendall(_framed([FROM_TRAINER.encode(Attach(self.session, proof))]))
+
+    def say(self, frames: list[bytes]) -> None:
+        """Send one message; OSError where the server has ended the channel, or does not read."""
+        if self._channel is not None:
+            self._channel.sendall(_framed(frames))
+        elif self._far.poll(2000, zmq.POLLOUT):
+            self._far.send_multipart(frames)
+        else:
+            raise TimeoutError("the server does not read")
+
+    def heard(self) -> list[list[bytes]]:
+        """Return the messages that have come."""
+        messages = []
+        if self._answers is not None and select.select([self._channel], [], [], 0)[0]:
+            messages += self._answers.take()
+        while self._far.poll(0):
+            messages.append(self._far.recv_multipart())
+        return messages
 
     def attack(self, said: list[bytes] | list[list[bytes]], reads: bool, until: float) -> int:
         """Send messages until a time, or until the server hangs up; return their number."""
@@ -182,7 +223,7 @@ def run(setup: Setup, report: Report) -> None:
             began, used = time.monotonic(), _used(owner)
             sent = 0
             while time.monotonic() < began + seconds:
-                attacker = _Attacker(context, yard, far)
+                attacker = Attacker(context, f"tcp://127.0.0.1:{yard.port + 1}", far)
                 said, reads = _ATTACKS[name]
                 sent += attacker.attack(said(attacker.session), reads, began + seconds)
                 report.count("attackers")

@@ -1,6 +1,6 @@
 """A steady load of states on one store: what it costs, and how long a commit takes.
 
-    25,000 states of 2 kB a second, 32 to a change ─► Store on a disk ─► from submit to told
+    25,000 states of 2 kB a second, 32 to a change ─► Journal on a disk ─► from submit to told
 
 The store runs in a process of its own, which does nothing else; what is measured is all of that
 process.  Where others load the machine or its disk, the figures are upper bounds.
@@ -27,13 +27,13 @@ _PACED = """
 import json, os, random, resource, select, sys, time
 from pathlib import Path
 from tests.unit.changes import Example, examples_of
-from headrace_server.core.stored_state import Change
-from headrace_server.state.store import Store
+from headrace_server.shaping.stored_state import Change
+from headrace_server.journal.journal import Journal
 path, rate, seconds, seed = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 chance = random.Random(seed)
 block = chance.randbytes(1 << 20)
 bell = os.eventfd(0, os.EFD_NONBLOCK)
-store = Store(path, "power", bell)
+store = Journal(path, "power", bell)
 changes = int(rate * seconds / 32)
 states = [block[at : at + 2048] for at in (chance.randrange(1 << 19) for _ in range(512))]
 lines = [chance.randrange(20_000) for _ in range(1 << 16)]
@@ -45,7 +45,7 @@ while told < changes:
     while len(sent) < due:
         n = len(sent)
         some = [
-            Example(line, line, 0, 0, n, n + 2, (0, b"k"), states[(n + i) % 512])
+            Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), states[(n + i) % 512])
             for i, line in enumerate(lines[n * 32 % 65_536 :][:32])
         ]
         sent.append(time.perf_counter())

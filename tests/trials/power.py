@@ -1,7 +1,7 @@
 """Cuts of power: acknowledged commits are on the disk, even if it still had writes to do.
 
-    writer (a real Store) on ext4 on a file ── acks ──► here
-    stop it ─► copy the file: what has reached the "disk" ─► mount the copy ─► open it as a Store
+    writer (a real Journal) on ext4 on a file ── acks ──► here
+    stop it ─► copy the file: what has reached the "disk" ─► mount the copy ─► open it as a Journal
 
 With ``durability="power"`` no ack may be missing; with "process" the last ones may, and whatever is
 there is whole and of one moment.  The writer goes on after each cut, and is now and then killed.
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.stored_state import Change, Saved
-from headrace_server.state.store import Store
+from headrace_server.journal.journal import Journal
+from headrace_server.shaping.stored_state import Change, Saved
 from tests.unit.changes import Example, listed
 
 from .frame import Report, Setup
@@ -36,17 +36,17 @@ _PATIENCE_S = 20.0
 _WRITER = """
 import os, sys
 from pathlib import Path
-from headrace_server.core.stored_state import Change
-from headrace_server.state.store import Store
+from headrace_server.shaping.stored_state import Change
+from headrace_server.journal.journal import Journal
 from tests.unit.changes import Example, examples_of
 bell = os.eventfd(0)
-store = Store(Path(sys.argv[1]), sys.argv[2], bell)
+store = Journal(Path(sys.argv[1]), sys.argv[2], bell)
 n = told = int(store.load().meta.get("n", b"-1"))
 while True:
     while n - told < 8:
         n += 1
         state = b"%d" % n * 400
-        states = [Example(k, k, 0, 0, n, n + 2, (0, b"k"), state) for k in range(n, n + 20)]
+        states = [Example(k, k, 0, 0, n, n + 2, 0, (0, b"k"), state) for k in range(n, n + 20)]
         put = examples_of(states)
         store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), tickets=[n])
     os.eventfd_read(bell)
@@ -113,7 +113,7 @@ def _copied(disk: Path, to: Path) -> int:
 
 def example(line: int, n: int) -> Example:
     """Return the writer's example of a line after change ``n``."""
-    return Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
+    return Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), b"%d" % n * 400)
 
 
 def fault_of(saved: Saved, told: int, durability: str) -> str:
@@ -138,7 +138,7 @@ def _look(copy: Path, at: Path, durability: str, told: int, report: Report) -> N
             report.count("process: nothing there yet")
             return
         try:
-            store = Store(path, durability)
+            store = Journal(path, durability)
             try:
                 saved = store.load()
                 store.submit(Change(tokens=[1]))

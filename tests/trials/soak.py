@@ -22,7 +22,7 @@ import psutil
 import headrace_server as hs
 
 from .frame import Report, Setup
-from .yard import environment
+from .yard import environment, until
 
 __all__ = ["examples", "run"]
 
@@ -79,7 +79,7 @@ def _sample(server: hs.Server, processes: list[psutil.Process], shm: Path, state
         tuple(process.num_fds() for process in processes),
         tuple(process.num_threads() for process in processes),
         sum(1 for path in shm.rglob("*") if path.is_file()),
-        max((path.stat().st_size for path in state.rglob("*-wal")), default=0),
+        max((path.stat().st_size for path in state.rglob("*.journal")), default=0),
     )
 
 
@@ -98,6 +98,7 @@ def run(setup: Setup, report: Report) -> None:
             try:
                 pids = [os.getpid(), *(pid for _, pid in sorted(server.pids.items()))]
                 processes = [psutil.Process(p) for p in [*pids, *(t.pid for t in trainers)]]
+                until(lambda: sum(server.access()["present"].values()) == 2, "both trainers")
                 began = time.monotonic()
                 while time.monotonic() - began < seconds:
                     time.sleep(min(0.5, seconds / 40))

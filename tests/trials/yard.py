@@ -136,8 +136,11 @@ class Yard:
 
     def child(self, role: str) -> psutil.Process:
         """The first child of a kind: "locator" or "worker"."""
-        told = f"headrace_server.{role}.{role}"
-        return next(child for child in self.children() if told in child.cmdline())
+        for child in self.children():
+            module = child.cmdline()[-1]
+            if module.startswith("headrace_server.") and module.endswith(f".{role}"):
+                return child
+        raise RuntimeError(f"the daemon has no {role}")
 
     def kill(self, group: bool = True) -> None:
         """``kill -9``, of all processes or the first only."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace_server.core.stored_state import Change, Examples, Key, Saved
+from headrace_server.shaping.stored_state import Change, Examples, Key, Saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Example:
     row: int
     segment: int  # the next
     count: int
+    version: int  # token of its last commit
     key: Key
     state: bytes  # all its states, concatenated
 
@@ -28,8 +29,8 @@ class Example:
 def examples_of(examples: Iterable[Example]) -> Examples:
     """Examples as columns; their states become one column."""
     rows = [*examples]
-    numbers = [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in rows]
-    columns = np.array(numbers, np.int64).reshape(-1, 6).T.copy()
+    numbers = [(e.line, e.index, e.chunk, e.row, e.segment, e.count, e.version) for e in rows]
+    columns = np.array(numbers, np.int64).reshape(-1, 7).T.copy()
     return Examples(columns, [e.key for e in rows], [[e.state for e in rows]])
 
 
@@ -74,7 +75,8 @@ def example(chance: random.Random, line: int) -> Example:
     state = chance.randbytes(chance.choice([0, 1, 100, 5000]))
     index = line - 2**63 + (chance.randrange(4096) << 51)
     key = chance.randrange(3), chance.randbytes(chance.randrange(9))
-    return Example(line, index, line // 7, line % 7, segment, 9, key, state)
+    version = chance.randrange(2**62)
+    return Example(line, index, line // 7, line % 7, segment, 9, version, key, state)
 
 
 def some_examples(chance: random.Random, lines: list[int]) -> Examples:
@@ -108,4 +110,6 @@ def random_change(chance: random.Random) -> Change:
 
 def begun(chunks, rows, counts, segments, indices, lines, keys):  # type: ignore[no-untyped-def]
     """Begun examples by column, without states."""
-    return Examples(np.array([lines, indices, chunks, rows, segments, counts], np.int64), keys)
+    versions = [7] * len(keys)
+    numbers = np.array([lines, indices, chunks, rows, segments, counts, versions], np.int64)
+    return Examples(numbers, keys)

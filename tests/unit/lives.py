@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_run import Busy
+from headrace_server.leasing.protocol import ANYONE
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.config import FeedConfig, RunConfig
@@ -22,41 +22,24 @@ class Keeping:
     """One worker's stores, and the messages that they send."""
 
     def __init__(self, directory: Path, durability: str = "power", window: int = 64) -> None:
-        self.sent: list[Any] = []
         self._failed: list[tuple[tuple[str, int], Exception]] = []
         self.stores = Stores(
-            str(directory), durability, self.sent.append, self._fail, window=window
+            str(directory), durability, self._fail, lambda name, text: None, window=window
         )
 
     def _fail(self, name: tuple[str, int], error: Exception) -> None:
         self._failed.append((name, error))
 
-    def write(self, whole: bool = True) -> list[tuple[tuple[str, int], Exception]]:
-        """Write what has gathered; return the partitions that can not go on, and why."""
-        self.stores.write(whole)
-        failed, self._failed = self._failed, []
-        return failed
-
-    def send_committed(self) -> list[tuple[tuple[str, int], Exception]]:
-        """Send what waited for the stores; return the partitions that can not go on, and why."""
-        self.stores.send_committed()
-        failed, self._failed = self._failed, []
-        return failed
-
-    def until_sent(self, n: int) -> list[Any]:
-        """Return the messages, once there are this many."""
-        assert self.write() == []
-        while len(self.sent) < n:
-            self.wait()
-            assert self.send_committed() == []
-        assert len(self.sent) == n
-        return self.sent
-
-    def wait(self) -> None:
-        """Wait until the stores report something."""
-        assert self.write() == []
-        ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
-        assert ready, "the stores say nothing"
+    def settle(self, name: tuple[str, int]) -> None:
+        """Wait until all changes of a partition are stored."""
+        stored: list[bool] = []
+        self.stores.then(name, lambda: stored.append(True))
+        self.stores.write()
+        while not stored:
+            ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
+            assert ready, "the stores say nothing"
+            self.stores.call_stored()
+        assert not self._failed
 
 
 class House(Keeping):
@@ -92,7 +75,7 @@ class House(Keeping):
 
 
 def step(run: Any) -> Any:
-    """The next thing that is not Busy."""
-    while (result := run.advance()) is Busy:
+    """Return the next batches of a partition, or why it makes none."""
+    while (made := run.make(ANYONE, 1 << 62)) == []:
         pass
-    return result
+    return made

@@ -11,9 +11,8 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.chunk import Chunk
+from headrace_server.reading.chunk import BadRecords, Chunk
 from headrace_server.reading.columns import dtype_of, field_of, row_of
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import open_reader
 

@@ -1,7 +1,8 @@
-"""A partition of a feed of segments, played as a worker and its trainers play it."""
+"""A partition of a feed of segments, played as its desk and its trainers play it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,33 +12,38 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
-from headrace_server.core.dispatch_effects import Batch
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_run import Busy, Resting, compose
+from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
+from headrace_server.making.composition import compose
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN
 
 PAGE = 4096
+#: The slot of a trainer with lanes.
+ME = b"me"
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
     """A batch as a trainer sees it: copies of its columns."""
 
-    number: int
+    batch: Batch
     columns: dict[str, np.ndarray]
-    meta: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.columns["@key"])
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name]
+
+    @property
+    def number(self) -> int:
+        return self.batch.number
 
     @property
     def rows(self) -> list[tuple[bytes, int, int]]:
@@ -61,35 +67,32 @@ class Player:
         directory.mkdir()
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
         self.feed = compose(self.reader, declaration, *parts, self.slab, self.bad)
-        self.rested = 0  # batches after which it was known at once that nothing is to be done
+        self.me: Slot = ME if self.feed.lanes else ANYONE
+        self.waiting: list[Batch] = []  # made for other slots
+        self.tokens = itertools.count(1)
 
-    def want(self, stripe: int = 0) -> None:
-        self.feed.commits.want(1, stripe)
+    def step(self, slot: Slot | None = None, epoch: int = 0) -> Batch | Outlook:
+        """A batch for a slot, or why there is none."""
+        slot = self.me if slot is None else slot
+        while True:
+            mine = [batch for batch in self.waiting if batch.slot == slot]
+            if mine:
+                self.waiting.remove(first := min(mine, key=lambda batch: batch.turn))
+                return first
+            made = self.feed.make(slot, epoch)
+            if isinstance(made, Outlook):
+                return made
+            self.waiting += made
 
-    def step(self) -> Any:
-        """The next thing that is not Busy."""
-        while (result := self.feed.advance()) is Busy:
-            pass
-        if isinstance(result, Batch) and self.feed.rests:  # the owner asks no further then
-            self.rested += 1
-            assert self.feed.advance() is Resting
-            assert not (
-                self.feed.commits.starved
-                or self.feed.commits.take_dry()
-                or self.feed.machine.at_border
-            )
-        return result
-
-    def take(self, stripe: int = 0) -> Any:
-        """Ask for one more batch; return it, or the step that came instead."""
-        self.want(stripe)
-        return self.taken(self.step())
+    def take(self, slot: Slot | None = None, epoch: int = 0) -> Any:
+        """Ask for one more batch; return it, or the outlook that came instead."""
+        return self.taken(self.step(slot, epoch))
 
     def taken(self, made: Any) -> Any:
         """Return copies of a made batch's columns, and free its block."""
         if not isinstance(made, Batch):
             return made
-        taken = Taken(made.number, self.decoded(made), dict(made.meta))
+        taken = Taken(made, self.decoded(made))
         assert len(taken) == made.rows
         self.slab.memory(made.body.block)[:] = 0xA5  # whoever writes the next batch finds this
         self.slab.free(made.body.block)
@@ -100,9 +103,7 @@ class Player:
         assert len(memory) >= made.nbytes
         out = {}
         ends = 0
-        for slot, (name, field) in zip(
-            made.body.written.slots, self.feed.maker.schema.items(), strict=True
-        ):
+        for slot, (name, field) in zip(made.body.columns, self.feed.schema.items(), strict=True):
             check_slot(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name
             ends += -(-slot.nbytes // 64) * 64
@@ -110,12 +111,20 @@ class Player:
         assert ends == made.nbytes, "no two columns share memory"
         return out
 
-    def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str]:
-        """Save all states of a batch; return the partition's answer."""
-        return self.feed.commits.saved(taken.number, *self.block(states or {}))
+    def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
+        """Save all states of a batch; return the partition's fault."""
+        block, columns = self.block(states or {})
+        return self.feed.commit(taken.batch, next(self.tokens), (columns, block))
 
-    def flush(self, number: int, rows: list[int], states: Mapping[str, Any]) -> None:
-        self.feed.commits.flushed(number, rows, *self.block(states))
+    def flush(self, taken: Taken, rows: list[int], states: Mapping[str, Any]) -> None:
+        block, columns = self.block(states)
+        self.feed.keep(taken.batch, rows, columns, block)
+
+    def order(self, kind: str, what: Any) -> Any:
+        """Give an order that is stored at once."""
+        order = self.feed.propose((kind, what))
+        self.feed.apply(order)
+        return order
 
     def block(self, states: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """States as a trainer sends them."""
@@ -134,12 +143,17 @@ class Player:
         return memory.tobytes(), [[s.offset, s.nbytes, list(s.shape)] for s in slots]
 
     def play(
-        self, states: Callable[[Taken], Mapping[str, Any]], stripe: int = 0
+        self, states: Callable[[Taken], Mapping[str, Any]], slot: Slot | None = None
     ) -> tuple[list[Taken], Any]:
-        """Train to the end as one trainer; return all batches, and the step after them."""
-        batches = []
-        while isinstance(taken := self.take(stripe), Taken):
-            assert self.save(taken, states(taken)) == ("", "")
+        """Train to the end as one trainer; return all batches, and the outlook after them."""
+        batches, epoch = [], 0
+        while (taken := self.take(slot, epoch)) is not Outlook.ENDED:
+            if taken is Outlook.OVER:
+                epoch += 1
+                continue
+            if not isinstance(taken, Taken):
+                break
+            assert self.save(taken, states(taken)) is None
             batches.append(taken)
         return batches, taken
 

@@ -13,8 +13,8 @@ import numpy as np
 from headrace_server.files import manifest
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 
 

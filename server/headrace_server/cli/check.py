@@ -20,21 +20,20 @@ from typing import Any, Final
 from headrace_proto.errors import DataError
 
 from ..arguments import declared
-from ..core.partition_turns import bounds
-from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.partition_run import segmented, shape_check
+from ..making.composition import segmented, shape_check
 from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
 from ..process.config import RunConfig
 from ..process.option import Option
+from ..reading.chunk import BadRecords
 from ..reading.columns import ColumnSum, flattened
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
-from ..reading.reader import BadRecords
-from ..reading.source import IndexedSource, Reader
+from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
+from ..shaping.plan import Read
 from . import exits
 from .frame import with_options
 from .local import LocalFeed
@@ -241,7 +240,7 @@ class _Surveyor:
                 text = f"among the examples of the first batches {n} are left out: {reason}"
                 found.notes.append(text)
             if first:
-                weight = self._weigh_stages(local.run.intake, local.run.maker.most_rows)
+                weight = self._weigh_stages(local.run.intake, local.run.most_rows)
         if not first:
             found.problems.append("the first partition makes no batch: too few examples come in")
             return
@@ -255,7 +254,7 @@ class _Surveyor:
         """Return the bytes of an example after the stages, and note what the stages take."""
         found, rows = self.found, max(1, intake.rows_read)
         found.seconds = {name: spent / rows for name, spent in intake.stages.seconds.items()}
-        chunk, _ = intake.chunk(Read(0, 0, intake.start(), _WEIGHED_ROWS))
+        chunk, _ = intake.chunk(Read(0, 0, intake.start, _WEIGHED_ROWS))
         if not len(chunk):
             return None
         nbytes = sum(flattened(column).nbytes for column in chunk.columns.values())
@@ -264,7 +263,7 @@ class _Surveyor:
             found.chunk_bytes = found.chunk_examples * nbytes // _WEIGHED_ROWS
         return nbytes // len(chunk)
 
-    def _reading(self, reader: Reader) -> None:
+    def _reading(self, reader: StreamSource) -> None:
         found, partitions, order = self.found, self.partitions, self.declaration.order
         if order.seed is not None:
             found.shuffle = "not possible"
@@ -319,9 +318,7 @@ class _Surveyor:
                 state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
                 found.state_bytes = state_bytes * found.waiting_examples
         else:
-            most, most_bytes = bounds(
-                options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
-            )
+            most, most_bytes = run.ahead(options.get("capacity"), 1)
             ahead = max(2, min(most, -(-most_bytes // max(1, batch_bytes))))
             found.slab_bytes = (ahead + 1) * batch_bytes
             found.waiting_examples = _waiting(options)
@@ -344,7 +341,7 @@ class _Surveyor:
                 raise DataError(text)
             check_shape = shape_check(whole.shape, intake.fields or {}, bad)
             sums: dict[str, ColumnSum] = {}
-            position: Any = intake.start()
+            position: Any = intake.start
             rows = found.scanned = 0
             known = reader.length if isinstance(reader, IndexedSource) else None
             progress = Progress("checking", known, "examples")
@@ -390,7 +387,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def _weight(reader: Reader) -> int | None:
+def _weight(reader: StreamSource) -> int | None:
     """Return the bytes of an example as it is read, by the first ones."""
     if isinstance(reader, IndexedSource):
         chunk = reader.take(slice(0, min(_PROBE_ROWS, reader.length)))

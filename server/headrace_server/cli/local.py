@@ -8,6 +8,7 @@ asked for, and states of segments come back as they were handed out.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,25 +19,28 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import array_at, slots_of, strings_at
-from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 from headrace_proto.segment_layout import SegmentLayout
+from headrace_proto.step_messages import Given
 
-from ..core.dispatch_effects import Batch
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
+from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
 from ..making.assemble import Assembly
-from ..making.partition_run import Busy, Done, Resting, Written, compose, segmented
+from ..making.composition import compose, segmented
+from ..making.partition_run import Written
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
+from ..reading.chunk import BadRecords
 from ..reading.columns import Ragged
-from ..reading.reader import BadRecords
-from ..reading.source import Reader
+from ..reading.source import StreamSource
 from ..reading.sources import open_reader
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
 _SEGMENT_BYTES: Final = 1 << 24
+#: Time between two looks at a source that had no example yet.
+_SOURCE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Sample:
     schema: Mapping[str, Field]
     columns: Mapping[str, np.ndarray]
     unpadded: Mapping[str, int]  # elements of each column before padding
-    meta: Mapping[str, Any]
+    bucket: int  # -1 where the shape has none
 
 
 def _elements(written: Written) -> list[int]:
@@ -75,7 +79,8 @@ class LocalFeed:
         partition: int = 0,
     ) -> None:
         self._declaration = declaration
-        self.reader: Reader = open_reader(declaration.source, files, bad, cache)
+        self._token = 0
+        self.reader: StreamSource = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
@@ -90,28 +95,32 @@ class LocalFeed:
         A plain batch is passed over as one that an earlier process has committed: its rows are read
         and counted, and it is not assembled.
         """
+        run = self.run
         for number in range(first):
-            self.run.commits.saved(number)
+            run.commit(Batch(run.number, number, ANYONE, (0, number), 0), 0, None)
+        slot: Slot = b"here" if run.lanes else ANYONE
         while True:
             began = time.monotonic()
-            self.run.commits.want(1, 0)
-            while (step := self.run.advance()) is Busy:
-                pass
-            if not isinstance(step, Batch):
-                assert step in (Done, Resting), step  # all blocks are free: it is never Blocked
+            while not (made := run.make(slot, sys.maxsize)) or made is Outlook.WAITS:
+                time.sleep(_SOURCE_S if made else 0)
+            if isinstance(made, Outlook):
+                assert made in (Outlook.IDLE, Outlook.ENDED), made  # all blocks are free
                 return
-            yield self._sample(step, time.monotonic() - began)
-            self._commit(step)
+            for batch in made:
+                yield self._sample(batch, time.monotonic() - began)
+                self._commit(batch)
+                began = time.monotonic()
 
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
-        schema = self.run.maker.schema
-        _check_as_trainer(made, schema, self.run.maker.properties)
+        schema, written = self.run.schema, self.run.written
+        assert written is not None
+        _check_as_trainer(made, schema, self.run.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
-            for name, slot in zip(schema, made.body.written.slots, strict=True)
+            for name, slot in zip(schema, made.body.columns, strict=True)
         }
-        unpadded = dict(zip(schema, _elements(made.body.written), strict=True))
+        unpadded = dict(zip(schema, _elements(written), strict=True))
         if segmented(self._declaration):
             lengths = ("@length", "@left_length", "@right_length")
             steps = sum(int(columns[name].sum()) for name in lengths if name in columns)
@@ -119,22 +128,24 @@ class LocalFeed:
                 if name.startswith("sequences:"):
                     unpadded[name] = steps * prod(columns[name].shape[2:])
         return Sample(
-            made.number, made.rows, made.nbytes, seconds, schema, columns, unpadded, made.meta
+            made.number, made.rows, made.nbytes, seconds, schema, columns, unpadded, made.bucket
         )
 
     def _commit(self, made: Batch) -> None:
+        payload = None
         if segmented(self._declaration):
-            states: list[tuple[int, int, tuple[int, ...]]] = []
-            block = b""
+            states, block = [], b""
             if self._declaration.shape.options["state_placement"] == "server":
                 block = self._slab.memory(made.body.block).tobytes()
-                schema, slots = self.run.maker.schema, made.body.written.slots
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(schema, slots, strict=True)
+                    for name, slot in zip(self.run.schema, made.body.columns, strict=True)
                     if name.startswith("state:")
                 ]
-            self.run.commits.saved(made.number, block, states)
+            payload = states, block
+        self._token += 1
+        if fault := self.run.commit(made, self._token, payload):
+            raise AssertionError(fault)
         self._slab.free(made.body.block)
 
     def __enter__(self) -> LocalFeed:
@@ -149,10 +160,21 @@ def _check_as_trainer(
     made: Batch, schema: Mapping[str, Field], properties: Mapping[str, Any]
 ) -> None:
     """Raise ProtocolError where a trainer would refuse the batch, by the checks of the client."""
-    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.written.slots]
-    delivery = Delivery(0, 0, 0, made.number, made.rows, made.nbytes, columns, dict(made.meta))
+    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.columns]
+    given = Given(
+        request=0,
+        token=0,
+        partition=made.partition,
+        number=made.number,
+        turn_epoch=made.turn[0],
+        turn_index=made.turn[1],
+        epoch=made.epoch,
+        rows=made.rows,
+        nbytes=made.nbytes,
+        columns=columns,
+    )
     received = schema_from_wire(schema_to_wire(schema))
     if properties.get("shape") == "sequences":
-        SegmentLayout(received, dict(properties)).places(delivery)
+        SegmentLayout(received, dict(properties)).places(given)
     else:
-        slots_of(delivery, received)
+        slots_of(given, received)

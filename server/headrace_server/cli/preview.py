@@ -14,9 +14,9 @@ import numpy as np
 from headrace_proto.schema import OFFSETS, RESERVED
 
 from ..files.manifest import resolve
-from ..making.partition_run import segmented
+from ..making.composition import segmented
 from ..process.option import Option
-from ..reading.reader import BadRecords
+from ..reading.chunk import BadRecords
 from ..reading.source import IndexedSource
 from .frame import with_options
 from .local import LocalFeed, Sample
@@ -87,8 +87,8 @@ def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
         "seconds": round(sample.seconds, 6),
         "padding": _waste(sample, list(sample.columns)),
     }
-    if "bucket" in sample.meta:
-        plain["bucket"] = int(sample.meta["bucket"])
+    if sample.bucket >= 0:
+        plain["bucket"] = sample.bucket
     if "@key" in sample.columns:
         plain["keys"] = [_plain(key) for key in sample.columns["@key"][:_FIRST].tolist()]
     labels = _labels(sample, label)

@@ -19,10 +19,10 @@ from types import FrameType
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
+from ..journal.restoring import Resumption, resumption
 from ..process.option import Option
 from ..process.settings import RunSettings, options_of
 from ..server import Server, run
-from ..state.restoring import Resumption, resumption
 from . import exits
 from .frame import with_options
 from .options import CONFIG

@@ -59,8 +59,8 @@ def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
     bold = f"\x1b[1m{one_line(name)}\x1b[0m" if color else one_line(name)
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
-    batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
-    batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
+    batches = f"batches: {count(feed['batches'])} done, {standing['ready']} ready, "
+    batches += f"{standing['leased']} leased, {standing['saving']} saving"
     if len(feed["shares"]) > 1:
         painted += _table(_SHARES, feed["shares"])
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")

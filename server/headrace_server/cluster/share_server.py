@@ -30,11 +30,11 @@ from headrace_proto.token import Token
 
 from ..arguments import as_tokens
 from ..files.durable_file import write_durably
+from ..journal.snapshots import Shelf
+from ..journal.state_directory import TERM
 from ..pipeline.declaration import Declaration
 from ..process.settings import RunSettings
 from ..server import Server, start
-from ..state.snapshots import Shelf
-from ..state.statedir import TERM
 
 logger = logging.getLogger("headrace.server")
 

@@ -30,8 +30,9 @@ from typing import Final
 import numpy as np
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.files.durable_file import locked, opened, writing
-from headrace_server.files.manifest import DataFile, copy_whole, is_remote, open_stream
+
+from .durable_file import locked, opened, writing
+from .manifest import DataFile, copy_whole, is_remote, open_stream
 
 # ── Copies of remote files, in one directory that all workers share and that outlives them.
 #
@@ -200,11 +201,6 @@ class MappedFiles:
         for i in range(len(files)):
             if i not in self._waiting:
                 self._load(i)
-
-    @property
-    def local(self) -> bool:
-        """Whether the content of all files is here."""
-        return not self._waiting
 
     def load(self, numbers: np.ndarray) -> None:
         """Make sure that the content of these files is here."""

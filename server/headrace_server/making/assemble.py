@@ -4,7 +4,7 @@
 
 An assembly checks that the rows fit together before it asks for a block, so a bad batch costs no
 memory.  Padding is 0, False or the empty string, on the right of each dimension that varies, up to
-the largest row or to a size that was declared (``core/bucket.py``).
+the largest row or to a size that was declared (``shaping/bucket.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import OFFSETS, Field
 
-from ..core.bucket import NO_PADDING, Padding
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
+from ..shaping.bucket import NO_PADDING, Padding
 
 _arranged = lru_cache(maxsize=1024)(arrange)
 

@@ -1,21 +1,18 @@
-"""One partition at work: it reads, makes batches, and takes back what trainers did with them.
+"""One partition at work, as its desk sees it: it reads, makes batches, and takes commits.
 
-            ┌─ intake    reads chunks and takes them through the stages
-            ├─ machine   decides: Read, Plan, Rest, or None at the end
-    Run ────┤
-            ├─ maker     holds the rows of chunks, and writes batches of them
-            └─ commits   takes commits, and has the state that outlives the process
+    intake    reads chunks and takes them through the stages
+    machine   decides: which rows are read next, which rows make a batch
+    Run       holds the rows of chunks, writes batches of them, and has what outlives the process
 
-                              machine: a Partition of    maker          commits
-    plain batches             rows (PlainBatches, …)     PlainMaker     PlainCommits
-    segments, with states     segments (ArrivalOrder, …) SegmentMaker   SegmentCommits
+                              machine     run
+    plain batches             Plain       PlainRun
+    segments                  Segments    SegmentRun
 
-    advance() ─► Batch       a batch lies in its block
-              ─► Busy        something else was done; call again
-              ─► Blocked     the slab has no room; call again when a block was freed
-              ─► Resting     nothing can be done until trainers want or save something
-              ─► Waiting     the source has no example yet; call again soon
-              ─► Done        all batches were made
+    make() ─► batches              each lies in its block
+           ─► []                   something else was done; call again
+           ─► FULL                 the slab has no room; call again when a block was freed
+           ─► WAITS                the source has no example yet; call again soon
+           ─► IDLE, OVER, ENDED    as the machine says
 
 A read is a step of its own, which ``reads_next`` announces.  So everything made before it can be
 sent and stored first.
@@ -23,320 +20,371 @@ sent and stored first.
 
 from __future__ import annotations
 
-import sys
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.schema import Field
 
-from ..core.arena import Block
-from ..core.dispatch_effects import Batch
-from ..core.partition import READING, Partition, Rest
-from ..core.plan import Plan, Read
-from ..pipeline.declaration import SEQUENCES, Declaration, Shape
+from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.reader import BadRecords
-from ..reading.source import Reader
+from ..shaping.plain import Plain
+from ..shaping.plan import Order, Plan, Read
+from ..shaping.segments import Segments
+from ..shaping.stored_state import Change, Saved
+from .arena import Block
 from .assemble import Assembly
-from .partition_commits import UNREAD
-from .plain_maker import PlainCommits, PlainMaker
 from .segment_block import SegmentBlock
-from .segment_commits import SegmentCommits
-from .segment_cutting import Cutting
-from .segment_maker import SegmentMaker
-from .shaping import Shaping
 from .slab import Slab, least_bytes
-from .stored_examples import StoredExamples
 
-
-class Busy:
-    pass
-
-
-class Blocked:
-    pass
-
-
-class Resting:
-    pass
-
-
-class Waiting:
-    pass
-
-
-class Done:
-    pass
-
-
-Maker = PlainMaker | SegmentMaker
 Written = Assembly | SegmentBlock
+Machine = Plain | Segments
+
+#: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
+_MOST_UNMARKED = 32
 
 
-@dataclass(slots=True)
-class InSlab:
-    """The body of a batch until it is announced."""
+@dataclass(slots=True, eq=False)
+class Body:
+    """The bytes of a batch: where they lie, how messages describe them, and who needs them."""
 
     block: Block
-    written: Written
+    columns: Sequence[Any]  # slots; lists once messages describe them
+    segment: str = ""  # its name in messages; "" before
+    crowded: bool = False  # whether the slab was short of room then
+    untaken: Any = None  # the counts of its feed
+    pins: int = 0  # number of those who read them
+    gone: bool = False  # whether the desk needs them no more
+    taken: bool = False  # whether a trainer got them
 
 
-class Run:
-    """One partition at work.  Calls that one collaborator answers alone go to that one."""
+class Run(ABC):
+    """One partition at work.  What the machine answers alone is asked of the machine."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        machine: Partition,
-        maker: Maker,
-        commits: PlainCommits | SegmentCommits,
-        slab: Slab,
-    ) -> None:
+    capacity: int | None = None  # batches that are made ahead, where the shape bounds them
+    most_rows: int | None = None  # rows of a read, where the shape bounds them
+
+    def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake
         self.machine = machine
-        self.maker = maker
-        self.commits = commits
         self._slab = slab
+        self.number, self.gone = machine.number, machine.gone
+        self.ahead, self.lanes = machine.ahead, machine.lanes
+        self.returned, self.live = machine.returned, machine.live
+        self.waits_for = machine.waits_for
         self._next_read: Read | None = None
-        self._unplaced: tuple[Plan, Written] | None = None
-        self._last_epoch = -1  # of a batch
-        #: Number and epoch of the first batch of each of the last epochs.
-        self._begun: deque[tuple[int, int]] = deque(maxlen=64)
-        self.made_ahead, self.together = maker.made_ahead, maker.together
-        self.capacity = maker.capacity
+        self._unplaced: deque[Plan] = deque()
+        self._begun: Written | None = None  # the first of these
+        self._behind = False  # whether an order waits for batches of an earlier life
+        self._unmarked = 0  # number of batches since the last mark
+        self.written: Written | None = None  # the last batch of the last step
+
+    @property
+    def epoch(self) -> int:
+        return self.machine.epoch
+
+    @property
+    def finished(self) -> bool:
+        return self.machine.finished and not self._unplaced
+
+    @property
+    def voids(self) -> bool:
+        return self.machine.voids
+
+    @property
+    def run(self) -> int:
+        return self.machine.run
+
+    @property
+    def world(self) -> int:
+        return self.machine.world
+
+    # What differs between plain batches and segments
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, Field]:
+        """The schema of a batch."""
+
+    @property
+    @abstractmethod
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+
+    @abstractmethod
+    def resume(self, saved: Saved) -> None:
+        """Go on as an earlier life left it."""
+
+    @abstractmethod
+    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; return the rows of it that can be used, and the facts for the machine.
+
+        ``before`` is the state of the stages before the read.
+        """
+
+    @abstractmethod
+    def _begin(self, plan: Plan) -> tuple[Written, Block | None]:
+        """Return the batch of a plan, and its block where it was written ahead."""
+
+    @abstractmethod
+    def _tidy(self) -> None:
+        """Forget the chunks that no later batch needs."""
+
+    @abstractmethod
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        """Take a commit, with the columns and the block of states; return a fault, or None."""
+
+    @abstractmethod
+    def take_records(self) -> list[Change]:
+        """Return what is to be stored since the last call."""
+
+    @abstractmethod
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        """Return the batch sizes that an order asks for; ValueError where they can not be."""
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, int]:
+        """Return counts of rows, or segments, that wait."""
+
+    def targets(self) -> Sequence[Any]:
+        """Return the stages and shapes whose proportions of classes can be changed."""
+        return self.intake.stratified
+
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+        """Keep states after a batch, which its trainer flushes, for rows of it."""
+        return
+
+    def note_places(self) -> None:
+        """Have the next process put rows that go on in the lanes that they have here."""
+        return
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
+        return []
+
+    def _mark_here(self) -> None:
+        """Store how a later life goes on here, if commits alone do not say it."""
+        return
 
     # Work
 
-    def advance(
-        self,
-    ) -> Batch | type[Busy] | type[Blocked] | type[Resting] | type[Waiting] | type[Done]:
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
-        if self._unplaced is not None:
-            return self._place(*self._unplaced)
+        self.written = None
+        behind, self._behind = self._behind, False
+        if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
+            return self._place(beyond)
         if self._next_read is not None:
-            return Busy if self._read(self._next_read, wait=False) else Waiting
-        step = self.commits.next_step(self.intake.limit(self.maker.most_rows))
-        if isinstance(step, Plan):
-            if self.commits.planned(step):
-                return self._place(step, *self.maker.begin(step))
-            return Busy
-        self.commits.tidy()  # before a read, which brings further rows
-        if isinstance(step, Read):
-            self._next_read = step
-            return Busy
-        self.commits.all_made = step is None
-        return Resting if step is Rest else Done
+            return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
+        step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows))
+        if isinstance(step, list):
+            self._unplaced.extend(step)
+            if behind:
+                return []
+            return self._place(beyond and self._bring_forward(slot))
+        self._mark()
+        self._tidy()  # before a read, which brings further rows
+        if isinstance(step, Outlook):
+            return step
+        self._next_read = step
+        return []
 
     @property
     def reads_next(self) -> bool:
         """Whether the next step reads, which may take long; others do not."""
-        return self._next_read is not None
-
-    @property
-    def rests(self) -> bool:
-        """Whether the next step would only find that it must wait for trainers."""
-        return self.commits.content and self.machine.reads_nothing
+        return self._next_read is not None and (self._behind or not self._unplaced)
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any.
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return self._unplaced is None and self.maker.prepare()
-
-    def check_ahead(self, stop: Callable[[], object]) -> bool:
-        """Check examples before they are read until ``stop`` returns a value; return whether any.
-
-        It uses idle time: the read itself takes less.
-        """
-        read = self.machine.later_read(self.intake.limit(self.maker.most_rows))
-        return read is not None and self.intake.check_ahead(read, stop)
+        return not self._unplaced
 
     def _read(self, read: Read, wait: bool = True) -> bool:
         """Read, without ``wait`` only what is there; return False where nothing is."""
-        before = self.intake.begin()
+        before, rows_before = self.intake.begin(), self.intake.rows_read
+        self._next_read = None
         try:
             if not wait:
                 there = self.intake.ready(read)
                 if not there:  # orders that come meanwhile find no read under way
-                    self._next_read = None
-                    self.machine.failed()
+                    self.machine.input.failed()
                     return False
-                read = self.machine.lessen(there)
-            self._next_read = None
+                read = self.machine.input.lessen(there)
             chunk, position = self.intake.chunk(read)
-            chunk, facts = self.maker.read(read, before, chunk)
-            self.commits.read(read, before, chunk, facts)
-            self.machine.arrived(read, len(chunk), position, facts)
-            self.commits.tidy()
+            taken = self.intake.rows_read - rows_before
+            chunk, facts = self._hold(read, before, chunk)
+            self.machine.input.arrived(read, len(chunk), position, facts, taken)
+            self._tidy()
             self.intake.end()
-        except Exception:  # earlier batches can still be announced, with a cursor
-            self._next_read = None
-            self.machine.failed()
+        except Exception:  # earlier batches can still be handed out, with a mark
+            self.machine.input.failed()
             if before is not None:
                 self.intake.stages.restore(before)
             raise
         return True
 
-    def _place(
-        self, plan: Plan, written: Written, block: Block | None = None
-    ) -> Batch | type[Blocked]:
-        block = block or self._slab.allocate(written.nbytes)
-        if block is None:
-            self._unplaced = plan, written
-            self.machine.held = plan
-            return Blocked
-        self._unplaced = self.machine.held = None
-        written.fill(self._slab.memory(block))
-        meta = self.maker.made(plan)
-        machine = self.machine
-        in_turn = self.made_ahead and not machine.across_batches
-        turn = machine.turn_of(plan.number) if in_turn else -1
-        epoch = self.maker.epoch_of(plan)
-        if epoch > self._last_epoch:
-            self._last_epoch = epoch
-            self._begun.append((plan.number, epoch))
-        return Batch(
-            self.intake.partition,
-            plan.number,
-            written.rows,
-            InSlab(block, written),
-            meta,
-            epoch,
-            turn,
-            nbytes=written.nbytes,
-        )
+    def _bring_forward(self, slot: Slot) -> bool:
+        """Let a slot's first batch be written next; return whether it has one that is not."""
+        of_slot = (plan for plan in self._unplaced if plan.batch.slot == slot)
+        first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
+        if first is not None and first is not self._unplaced[0]:
+            self._unplaced.remove(first)
+            self._unplaced.appendleft(first)
+            self._begun = None
+        return first is not None
 
-    # Orders and claims
+    def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
+        """Write batches into their blocks, as far as there is room; ``beyond``: at least one."""
+        placed = list[Batch]()
+        while self._unplaced:
+            plan = self._unplaced[0]
+            if plan.batch.body is not None:  # it was written for an earlier run
+                placed.append(plan.batch)
+                del self._unplaced[0]
+                continue
+            written, block = (self._begun, None) if self._begun else self._begin(plan)
+            beyond = beyond and not placed
+            block = block or self._slab.allocate(written.nbytes, beyond)
+            if block is None:
+                self._begun = written
+                return placed or Outlook.FULL
+            self._begun = None
+            del self._unplaced[0]
+            written.fill(self._slab.memory(block))
+            plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
+            placed.append(plan.batch)
+            self.written = written
+        self._unmarked += len(placed)
+        if self.ahead and self._unmarked >= _MOST_UNMARKED:
+            self._mark()
+        return placed
 
-    def begin_epoch(self) -> None:
-        """Begin the next epoch, if it rests at the border and was not closed meanwhile."""
-        if self.machine.at_border:
-            self.machine.begin_epoch()
+    def _mark(self) -> None:
+        if self._unmarked:
+            self._unmarked = 0
+            self._mark_here()
 
-    def close(self, cancel: bool) -> None:
-        """Stop reading: make batches of the rows already read, or with ``cancel`` drop them."""
-        self.commits.close(cancel)
-        if self.machine.state is not READING:  # else batches that trainers hold are made first
+    # What the desk asks for
+
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that is not made for a slot."""
+        unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
+        return min([self.machine.next_turn(slot), *unplaced])
+
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a slot, with its batches from a turn on."""
+        self.machine.leave(slot, since)
+        if self._unplaced:
+            unplaced = self._unplaced
+            self._unplaced = deque(
+                one for one in unplaced if one.batch.slot != slot or one.batch.turn < since
+            )
+            self._begun = None
+
+    def reclaim(self, batch: Batch) -> bool:
+        """Take out a batch of an earlier life, if that is still possible."""
+        while (possible := self.machine.reclaim(batch)) is None:
+            if not self._read_on():
+                return False
+        if possible and any(plan.batch.name == batch.name for plan in self._unplaced):
+            self._begun = None  # it need not be written
+            left = (plan for plan in self._unplaced if plan.batch.name != batch.name)
+            self._unplaced = deque(left)
+        return possible
+
+    def _read_on(self) -> bool:
+        """Read, whether or not batches are wanted; return False at the end of the input."""
+        limit = self.intake.limit(self.most_rows)
+        read = self._next_read or self.machine.input.next_read(limit)
+        return read is not None and self._read(read)
+
+    def deal(self, run: int, world: int) -> list[Batch]:
+        """Deal all that is not committed anew."""
+        self._begun = None
+        plans = self.machine.deal(run, world)
+        bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
+        there = next(bare, len(plans))  # so many go out before one that is to be written
+        self._unplaced = deque(plans[there:])
+        self._mark_here()
+        return [plan.batch for plan in plans[:there]]
+
+    def propose(self, what: tuple[str, Any]) -> Order | None:
+        """Return an order with its place; ValueError where it can not be carried out.
+
+        None: ask again after the next step.  That makes batches again which an earlier life has
+        made, and needs no memory: they are written later.
+
+        ("close", whether to cancel); ("target", proportions of classes); ("batch_size", a size for
+        each bucket, or one for all).
+        """
+        kind, value = what
+        if kind == "target":
+            targets = self.targets()
+            if len(targets) != 1:
+                raise ValueError(
+                    f"the feed has {len(targets)} stages with target proportions; "
+                    "set_target_probs() needs exactly one"
+                )
+            targets[0].check_target(value)
+        elif kind == "batch_size":
+            least = max(value, default=0) * least_bytes(self.schema)
+            if least > self._slab.budget_bytes:
+                raise ValueError(
+                    f"batch_size={max(value)}: such a batch has {least} bytes or more, and the "
+                    f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
+                )
+            value = self.sizes_checked(value)
+        order = self.machine.propose(kind, value)
+        self._behind = order is None
+        return order
+
+    def apply(self, order: Order) -> None:
+        """Carry out an order, which is stored."""
+        if self._next_read is not None:  # else it would bring rows of a closed input
             self._next_read = None
-
-    def set_target_probs(self, probs: list[float]) -> int:
-        """Draw classes in other proportions; return the number of the first such batch."""
-        targets = self.maker.targets()
-        if len(targets) != 1:
-            raise ValueError(
-                f"the feed has {len(targets)} stages with target proportions; "
-                "set_target_probs() needs exactly one"
-            )
-        targets[0].check_target(probs)
-        self.commits.refuse_late()
-        return self.commits.set_target(targets[0], probs)
-
-    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> int:
-        """Make batches of other sizes; return the number of the first one."""
-        least = max(batch_sizes, default=0) * least_bytes(self.maker.schema)
-        if least > self._slab.budget_bytes:
-            raise ValueError(
-                f"batch_size={max(batch_sizes)}: such a batch has {least} bytes or more, and the "
-                f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
-            )
-        return self.commits.set_batch_sizes(batch_sizes)
-
-    def claim(self, number: int, segments: bytes) -> int | None:
-        """Return the number of the batch that a trainer holds from before a restart, or None."""
-        while (known := self.commits.claim(number, segments)) == UNREAD:
-            limit = self.intake.limit(self.maker.most_rows)
-            read = self._next_read or self.machine.next_read(limit)
-            if read is None:
-                return None
-            self._read(read)
-        return known
+            self.machine.input.failed()
+        self.machine.apply(order)
 
     # Queries
 
     @property
-    def next_turn(self) -> int:
-        """Turn of the batch that is made next, among those of all partitions."""
-        number = self.machine.first_number
-        return number if self.machine.across_batches else self.machine.turn_of(number)
-
-    @property
     def share(self) -> int | None:
         """Number of examples of an epoch; None where only reading shows it."""
-        return self.intake.share()
+        return self.intake.share
 
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
-        of_stages = [stage.stats() for stage in self.intake.stratified]
-        return {"dropped": self.dropped(), **self.maker.stats(of_stages)}
+        by_class = [{}, *(target.stats() for target in self.targets())]
+        return {"dropped": self.dropped(), "classes": by_class[-1]}
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""
-        return {**self.intake.progress(self.machine.reading()), **self.maker.progress()}
+        return self.intake.progress(self.machine.input.reading())
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
-        sizes = self.maker.sizes()
-        if self._unplaced is not None:
-            waiting = 1 if self.made_ahead else self._unplaced[1].rows
-            sizes["ready"] = sizes.get("ready", 0) + waiting
+        sizes = self._sizes()
+        if self._unplaced:
+            waiting = (1 if self.ahead else plan.batch.rows for plan in self._unplaced)
+            sizes["ready"] = sizes.get("ready", 0) + sum(waiting)
         return sizes
 
-    def epoch_due(self, ended: bool) -> tuple[int, bool]:
+    def epoch_due(self) -> tuple[int, bool]:
         """Return the epoch of the first uncommitted rows, and whether there may be any.
 
-        Where none is left, the epoch is the last one.  ``ended``: all batches are made.
+        Where none is left, the epoch is the last one.
         """
-        due = self.commits.epoch_due(ended, self._begun)
-        return (max(self.machine.epoch, self._last_epoch), False) if due is None else (due, True)
+        due = self.machine.due()
+        return (self.machine.input.epoch, False) if due is None else (due, True)
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
-        return self.intake.dropped_with(self.machine.dropped())
-
-
-def segmented(declaration: Declaration) -> bool:
-    """Return whether batches are of segments, with states."""
-    return declaration.shape.kind == SEQUENCES
-
-
-def shape_check(
-    shape: Shape, fields: Mapping[str, Field], bad: BadRecords
-) -> Callable[[Chunk], object]:
-    """Return the check of a chunk by the shape, which reports rows that it can not place."""
-    if shape.kind == SEQUENCES:
-        cutting = Cutting(shape, fields, 0)
-        return lambda chunk: cutting.offer(chunk, bad, 0)
-    shaping = Shaping(shape, 0)
-    return lambda chunk: shaping.facts(chunk, bad)
-
-
-def compose(
-    reader: Reader,
-    declaration: Declaration,
-    partition: int,
-    partitions: int,
-    slab: Slab,
-    bad: BadRecords,
-    max_state_bytes: int = sys.maxsize,
-) -> Run:
-    """Return a run of one partition, at its beginning.
-
-    LimitExceeded where the states of an example have more than ``max_state_bytes``.
-    """
-    intake = Intake(reader, declaration, partition, partitions, bad)
-    epochs, across = declaration.order.epochs, declaration.order.across_batches
-    if not segmented(declaration):
-        maker = PlainMaker(intake, declaration.shape, partition)
-        machine = Partition(maker.shaping.machine, intake.start(), epochs, across)
-        return Run(intake, machine, maker, PlainCommits(intake, machine, maker), slab)
-    cutting = Cutting(declaration.shape, intake.fields, partition)
-    cutting.check_state_bytes(max_state_bytes)
-    stored = StoredExamples()
-    segment_maker = SegmentMaker(intake, cutting, stored, slab)
-    machine = Partition(cutting.machine, intake.start(), epochs, across, waits=not across)
-    commits = SegmentCommits(intake, machine, segment_maker, stored)
-    return Run(intake, machine, segment_maker, commits, slab)
+        dropped = dict(self.machine.input.dropped())
+        if self.machine.left_out:
+            dropped["incomplete_round"] = self.machine.left_out
+        return self.intake.dropped_with(dropped)

@@ -1,6 +1,6 @@
 """A batch of segments as bytes: windows of sequences, contexts and states, written once.
 
-    Segments + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
+    Rows + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
 
 Offsets of columns depend only on the fields, the counts of rows and the sizes of strings, so the
 layout computes them once for each combination.
@@ -23,11 +23,11 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offsets, strings_at
 from headrace_proto.schema import Field
 
-from ..core.slots import RoundMember, Segments
-from ..core.stored_state import Column as StateColumn
-from ..core.stored_state import Examples
 from ..reading.columns import Column, Ragged, Strings
 from ..reading.columns import window as windows_of
+from ..shaping.slots import Rows
+from ..shaping.stored_state import Column as StateColumn
+from ..shaping.stored_state import Examples
 from .segment_cutting import Geometry, Offer, StateSource
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.
@@ -184,12 +184,12 @@ class BlockLayout:
         return tuple(d or 0 for d in self.fields[name].shape[1:])
 
 
-def places_of_starts(batch: Segments, member: RoundMember) -> np.ndarray:
+def places_of_starts(batch: Rows) -> np.ndarray:
     """Return the places of a rank's block whose lanes have new examples.
 
     A place without an example starts one in every batch, so trainers have zeros for its states.
     """
-    starts = np.ones(member.size, bool)
+    starts = np.ones(batch.size, bool)
     starts[batch.lanes] = False
     starts[batch.lanes[batch.starts]] = True
     return starts.nonzero()[0]
@@ -206,7 +206,7 @@ class SegmentBlock:
     def __init__(
         self,
         layout: BlockLayout,
-        batch: Segments,
+        batch: Rows,
         offers: Mapping[int, Offer],
         extra: Mapping[str, Any],
         states: int,
@@ -216,10 +216,10 @@ class SegmentBlock:
         self.rows = len(batch.slots)
         self._of_block = batch.lanes, batch.starts
         self._at: Any = slice(None)  # places of the batch's rows in its block
-        self._in_order = batch.member is None
-        if batch.member is not None:
-            self._at, self.rows = batch.lanes, batch.member.size
-            self._of_block = np.arange(self.rows), places_of_starts(batch, batch.member)
+        self._in_order = not batch.size
+        if batch.size:
+            self._at, self.rows = batch.lanes, batch.size
+            self._of_block = np.arange(self.rows), places_of_starts(batch)
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self._columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
@@ -447,7 +447,7 @@ class StateTable:
         self._tables = list(arrays)
         self.grow(size)
 
-    def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
+    def begin(self, batch: Rows, offers: Mapping[int, Offer]) -> None:
         """Write initial states for examples whose first segment is taken."""
         first = (batch.segments == 0).nonzero()[0]
         if not len(first):
@@ -462,7 +462,7 @@ class StateTable:
             else:
                 table[slots] = b"" if table.dtype == object else 0
 
-    def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
+    def columns(self, batch: Rows, offers: Any) -> tuple[dict[str, Any], int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
         tables, slots = zip(self._states, self._tables, strict=True), batch.slots
         return {"state:" + state.name: (table, slots) for state, table in tables}, len(slots)
@@ -495,7 +495,7 @@ class HandedStates(StateTable):
         """Take over the states of an earlier process."""
         self.put(slots, arrays)
 
-    def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
+    def begin(self, batch: Rows, offers: Mapping[int, Offer]) -> None:
         """Do nothing: ``columns`` has the initial states."""
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
@@ -512,7 +512,7 @@ class HandedStates(StateTable):
         for slot in slots:
             self._handed.pop(slot, None)
 
-    def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
+    def columns(self, batch: Rows, offers: Any) -> tuple[dict[str, Any], int]:
         """Return ``@state_of``, the distinct states from which rows start, and their number."""
         which: list[int] = []
         parts: list[list[np.ndarray]] = []

@@ -19,17 +19,14 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
-from ..core import chance
-from ..core.admitted_examples import AT_SERVER, AT_TRAINER, NOWHERE
-from ..core.arrival_order import ArrivalOrder
-from ..core.lane_order import LaneOrder
 from ..pipeline.argument_checks import selector_text
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
-from ..reading.chunk import Chunk, Origin
+from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of
-from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Values, as_int64
+from ..shaping import chance
+from ..shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +178,12 @@ class Cutting:
         self.num_unroll = unroll = int(options["num_unroll"])
         self.geometry = Geometry(
             unroll,
-            options.get("stride") or unroll,
-            options.get("left", 0),
-            options.get("right", 0),
+            options["stride"] or unroll,
+            options["left"],
+            options["right"],
         )
-        self._phased = "phase" in options
-        self._phase_seed = options.get("phase_seed", 0)
+        self._phased = options["phase"] is not None
+        self._phase_seed = options["phase_seed"] or 0
         self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
         self.lanes = options["order"] == "lanes"
@@ -208,9 +205,13 @@ class Cutting:
         self.stateless = not self.states
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
-        kind = LaneOrder if self.lanes else ArrivalOrder
-        self.machine: ArrivalOrder | LaneOrder = kind(
-            self.batch_size, self.capacity, self.small, partition, places
+        self.machine = Segments(
+            partition,
+            self.batch_size,
+            self.capacity,
+            self.small,
+            lanes=self.lanes,
+            states=places,
         )
 
     def check_state_bytes(self, most: int) -> None:

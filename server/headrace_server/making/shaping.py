@@ -18,9 +18,6 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import RESERVED, Field
 
-from ..core import chance
-from ..core.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
-from ..core.class_queues import ClassQueues
 from ..pipeline.argument_checks import (
     MAX_BATCH_SIZE,
     checked_int,
@@ -28,10 +25,12 @@ from ..pipeline.argument_checks import (
     size_fault,
 )
 from ..pipeline.declaration import Shape
-from ..reading.chunk import Chunk
+from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
-from ..reading.reader import BadRecords, Faults, without
 from ..reading.row_values import LENGTH, Rule, Values, as_int64, below
+from ..shaping import chance
+from ..shaping.bucket import NO_PADDING, Buckets, Padding, PlainBatches, bucket_of
+from ..shaping.class_queues import ClassQueues
 
 _MAX = 2**63 - 1
 #: Prefix of a fact that only the machine sees; it stays with its row until all are known.
@@ -86,7 +85,6 @@ class Shaping:
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
         self.ragged = bool(shape.options.get("ragged"))
         self._shape = shape
-        self.change_comes = False  # whether a stored change of sizes is still to take effect
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._cost = self._values("cost", "cost")
@@ -114,11 +112,6 @@ class Shaping:
         alike = len(sizes) == 1 and options["max_padded_elements"] is None
         return sizes.pop() if alike else None
 
-    @property
-    def resized(self) -> bool:
-        """Whether batches may have other sizes than were declared."""
-        return self.machine.resized or self.change_comes
-
     def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
         """Return the requested batch sizes, one for each bucket; ValueError for wrong ones."""
         wanted = len(self.machine.batch_sizes)
@@ -137,16 +130,6 @@ class Shaping:
                 f"row of such a batch hold {least - 1}"
             )
         return sizes
-
-    def set_batch_sizes(self, sizes: Sequence[int], number: int) -> int:
-        """Change the sizes of all unformed batches; return the number of the first one.
-
-        ``number``: of the next batch.
-        """
-        since = number + self.machine.ready()  # the change may form batches of rows that wait
-        if tuple(sizes) != self.machine.batch_sizes:  # else repeated after the worker was replaced
-            self.machine.set_batch_sizes(sizes)
-        return since
 
     @property
     def most_rows(self) -> int | None:

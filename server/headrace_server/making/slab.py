@@ -3,6 +3,8 @@
 The arena decides where a block lies; the slab creates, maps and removes the segments.  It allocates
 all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
 a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
+
+One thread allocates and lends.  Any thread may free what is not lent.
 """
 
 from __future__ import annotations
@@ -11,21 +13,20 @@ import contextlib
 import logging
 import mmap
 import os
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.record import record
 from headrace_proto.schema import OFFSETS, Field
 
-from ..core.arena import Arena, Block
 from ..files.durable_file import FULL, opened, room
+from .arena import Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 
@@ -55,17 +56,6 @@ def least_bytes(schema: Mapping[str, Field]) -> int:
     )
 
 
-@record
-class BlockPlace:
-    """The body of a batch: where its bytes lie."""
-
-    segment: str
-    offset: int
-    columns: Any
-    crowded: bool
-    block: Block | None = None  # the slab's, to be freed
-
-
 class Slab:
     """Segments in a directory, named by the worker and its life."""
 
@@ -76,12 +66,13 @@ class Slab:
         self._worker = worker
         self._life = life
         self._arena = Arena(slab_bytes, segment_bytes)
+        self._lock = threading.Lock()  # of the arena
         self._memory: dict[int, np.ndarray] = {}
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for a new segment
-        self._logged_full = False
+        self._logged_full = self._logged_beyond = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
@@ -92,7 +83,8 @@ class Slab:
     def crowded(self) -> bool:
         """Whether trainers must copy batches, since there could be no room for the next one."""
         full = self._short or self.fraction_used > _CROWDED
-        return full or not self._arena.admits(self._largest)
+        with self._lock:
+            return full or not self._arena.admits(self._largest)
 
     @property
     def budget_bytes(self) -> int:
@@ -107,8 +99,10 @@ class Slab:
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
 
-    def allocate(self, nbytes: int) -> Block | None:
+    def allocate(self, nbytes: int, beyond: bool = False) -> Block | None:
         """Return a block, or None if there is no room until others are freed.
+
+        ``beyond``: no other is freed before this one is there, so it may exceed the budget.
 
         LimitExceeded if it can never fit, or if the machine has no more shared memory and no
         block is in use that could be freed.
@@ -118,13 +112,23 @@ class Slab:
             for lent in list(self._lent.values()):
                 self.give_back(lent)
             block = self._allocated(nbytes)
+        if block is None and beyond:
+            block = self._allocated(nbytes, beyond)
+            if block is not None and not self._logged_beyond:
+                self._logged_beyond = True
+                logger.warning(
+                    "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
+                    "need it before they can free another; set slab_bytes to %d or more",
+                    nbytes, self.budget_bytes, self._arena.used_bytes,
+                )  # fmt: skip
         return block
 
     def lend(self, nbytes: int) -> Block | None:
         """Return a block that the slab takes back if it needs the room; None if little is free."""
         if self._arena.fraction_used > _LENDING_ENDS:
             return None
-        block = self._arena.allocate(nbytes, grow=False)
+        with self._lock:
+            block = self._arena.allocate(nbytes, grow=False)
         if block is None:
             return None
         self._lent[id(block)] = block
@@ -144,10 +148,11 @@ class Slab:
     def give_back(self, block: Block) -> None:
         """Return a lent block."""
         if self.use(block):
-            self._arena.free(block)
+            self.free(block)
 
-    def _allocated(self, nbytes: int) -> Block | None:
-        block = self._arena.allocate(nbytes)
+    def _allocated(self, nbytes: int, beyond: bool = False) -> Block | None:
+        with self._lock:
+            block = self._arena.allocate(nbytes, beyond=beyond)
         while self._arena.retired:
             self._remove(self._arena.retired.pop(0))
         self._largest = max(self._largest, nbytes)
@@ -158,7 +163,7 @@ class Slab:
             self._create(block.segment, size)
             self._short = False
         except OSError as error:
-            self._arena.free(block)
+            self.free(block)
             if error.errno not in FULL:
                 raise
             self._short = True
@@ -179,7 +184,8 @@ class Slab:
         return self._memory[block.segment][block.offset : block.offset + block.nbytes]
 
     def free(self, block: Block) -> None:
-        self._arena.free(block)
+        with self._lock:
+            self._arena.free(block)
 
     def _create(self, number: int, size: int) -> None:
         path = self._directory / segment_name(self._worker, self._life, number)

@@ -24,10 +24,10 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.admitted_examples import BEGUN, REFUSED
-from ..core.plan import Read
-from ..core.slots import Segments
-from ..core.stored_state import (
+from ..shaping.admission import BEGUN, REFUSED
+from ..shaping.plan import Read
+from ..shaping.slots import Rows
+from ..shaping.stored_state import (
     CHUNK,
     COUNT,
     LINE,
@@ -101,51 +101,6 @@ class OpenLines:
             self.base = next(iter(self._chunks))
             self.base_line = self._chunks[self.base].first
         return self.base != before
-
-
-class Numbers:
-    """The batches of one plain partition.  ``base`` is the first that a later process makes again.
-
-    It reads from the cursor of the last batch before which all are done, and skips the done batches
-    after it.
-    """
-
-    def __init__(self, base: int = 0, done: Iterable[int] = ()) -> None:
-        self.base = self.first_open = base  # the latter: the first that is not done
-        self._done = {number for number in done if number >= base}
-        self._cursors: dict[int, bytes] = {}  # after the batch of this number, in their order
-        self._pass_done()
-
-    def made(self, number: int, cursor: bytes) -> None:
-        """Add a batch with the cursor after it."""
-        if number >= self.base:
-            self._cursors[number] = cursor
-
-    @property
-    def above(self) -> list[int]:
-        """Done batches from the base on."""
-        return sorted(self._done)
-
-    def _pass_done(self) -> None:
-        while self.first_open in self._done:
-            self.first_open += 1
-
-    def is_done(self, number: int) -> bool:
-        return number < self.base or number in self._done
-
-    def done(self, number: int) -> tuple[int, bytes] | None:
-        """Mark a batch as done; return the new base and its cursor, if the base has moved."""
-        if self.is_done(number):
-            return None
-        self._done.add(number)
-        self._pass_done()
-        moved = None
-        while self._cursors and (upto := next(iter(self._cursors))) < self.first_open:
-            moved = upto + 1, self._cursors.pop(upto)
-        if moved is not None:
-            self._done.difference_update(range(self.base, moved[0]))
-            self.base = moved[0]
-        return moved
 
 
 #: Numbers, slots and keys of a done batch; no keys where none of its rows is to be stored.
@@ -231,7 +186,7 @@ class StoredExamples:
         return change
 
     def flushed(
-        self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
+        self, batch: Rows, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """Record states after a batch, done or not, of its unfinished ``rows``."""
         change, slots = Change(), batch.slots[rows]

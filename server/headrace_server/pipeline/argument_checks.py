@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from headrace_proto.address import refuse_surrogates
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import kind_of, near, rewording
 from headrace_proto.schema import OFFSETS, Field, schema_to_wire
-from headrace_server.pipeline.declaration import Feature, Plain
-from headrace_server.pipeline.function_names import name_of
+
+from .declaration import Feature, Plain
+from .function_names import name_of
 
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
 MAX_BATCH_SIZE: Final = 2**20
@@ -48,12 +49,9 @@ def checked_int(
     if value is None and or_none:
         return None
     wanted = "an int or None" if or_none else "an int"
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{argument}={value!r} is a bool; it is {wanted}")
-    try:
+    check_kind(argument, value, SupportsIndex, wanted, but=(bool, np.bool_))
+    with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of several
         number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}") from None
     if number < low:
         raise ValueError(f"{argument}={number} is too small: the least is {low}")
     if high is not None and number > high:
@@ -63,16 +61,8 @@ def checked_int(
 
 def checked_ints(argument: str, value: Any, low: int, high: int) -> list[int]:
     """Return a list of ints, from a range or an array of one dimension, too."""
-    if not is_several(value):
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is a list")
+    check_kind(argument, value, (Sequence, np.ndarray), "a list", but=(str, bytes))
     return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(value)]
-
-
-def is_several(value: Any) -> bool:
-    """Return whether a value is a sequence of numbers: a list, range or 1-D array."""
-    if isinstance(value, np.ndarray):
-        return value.ndim == 1
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def flag(argument: str, value: Any) -> bool:
@@ -97,8 +87,7 @@ def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
 
 def checked_name(argument: str, value: Any) -> str:
     """Return the name of a column."""
-    if not isinstance(value, str):
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}, not a column's name")
+    check_kind(argument, value, str, "a column's name")
     if not 0 < len(value) <= limits.MAX_NAME:
         raise ValueError(
             f"{argument}={value!r:.80} has {len(value)} characters; the name of a column has 1 to "
@@ -115,7 +104,7 @@ def checked_text(argument: str, value: str) -> str:
 
 def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
     """Return a list of names of columns, each once; they are known where the schema is."""
-    listed = _listed(argument, value, "is not a list of columns' names")
+    listed = _listed(argument, value, "a list of columns' names")
     names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(listed)]
     if not names:
         raise ValueError(f"{argument} is empty: at least one column is wanted")
@@ -132,14 +121,11 @@ def unknown_column(what: str, name: str, known: Collection[str]) -> ValueError:
     return ValueError(f"{what} is not one of the columns {', '.join(known)}{near(name, known)}")
 
 
-def _listed(argument: str, value: Any, fault: str) -> list[Any]:
+def _listed(argument: str, value: Any, wanted: str) -> list[Any]:
     """Return the entries of a list or similar; TypeError for a string, a dict and others."""
-    try:
-        if isinstance(value, (str, bytes, Mapping)):
-            raise TypeError
+    check_kind(argument, value, Iterable, wanted, but=(str, bytes, Mapping))
+    with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of no dimension
         return list(value)
-    except TypeError:
-        raise TypeError(f"{argument}={value!r:.80} {fault}") from None
 
 
 def checked_dtype(argument: str, value: Any) -> str:
@@ -150,10 +136,15 @@ def checked_dtype(argument: str, value: Any) -> str:
 
 def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
     """Return the shape of one example's array, which has room for the dimension of the rows."""
-    listed = _listed(argument, value, f"is {kind_of(value)}; it is a tuple of ints")
+    listed = _listed(argument, value, "a tuple of ints")
     dims = tuple(checked_int(f"{argument}[{i}]", d, 0, MAX_ELEMENTS) for i, d in enumerate(listed))
-    if len(dims) >= limits.MAX_RANK:
-        raise ValueError(f"{argument} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
+    return checked_rank(argument, dims)
+
+
+def checked_rank(what: str, dims: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the shape of one row, after it was seen that a batch has room for it."""
+    if len(dims) >= limits.MAX_RANK:  # one more is that of the rows
+        raise ValueError(f"{what} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
     return dims
 
 
@@ -162,8 +153,7 @@ def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
     field = known.get(name)
     if field is None:
         raise unknown_column(what, name, known)
-    if len(field.shape) >= limits.MAX_RANK:  # one more is that of the rows
-        raise ValueError(f"{what} has {len(field.shape)} dimensions; {limits.MAX_RANK - 1} can be")
+    checked_rank(what, field.shape)
     return field
 
 
@@ -175,9 +165,13 @@ def fixed_field(what: str, name: str, known: Mapping[str, Field]) -> Field:
             f"{what} is {field}, which varies; it must have a fixed shape: where it has, declare "
             f"its feature, as hs.fixed({field.dtype!r}, shape)"
         )
+    check_full(what, field)
+    return field
+
+
+def check_full(what: str, field: Field) -> None:
     if 0 in field.shape:
         raise ValueError(f"{what} is {field}, which is empty; every dimension must be 1 or more")
-    return field
 
 
 def checked_features(argument: str, value: Any) -> dict[str, Feature]:
@@ -220,15 +214,12 @@ def _mapping(argument: str, value: Any) -> dict[str, Any]:
 def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
     """Return paths, patterns and URLs, local ones absolute: a server may run elsewhere."""
     one = isinstance(value, (str, bytes, os.PathLike))
-    fault = f"is {kind_of(value)}; it is a path or a list of paths"
     paths = []
-    for entry in [value] if one else _listed(argument, value, fault):
-        if not isinstance(entry, (str, os.PathLike)):
-            raise TypeError(f"{argument} holds {entry!r:.80}, {kind_of(entry)}, not a path")
+    for entry in [value] if one else _listed(argument, value, "a path or a list of paths"):
+        check_kind(f"one of {argument}", entry, (str, os.PathLike), "a path")
         path = checked_text(argument, os.fsdecode(entry))
         if not path or "\0" in path:
-            fault = f"{path!r:.80}, which has a NUL" if path else "an empty path"
-            raise ValueError(f"{argument} holds {fault}")
+            raise ValueError(f"{argument} holds {path!r:.80}, which is empty or has a NUL")
         remote = "://" in path or "::" in path
         paths.append(path if remote else os.path.abspath(path))
     if not paths:
@@ -254,13 +245,10 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
         return [plain_data(f"{argument}[{i}]", v, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
-            if type(key) is not str:
-                raise TypeError(f"{argument} has the key {key!r:.80}; keys are strings")
+            check_kind(f"a key of {argument}", key, str, "a str")
         return {k: plain_data(f"{argument}[{k!r}]", v, depth + 1) for k, v in value.items()}
-    raise TypeError(
-        f"{argument}={value!r:.80} is {kind_of(value)}; only None, bools, numbers, "
-        "strings, and lists and dicts of them can be sent to a server"
-    )
+    sent = "None, a bool, number or string, or a list or dict of them: only these can be sent"
+    raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {sent}")
 
 
 # ── Checks of the arguments that give batches static shapes by padding, or leave rows unpadded.
@@ -306,7 +294,7 @@ def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int 
         if known is None:
             continue
         if name not in known:
-            raise ValueError(f"{what}: there is no such column, only {', '.join(known)}")
+            raise unknown_column(what, name, known)
         if fault := size_fault(known[name], sizes[name]):
             raise ValueError(f"{what}={size!r}: {fault}")
     return sizes

@@ -17,11 +17,10 @@ limit.  Nothing is read, and no user code runs, until the pipeline is served.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -31,7 +30,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent
 from headrace_proto.schema import Field
 
-from ..core.class_acceptance import acceptance, probabilities
+from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
     MAX_COUNT,
     PadTo,
@@ -52,9 +51,7 @@ from .declaration import (
     Shape,
     Source,
     Stage,
-    class_name,
     fields_text,
-    jsonable,
     unbatched_field,
 )
 from .examples import packed_fields
@@ -63,13 +60,8 @@ from .segment_options import segmented
 from .signatures import checking
 
 _SHAPES = (
-    ".batch(batch_size), .bucket(which_bucket, batch_size, num_buckets), "
-    ".bucket_by_sequence_length(input_length, batch_size, bucket_boundaries), "
-    ".rejection_sample(accept_prob, batch_size), "
-    ".stratified_sample(labels, target_probs, batch_size), "
-    ".stratified_sample_unknown_dist(labels, probs, batch_size), "
-    ".batch_sequences_with_states(input_key, input_sequences, input_context, …), "
-    ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)"
+    ".batch, .bucket, .bucket_by_sequence_length, .stratified_sample_unknown_dist, "
+    ".batch_sequences_with_states, .sequence_queueing_state_saver, or a sampler with batch_size"
 )
 #: A user's function, or its name: "module:function" or "path.py:function".
 Function = Callable[..., Any] | str
@@ -89,7 +81,7 @@ _IN_ORDER = ReadingOrder()
 _STRICT = Policy()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Pipeline:
     """A declared pipeline, complete or not. Immutable: every call returns another one.
 
@@ -102,7 +94,7 @@ class Pipeline:
     _shape: Shape | None = None
     _policy: Policy = _STRICT
     _repeated: bool = False
-    _calls: tuple[str, ...] = ()  # that declare it, as text
+    _calls: tuple[str, ...] = field(default=(), compare=False)  # that declare it, as text
 
     @property
     def fields(self) -> dict[str, Field] | None:
@@ -150,7 +142,7 @@ class Pipeline:
         self._at_source("concat")
         check_kind("other", other, Pipeline, "a pipeline without stages")
         plain = not (other._stages or other._repeated or other._shape)
-        if not plain or other._order != ReadingOrder() or other._policy != Policy():
+        if not plain or other._order != _IN_ORDER or other._policy != _STRICT:
             raise ValueError(
                 "concat(other) joins two sources: other has an order, stages, options or a shape; "
                 "call them on the result of concat"
@@ -167,15 +159,12 @@ class Pipeline:
         return replace(self, _source=Source("concat", paths, None, options))
 
     def _at_source(self, method: str) -> None:
-        if self._stages:
+        ordered = "shuffle" if self._order != _IN_ORDER else ""
+        earlier = self._stages[0].kind if self._stages else "repeat" if self._repeated else ordered
+        if earlier:
             raise ValueError(
-                f".{method}() comes after .{self._stages[0].kind}(): it counts examples of the "
-                "source; call it before all stages"
-            )
-        if self._order != ReadingOrder() or self._repeated:
-            raise ValueError(
-                f".{method}() comes after .{'repeat' if self._repeated else 'shuffle'}(): it "
-                f"counts examples in the order of the source; call .{method}() before it"
+                f".{method}() comes after .{earlier}(): it counts examples in the order of the "
+                f"source; call .{method}() before it"
             )
 
     def _range(self) -> tuple[int, int | None]:
@@ -288,8 +277,8 @@ class Pipeline:
         Every column has that dimension, of the same length in an example.  A row's outputs keep the
         order; an example of no row is counted as ``no_output``.
         """
-        for name, field in (self.fields or {}).items():
-            unbatched_field(name, field)
+        for name, batched in (self.fields or {}).items():
+            unbatched_field(name, batched)
         return self._with_stage("unbatch")
 
     @checking
@@ -326,7 +315,7 @@ class Pipeline:
         refuses bad options, and once for each partition; options are plain data.  See
         docs/pipelines.md.
         """
-        pipeline = self._with_stage(class_name("stage", stage), **options)
+        pipeline = self._with_stage(name_of(stage, "stage"), **options)
         pipeline.fields  # noqa: B018 - the class refuses its options, and columns that it lacks
         return pipeline
 
@@ -467,14 +456,11 @@ class Pipeline:
                 )
             return {"weights": checked_value("weights", weights, self.fields)}
         if not listed:
-            raise TypeError(
-                f"weights={weights!r:.80} is {kind_of(weights)}; with labels= it is a list "
-                "of one weight per class"
-            )
+            wanted = "with labels= it is a list of one weight per class"
+            raise TypeError(f"weights={weights!r:.80} is {kind_of(weights)}; {wanted}")
         if not 0 < len(weights) <= _MAX_CLASSES:
             raise ValueError(f"weights has {len(weights)} classes; 1 to {_MAX_CLASSES} can be")
-        numbers = [one.item() if isinstance(one, np.generic) else one for one in weights]
-        given = [checked_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(numbers)]
+        given = [checked_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(weights)]
         if not any(given):
             raise ValueError("weights are all 0: at least one class is wanted")
         return {
@@ -803,18 +789,8 @@ class Pipeline:
         shape = Shape(kind, padded(given, self.fields))
         return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
 
-    def _identity(self) -> str:
-        shape = self._shape or Shape("", {})
-        whole = Declaration(self._source, self._order, self._stages, shape, self._policy)
-        return json.dumps([whole.to_plain(), self._repeated], sort_keys=True, default=_compared)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pipeline):
-            return NotImplemented
-        return self._identity() == other._identity()
-
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash((self._source.paths, self._order, self._policy, len(self._stages)))
 
     if not TYPE_CHECKING:  # where it would hide misspelt names
 
@@ -823,11 +799,6 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
-
-
-def _compared(value: Any) -> Any:
-    """Return a stand-in for a byte string or a function; equal for the same function only."""
-    return [value.name, id(value.function)] if isinstance(value, Sent) else jsonable(value)
 
 
 def _fields_of(source: Source) -> dict[str, Field] | None:

@@ -20,7 +20,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from .examples import SharedBytes
-from .function_names import Sent, name_of, packed, resolve
+from .function_names import Sent, packed, resolve
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
@@ -44,15 +44,6 @@ def kind_class(room: str, kind: str | Sent) -> Any:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise TypeError(f"{kind} is {kind_of(found)}, and no subclass of hs.{base.__name__}")
     return found
-
-
-def class_name(argument: str, kind: Any) -> str | Sent:
-    """Return the name of a class of the user's, or the class to be sent."""
-    if not isinstance(kind, str | type):
-        raise TypeError(
-            f"{argument}={kind!r:.80} is {kind_of(kind)}; it is a class or its name, 'module:Class'"
-        )
-    return name_of(kind, argument)
 
 
 def is_theirs(kind: str | Sent) -> bool:

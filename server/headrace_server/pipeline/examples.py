@@ -23,7 +23,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,22 +140,12 @@ def _strings(value: Any) -> np.ndarray:
     objects = np.asarray(bytes(value) if isinstance(value, bytearray) else value, object)
     out = np.empty(objects.shape, object)
     flat = out.reshape(-1)
-    given = objects.reshape(-1).tolist()
-    for i, text in enumerate(given):
+    for i, text in enumerate(objects.reshape(-1).tolist()):
         if not isinstance(text, _TEXT):
-            raise ValueError(_strange(given))
+            fault = "holds neither strings alone nor numbers that a dtype has room for"
+            raise ValueError(f"{value!r:.80} {fault}")
         flat[i] = text.encode() if isinstance(text, str) else bytes(text)
     return out
-
-
-def _strange(values: Sequence[Any]) -> str:
-    """Describe why values of which not all are strings have no dtype."""
-    others = [value for value in values if not isinstance(value, _TEXT)]
-    value = next((other for other in others if not isinstance(other, Number)), others[0])
-    fault = "no number, no string"
-    if isinstance(value, Number):
-        fault = "no dtype has room for it" if len(others) == len(values) else "among strings"
-    return f"{value!r:.80} is {kind_of(value)}: {fault}"
 
 
 def _untyped(value: Any, array: np.ndarray) -> bool:
@@ -289,10 +278,7 @@ def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
         raise ValueError(f"example 0 has {fault}")
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
-            missing = [name for name in names if name not in row]
-            extra = [name for name in row if name not in rows[0]]
-            which = f"lacks column {missing[0]!r}" if missing else f"has column {extra[0]!r} more"
-            raise ValueError(f"example {i} {which}; example 0 has the columns {names}")
+            raise ValueError(f"example {i} has the columns {list(row)}; example 0 has {names}")
     return names
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import kind_of, near
+from headrace_proto.errors import kind_of, near, rewording
 
 from .examples import SharedBytes
 
@@ -155,10 +155,8 @@ def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str | Sent:
     begin with the ``argument`` it is of.
     """
     if isinstance(fn, str):
-        try:
+        with rewording(ValueError, f"{argument}: ", ValueError):
             module, attribute = _split(fn)
-        except ValueError as error:
-            raise ValueError(f"{argument}: {error}") from None
         return f"{os.path.abspath(module)}:{attribute}" if _is_file(module) else fn
     if not callable(fn):
         raise TypeError(
@@ -186,15 +184,10 @@ def _walk(holder: Any, qualname: str) -> Any:
 
 
 def _split(name: str) -> tuple[str, str]:
-    module, colon, attribute = name.rpartition(":")
-    dotted = all(part.isidentifier() for part in attribute.split("."))
-    if not colon or not dotted or not module:
+    module, _, attribute = name.rpartition(":")
+    words = attribute.split(".") + ([] if _is_file(module) else module.split("."))
+    if not all(word.isidentifier() for word in words):
         raise ValueError(f"{name!r:.200} is not of the form module:name or path.py:name")
-    if not _is_file(module) and not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(
-            f"{name!r:.200} is not of the form module:name or path.py:name: {module!r:.200} is "
-            "neither a module's name nor a path that ends in .py"
-        )
     return module, attribute
 
 

@@ -9,8 +9,7 @@ equal data, however they were declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -18,17 +17,21 @@ from headrace_proto import dtypes, limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import rewording
 from headrace_proto.schema import Field
-from headrace_server.pipeline.argument_checks import (
+
+from ..shaping.slots import SEGMENT_PLACE
+from .argument_checks import (
     MAX_ELEMENTS,
+    check_full,
     check_kind,
     checked_dtype,
     checked_name,
     checked_names,
+    checked_rank,
     checked_shape,
     field_of,
     fixed_field,
 )
-from headrace_server.pipeline.examples import as_array
+from .examples import as_array
 
 # ── The state before the first segment of a sequence, as plain data.
 #
@@ -44,39 +47,22 @@ from headrace_server.pipeline.examples import as_array
 _SOURCES = "zeros(shape, dtype), a constant array or a column's name"
 
 
-@dataclass(frozen=True, slots=True)
-class Zeros:
-    """An initial state of zeros, made by ``zeros``."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __repr__(self) -> str:
-        return f"zeros({self.shape!r}, {self.dtype!r})"
-
-
-def zeros(shape: Iterable[int], dtype: Any = "float32") -> Zeros:
+def zeros(shape: Iterable[int], dtype: Any = "float32") -> Field:
     """Return an initial state of zeros; of dtype "bytes" of empty strings.
 
     ``shape`` is that of one row: a batch has ``[batch_size, *shape]``.
     """
-    name, dims = checked_dtype("dtype", dtype), checked_shape("shape", shape)
-    _check_dims("shape", dims)
+    dims = checked_shape("shape", shape)
+    field = Field(checked_dtype("dtype", dtype), dims)
+    check_full("shape", field)
     if prod(dims) > MAX_ELEMENTS:
         raise ValueError(f"shape={dims} has {prod(dims)} elements; the most is {MAX_ELEMENTS}")
-    return Zeros(dims, name)
+    return field
 
 
-def _check_dims(what: str, dims: tuple[int, ...]) -> None:
-    if len(dims) >= limits.MAX_RANK:  # one more is that of the rows
-        raise ValueError(f"{what} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
-    if 0 in dims:
-        raise ValueError(f"{what} is {list(dims)}, which is empty; every dimension is 1 or more")
-
-
-def block_name(argument: str, prefix: str, name: str) -> str:
+def block_name(argument: str, prefix: str, value: Any) -> str:
     """Return a name, after it was seen that a batch can carry it as ``prefix:name``."""
-    if ":" in name:
+    if ":" in (name := checked_name(argument, value)):
         raise ValueError(f"{argument}={name!r:.80} holds a colon, which stands between its parts")
     most = limits.MAX_NAME - len(prefix) - 1
     if len(name) > most:
@@ -90,41 +76,33 @@ def block_name(argument: str, prefix: str, name: str) -> str:
 def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
     """Return initial states as plain data, sorted by name; none is allowed here."""
     check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
-    names = [
-        block_name(f"a name in {argument}", "state", checked_name(f"a name in {argument}", name))
-        for name in value
-    ]
-    return [_state(f"{argument}[{name!r}]", name, value[name]) for name in sorted(names)]
+    names = sorted(block_name(f"a name in {argument}", "state", name) for name in value)
+    return [_state(f"{argument}[{name!r}]", name, value[name]) for name in names]
 
 
 def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, Zeros):
-        return _plain(name, "zeros", value.dtype, value.shape, None)
-    if isinstance(value, str):
-        return _plain(name, "column", None, None, checked_name(argument, value))
-    if not hasattr(value, "__array__"):
-        numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
-        check_kind(argument, value, numbers, _SOURCES)
-    with rewording(ValueError, f"{argument}: ", ValueError):
-        array = as_array(value)
-    _check_dims(f"{argument}: the shape", array.shape)
-    dtype = dtypes.name_of(array.dtype)
-    data = array.reshape(-1).tolist() if dtype == dtypes.BYTES else array.tobytes()
-    return _plain(name, "constant", dtype, array.shape, data)
-
-
-def _plain(
-    name: str, kind: str, dtype: str | None, shape: tuple[int, ...] | None, value: Any
-) -> dict[str, Any]:
-    dims = None if shape is None else list(shape)
-    return {"name": name, "kind": kind, "dtype": dtype, "shape": dims, "value": value}
+    kind, dtype, shape = "zeros", None, None
+    data: Any = None
+    if isinstance(value, Field):
+        dtype, shape = value.dtype, [*value.shape]
+    elif isinstance(value, str):
+        kind, data = "column", checked_name(argument, value)
+    else:
+        if not hasattr(value, "__array__"):
+            numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
+            check_kind(argument, value, numbers, _SOURCES)
+        with rewording(ValueError, f"{argument}: ", ValueError):
+            array = as_array(value)
+        kind, dtype, shape = "constant", dtypes.name_of(array.dtype), [*array.shape]
+        check_full(argument, Field(dtype, checked_rank(argument, array.shape)))
+        data = array.reshape(-1).tolist() if dtype == dtypes.BYTES else array.tobytes()
+    return {"name": name, "kind": kind, "dtype": dtype, "shape": shape, "value": data}
 
 
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
-#: Options of the geometry, which are plain data only where they are not the default: so a feed
-#: that does not use them is the one that was stored before there were any.
-GEOMETRY = ("stride", "left", "right", "phase", "phase_seed")
+#: Bytes of the header of a batch beside its columns and rows, with room for the facts of stages.
+_OF_HEADER = 2048
 #: Maximum number of steps: counts of steps are int32 in a batch.
 MOST_STEPS = 2**31 - 1
 _COLUMNS = ("input_sequences", "input_context", "initial_states")
@@ -132,12 +110,18 @@ _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
     """Return the options of a shape of segments, from the checked arguments that declare it."""
-    options = {name: given[name] for name in given if name not in GEOMETRY}
+    options = dict(given)
     options["initial_states"] = checked_states("initial_states", options["initial_states"])
     _check_states(options)
-    _check_keys(options)
-    options["make_keys_unique_seed"] = options["make_keys_unique_seed"] or 0
-    options |= _geometry(given)
+    seed = options["make_keys_unique_seed"]
+    if seed is not None and not options["make_keys_unique"]:
+        raise ValueError(
+            f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
+        )
+    options["make_keys_unique_seed"] = seed or 0
+    _check_geometry(options)
+    if options["stride"] == options["num_unroll"]:
+        options["stride"] = None  # so that equal shapes are equal data
     capacity, rows = options["capacity"], options["batch_size"]
     if capacity is not None and capacity < rows:
         raise ValueError(
@@ -175,16 +159,7 @@ def _check_states(options: Mapping[str, Any]) -> None:
         )
 
 
-def _check_keys(options: Mapping[str, Any]) -> None:
-    seed = options["make_keys_unique_seed"]
-    if seed is not None and not options["make_keys_unique"]:
-        raise ValueError(
-            f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
-        )
-
-
-def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the geometry that are not the default."""
+def _check_geometry(given: Mapping[str, Any]) -> None:
     unroll, step = given["num_unroll"], given["stride"]
     left, right, seed = given["left"], given["right"], given["phase_seed"]
     if step is not None and step > unroll:
@@ -203,13 +178,11 @@ def _geometry(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "phase='random' needs pad=True: a first segment of 1 … stride steps must be filled up"
         )
-    whole = step == unroll
-    return {name: given[name] for name in GEOMETRY[whole:] if given[name]}
 
 
 def _check_number_of_columns(options: Mapping[str, Any]) -> None:
     columns = sum(len(options[name]) for name in _COLUMNS)
-    most = limits.MAX_COLUMNS - _OWN_COLUMNS - ("left" in options) - ("right" in options)
+    most = limits.MAX_COLUMNS - _OWN_COLUMNS - bool(options["left"]) - bool(options["right"])
     if columns > most:
         raise ValueError(
             f"input_sequences, input_context and initial_states name {columns} columns; the "
@@ -225,12 +198,8 @@ def checked_columns(
 ) -> list[str] | dict[str, str]:
     """Return columns by their names in a batch, sorted; a list where each has its own name."""
     if isinstance(value, Mapping):
-        columns = {
-            block_name(f"a name in {argument}", prefix, name): checked_name(
-                f"{argument}[{name!r}]", value[name]
-            )
-            for name in sorted(checked_name(f"a name in {argument}", name) for name in value)
-        }
+        names = sorted(block_name(f"a name in {argument}", prefix, name) for name in value)
+        columns = {name: checked_name(f"{argument}[{name!r}]", value[name]) for name in names}
         if not columns and not or_none:
             raise ValueError(f"{argument} is empty: at least one column is wanted")
         plain = all(name == column for name, column in columns.items())
@@ -275,7 +244,28 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
             brought = fixed_field(what, state["value"], known)
             state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
         states.append(state)
+    ranks = [len(state["shape"]) + 1 for state in states]
+    for name in ("input_sequences", "input_context"):
+        columns = columns_by_name(options[name]).values()
+        ranks += [len(known[column].shape) + 1 for column in columns]
+    check_rows(options["batch_size"], ranks)
     return {**options, "initial_states": states}
+
+
+def check_rows(batch_size: int, ranks: Collection[int]) -> None:
+    """Raise ValueError where a batch has too many rows for the header of its message.
+
+    ``ranks`` are those of its columns, which the header describes, too.
+    """
+    columns = sum(8 * (3 + rank) for rank in ranks)
+    most = (limits.MAX_HEADER_BYTES - _OF_HEADER - columns) // SEGMENT_PLACE.itemsize
+    if batch_size > most:
+        raise ValueError(
+            f"batch_size={batch_size} is too large: the header of a batch's message describes each "
+            f"of its segments in {SEGMENT_PLACE.itemsize} bytes and its {len(ranks)} columns in "
+            f"{columns}, and has at most {limits.MAX_HEADER_BYTES}; the most is {max(0, most)}.  "
+            "Declare more partitions or connect more ranks for more segments at a time"
+        )
 
 
 def _named(argument: str, name: str, column: str) -> str:
@@ -295,10 +285,7 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
                 f"{what} is {field}; only the number of its steps may vary: where that is so, "
                 f"declare its feature, as hs.sequence({field.dtype!r}, shape)"
             )
-        if 0 in field.shape:
-            raise ValueError(
-                f"{what} is {field}, which is empty; every dimension must be 1 or more"
-            )
+        check_full(what, field)
         if steps is None:
             continue
         if first is not None and steps != first[1]:
@@ -307,7 +294,7 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
                 "example must be equally long"
             )
         first = first or (column, steps)
-    unroll, stride = options["num_unroll"], options.get("stride") or options["num_unroll"]
+    unroll, stride = options["num_unroll"], options["stride"] or options["num_unroll"]
     if first is None or options["pad"]:
         return
     if first[1] < unroll or (first[1] - unroll) % stride:
@@ -319,7 +306,7 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
 
 def not_whole(options: Mapping[str, Any]) -> str:
     """Describe why segments do not fit a number of steps without padding."""
-    unroll, stride = options["num_unroll"], options.get("stride")
+    unroll, stride = options["num_unroll"], options["stride"]
     if stride is None:
         return f"no multiple of num_unroll={unroll}"
     return f"not num_unroll={unroll} and a multiple of stride={stride} more"

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, SupportsIndex, TypeVar
 
 import numpy as np
 
-from headrace_proto import limits
-from headrace_proto.errors import kind_of
 from headrace_proto.gone import GONE, absent_argument
 from headrace_proto.schema import Field
 
-from ..core.row_copies import MAX_RATE
+from ..shaping.row_copies import MAX_RATE
 from . import argument_checks as checks
-from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked_value
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked_value
 from .declaration import Feature
 from .function_names import name_of
 
@@ -59,15 +56,14 @@ def _by(check: Callable[..., Any], *bounds: float) -> _Check:
 
 def _batch_size(argument: str, value: Any) -> int | list[int]:
     """Return one size for all buckets, or one for each."""
-    if checks.is_several(value):
+    if np.ndim(value) == 1:
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is an int or a list")
+    check_kind(argument, value, SupportsIndex, "an int or a list")
     return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
 
 
 def _boundaries(argument: str, value: Any) -> list[int]:
-    checks.check_kind(argument, value, (list, tuple), "a list of ints")
+    check_kind(argument, value, (list, tuple), "a list of ints")
     return checks.checked_ints(argument, value, -(2**63), 2**63 - 1)
 
 
@@ -115,33 +111,20 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
-class _Shown(reprlib.Repr):
-    """Arguments in the text of a pipeline: a line, without examples and the values of arrays."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxdict = self.maxlist = self.maxtuple = limits.MAX_COLUMNS
-        self.maxstring = self.maxother = 500
-
-    def repr_ndarray(self, array: np.ndarray, level: int) -> str:
-        return f"{array.dtype}{list(array.shape)}"
-
-    def repr_Feature(self, feature: Feature, level: int) -> str:
-        return str(feature.field)
-
-    def repr_instance(self, value: Any, level: int) -> str:
-        return repr(name_of(value)) if callable(value) else super().repr_instance(value, level)
-
-    def repr_list(self, listed: list[Any], level: int) -> str:
-        if listed and isinstance(listed[0], Mapping):
-            return f"[{len(listed)} examples]"
-        return super().repr_list(listed, level)
-
-    def repr_Pipeline(self, pipeline: Any, level: int) -> str:
-        return ".".join(pipeline._calls)
-
-
-shown = _Shown().repr
+def shown(value: Any) -> str:
+    """Return an argument as text: a line, without examples and the values of arrays."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Feature | Field):
+        return str(value.field if isinstance(value, Feature) else value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {shown(value[name])}" for name in sorted(value)) + "}"
+    if isinstance(value, list) and value:
+        listed = isinstance(value[0], Mapping)
+        return f"[{len(value)} examples]" if listed else f"[{', '.join(map(shown, value))}]"
+    if hasattr(value, "_calls"):
+        return ".".join(value._calls)
+    return f"{name_of(value) if callable(value) else value!r:.500}"
 
 
 def checking(function: F) -> F:

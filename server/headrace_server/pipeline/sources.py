@@ -22,14 +22,9 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 
-from .argument_checks import (
-    checked_dtype,
-    checked_names,
-    checked_shape,
-    flag,
-)
+from .argument_checks import check_kind, checked_dtype, checked_names, checked_shape, flag
 from .builder import Pipeline
-from .declaration import Feature, Plain, Source, class_name, kind_class
+from .declaration import Feature, Plain, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
 from .function_names import Sent, name_of
 from .signatures import checking
@@ -103,7 +98,7 @@ def read(
     ``paths`` name with ``Class(opening, **options)``; options are plain data.  Without
     ``features`` the class determines the columns.  See docs/pipelines.md.
     """
-    kind, files = class_name("source", source), paths or ()
+    kind, files = name_of(source, "source"), paths or ()
     made = kind_class("sources", kind)
     try:
         inspect.signature(made.open if "open" in vars(made) else made).bind(None, **options)
@@ -157,15 +152,11 @@ def read_csv(
     """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
     False: ``features`` names them, in their order.  A row is an example of scalars.
     """
-    if not isinstance(delimiter, str):
-        raise TypeError(f"delimiter={delimiter!r:.80} is {kind_of(delimiter)}, not a str")
+    check_kind("delimiter", delimiter, str, "a str")
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise ValueError(f"delimiter={delimiter!r:.80} is not one character that may separate")
-    names: bool | list[str]
-    if isinstance(header, (list, tuple)):
-        names = checked_names("header", header, None)
-    else:
-        names = flag("header", header)
+    listed = isinstance(header, (list, tuple))
+    names: Any = checked_names("header", header, None) if listed else flag("header", header)
     if names is False and features is None:
         raise ValueError(
             "header=False needs features, which name the columns in their order; a list of names "
@@ -173,10 +164,9 @@ def read_csv(
         )
     for name, feature in (features or {}).items():
         if feature.kind != "scalar":
-            what = "is a sequence" if feature.kind == "sequence" else "has a shape"
             raise ValueError(
-                f"features[{name!r}] {what}: a cell of a CSV file is one value; declare a scalar, "
-                "and make the rest of it in .map"
+                f"features[{name!r}] is {feature.field}: a cell of a CSV file is one value; "
+                "declare a scalar, and make the rest of it in .map"
             )
     return _files("csv", paths, features, delimiter=delimiter, header=names)
 

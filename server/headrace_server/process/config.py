@@ -93,6 +93,18 @@ class RunConfig(Limits):
         """Time between two heartbeats of a trainer."""
         return min(1.0, self.lease_ttl_s / 4)
 
+    def ahead(self, capacity: int | None, partitions: int) -> tuple[int, int]:
+        """Return how many batches a worker makes ahead of a feed, and their bytes.
+
+        A capacity beyond ``max_ahead`` gets proportionally more bytes, within a quarter of the
+        slab: where half of the slab is used, trainers must copy batches.
+        """
+        if capacity is None:
+            return self.max_ahead, self.max_ahead_bytes
+        grown = self.max_ahead_bytes * capacity // self.max_ahead
+        nbytes = max(self.max_ahead_bytes, min(grown, self.slab_bytes // 4))
+        return capacity * partitions, nbytes
+
     def to_plain(self) -> Any:
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**plain, "feeds": [feed.to_plain() for feed in self.feeds]}

@@ -17,7 +17,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, LimitExceeded, code_of
 from headrace_proto.messages import Refused
 
-from ..core.bounded_map import BoundedMap
+from .bounded_map import BoundedMap
 from .refusals import Refusals
 
 #: Number of garbage messages after which a connection is mute.

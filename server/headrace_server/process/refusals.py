@@ -15,7 +15,7 @@ from headrace_proto import __version__, limits
 from headrace_proto.errors import ServerError, UnknownFeed, VersionMismatch, near
 from headrace_proto.messages import Hello
 
-from ..core.bounded_map import BoundedMap
+from .bounded_map import BoundedMap
 
 logger = logging.getLogger("headrace.trainers")
 

@@ -7,7 +7,6 @@
         index/                         indexes of files, where there is no state directory
         slab-<worker>-<life>-<n>       segments
         journals/feeds/NAME/           where there is no state directory
-        trainers-<worker>              its trainers, where there is no state directory
         channels-<worker>              the socket of trainers of this host
         trainer-<session>-<life>       16 random bytes; a trainer on this host holds a shared flock.
                                        Then buffers for the states that it saves, where it has any

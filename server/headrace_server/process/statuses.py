@@ -185,7 +185,7 @@ class TrainerStatus(TypedDict):
     trainer_awaited_seconds_total[share]: How long of that it has waited for the server of a share.
     trainer_busy_seconds_total: How long it was busy with batches.
     trainer_leases: Batches in its hands.
-    trainer_window: Batches that it would take now.
+    trainer_requests: Requests of it that have no batch yet.
     trainer_silent_seconds: How long nothing was heard of it.
     """
 
@@ -196,7 +196,7 @@ class TrainerStatus(TypedDict):
     local: Annotated[bool, all]
     silent_s: Annotated[float, min, "trainer_silent_seconds"]
     rank: NotRequired[int]
-    window: Annotated[NotRequired[int], sum, "trainer_window"]
+    requests: Annotated[NotRequired[int], sum, "trainer_requests"]
     leases: Annotated[NotRequired[int], sum, "trainer_leases"]
     batches: Annotated[Count, "trainer_batches_sent_total"]
     rows: Annotated[Count, "trainer_rows_sent_total"]
@@ -297,8 +297,7 @@ class FeedStatus(PartitionCounts):
     leases_expired_total: Leases that ended because their trainer was silent.
     saves_refused_total[reason]: Commits and saves that did not count: stale, or by the code of the
       error.
-    batches[state]: Batches that are made and not done: ready, returned (or dealt to a rank),
-      leased to a trainer, saving.
+    batches[state]: Batches that are made and not done: ready, leased to a trainer, saving.
     stage_seconds_total[stage]: How long reading, and each stage, took in the lives of the workers.
     segments[state]: Segments by what they wait for: ready (nothing), leased (the states of a
       trainer), full (examples that were read and find no place in the capacity).

@@ -28,7 +28,7 @@ from ..files.durable_file import opened, writing
 from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
-#: Why rows at hand can not be left out, see ``reading/reader.py``.
+#: Why rows at hand can not be left out, see ``reading/chunk.py``.
 FIXED = ("", "the source can not be read past it", "batches that were made before depend on it")
 
 #: doing, fixed, rows, bytes of name, bytes of where, epoch

@@ -1,12 +1,19 @@
-"""A chunk: some hundred examples as columns, with where each came from."""
+"""A chunk: some hundred examples as columns, with where each came from; the bad ones among them.
+
+rows ─► faults ─► BadRecords.report: raise, or skip and count ─► the other rows
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 
 from .columns import Column, column_from_rows, concatenate, take
@@ -110,3 +117,118 @@ class Chunk:
             Origin.join([part.origin for part in parts]),
             {name: np.concatenate([p.facts[name] for p in parts]) for name in parts[0].facts},
         )
+
+
+#: 2**40 records in a stream, and 2**23 streams, fit an int64.
+ORDINAL_BITS: Final = 40
+logger = logging.getLogger("headrace.data")
+
+#: By row what is wrong with it: the reason by its short name, and in words.
+Faults = dict[int, tuple[str, str]]
+
+#: Messages of bad records that are logged one by one; the rest is only counted.
+_LOGGED_ONE_BY_ONE = 20
+
+
+#: Why rows at hand can not be left out: a stream is being read, or they were read before.
+IN_STREAM, READ_BEFORE = 1, 2
+
+
+@dataclass
+class RowsAtHand:
+    """Notes which rows a feed has at hand, should they kill the process; leaves out those that did.
+
+    A row is left out from the epoch on in which it killed, so a chunk that was read before it did
+    is the same when it is read again.
+    """
+
+    #: Called with the rows that are read next: their numbers, where they are, their epoch, and why
+    #: they can not be left out (``worker_diary.FIXED``).
+    note: Callable[[np.ndarray, str, int, int], None] = lambda rows, where, epoch, fixed: None
+    #: Called with the place of these rows once they are read.
+    at: Callable[[str], None] = lambda where: None
+    source: str = ""
+    #: Rows that have killed workers: the epoch from which on each is out, and the reason.
+    left_out: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    #: By partition the rows that its worker had at hand when it died.  They are read one by one.
+    suspects: Mapping[int, set[int]] = field(default_factory=dict)
+    fixed: int = 0  # that of chunks which are read again
+    touched: set[int] = field(default_factory=set)  # rows noted, where there are suspects
+
+    def reading(self, rows: np.ndarray, epoch: int, fixed: int = 0, where: str = "") -> None:
+        """Note that rows are about to be read."""
+        if not where and len(rows):
+            where = f"{self.source}, example {rows[0]}"
+            if len(rows) > 1:
+                where += f" and {len(rows) - 1} others"
+        self.note(rows, where, epoch, self.fixed or fixed)
+        if self.suspects:
+            self.touched.update(rows.tolist())
+
+    def read(self, chunk: Chunk) -> None:
+        """Note where the rows at hand come from."""
+        if len(chunk):
+            where = chunk.origin.describe(0)
+            if len(chunk) > 1:
+                where += f" … {chunk.origin.describe(len(chunk) - 1)} ({len(chunk)} examples)"
+            self.at(where)
+
+    def kept(self, rows: np.ndarray, epoch: int, bad: BadRecords) -> np.ndarray:
+        """Return the places of the rows that are not left out; report the others."""
+        since = [self.left_out.get(row, (sys.maxsize, ""))[0] for row in rows.tolist()]
+        out = np.array(since, np.int64) <= epoch
+        for row in rows[out].tolist():
+            bad.report(DataError(self.left_out[row][1]), "killed_worker")
+        return np.flatnonzero(~out)
+
+
+@dataclass
+class BadRecords:
+    """The rule ``on_bad_example`` at work: raise, or skip with a count and a log line."""
+
+    skip: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+    logged: int = 0
+    #: Called after each row that a user function took or returned, since these may be slow.
+    progress: Callable[[], None] = lambda: None
+    #: Called with the name of a user function before its calls, and with "" after them.
+    enters: Callable[[str], None] = lambda name: None
+    hand: RowsAtHand = field(default_factory=RowsAtHand)
+
+    def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
+        """Report a record that breaks a rule; return where it is skipped, else raise.
+
+        A file that is missing is never skipped.
+        """
+        if not self.skip or isinstance(error, FilesMissing):
+            raise error
+        self.counts[reason] = self.counts.get(reason, 0) + rows
+        self.logged += 1
+        if self.logged <= _LOGGED_ONE_BY_ONE:
+            logger.warning("skipped: %s", error)
+        if self.logged == _LOGGED_ONE_BY_ONE:
+            logger.warning("skipped: further bad records are counted and not logged")
+
+
+def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None = None) -> DataError:
+    """Return the error of a row, or (None) of the whole chunk."""
+    rest = f" and the {len(chunk) - 1} after it" if row is None and len(chunk) > 1 else ""
+    error = DataError(f"{chunk.origin.describe(row or 0)}{rest}: {text}")
+    error.__cause__ = cause
+    return error
+
+
+def without(
+    chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ", where: str = ""
+) -> Chunk:
+    """Return the rows of a chunk that have no fault; report the others, in their order.
+
+    ``where`` names them by their numbers in it, in place of their origin.
+    """
+    if not faults:
+        return chunk
+    for row in sorted(faults):
+        reason, text = faults[row]
+        place = f"{where}, row {row}, " if where else f"{chunk.origin.describe(row)}{after}"
+        bad.report(DataError(f"{place}{text}"), reason)
+    return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))

@@ -17,22 +17,24 @@ import numpy as np
 
 from headrace_proto.errors import DataError, near
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile
-from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import (
+
+from ..files.manifest import DataFile
+from .chunk import BadRecords, Chunk, Faults, Origin, without
+from .columns import (
     Column,
     Rows,
+    clash,
     concatenate,
+    fitted,
+    misfit,
     numbers_of,
     repeated,
     row_count,
     row_of,
     take,
 )
-from headrace_server.reading.declared_types import clash, fitted, misfit
-from headrace_server.reading.example_rows import Schema, schema_of
-from headrace_server.reading.reader import BadRecords, Faults, without
-from headrace_server.reading.source import IndexedSource, Opening
+from .example_rows import Schema, schema_of
+from .source import IndexedSource, Opening
 
 T = TypeVar("T")
 #: Maximum number of columns that an error lists.

@@ -12,7 +12,7 @@ so taking rows moves a few integers and no payload.  The payload is copied once,
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,7 +23,9 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import Misfit, cast, flat_values
+
+from ..pipeline.declaration import Feature
+from ..pipeline.examples import Misfit, cast, flat_values
 
 # ── Gathers and joins stretches of buffers, given by their starts and numbers of elements.
 
@@ -466,3 +468,94 @@ class ColumnSum:
     def text(self) -> str:
         """The sum and the number of rows."""
         return "-".join(f"{value:08x}" for value in (*self._sums, self._rows))
+
+
+# ── Columns as a file or a function gives them become columns as they were declared.
+#
+#     dtype     where no value loses what it means
+#     shape     equal rank; a dimension declared fixed must have that size in every row, one
+#               declared as varying may be fixed in the file
+#
+# Nothing is copied where only the view changes.
+
+
+def defaults_of(features: Mapping[str, Feature]) -> dict[str, Column]:
+    """Return the defaults of features that have one, as columns of one row."""
+    return {
+        name: column_from_rows([feature.default], feature.field)
+        for name, feature in features.items()
+        if feature.has_default
+    }
+
+
+def clash(have: Field, want: Field) -> str | None:
+    """Return the reason why no row of the one can be a row of the other; None where some may."""
+    text = f"is {have} in the file and {want} in the declaration"
+    if len(have.shape) != len(want.shape) or (have.dtype == "bytes") != (want.dtype == "bytes"):
+        return text
+    if any(
+        a is not None and b is not None and a != b
+        for a, b in zip(have.shape, want.shape, strict=True)
+    ):
+        return text
+    return None
+
+
+def misfit(row: Any, want: Field) -> str:
+    """Return the reason why a row does not fit a field, or ""."""
+    try:
+        column_from_rows([row], want)
+    except (ValueError, TypeError, OverflowError) as error:
+        return str(error).removeprefix("row 0: ")
+    return ""
+
+
+def fitted(column: Column, want: Field) -> Column:
+    """Return the column as declared.  ValueError where a row does not fit (``misfit``)."""
+    if text := clash(field_of(column), want):
+        raise ValueError(text)
+    if isinstance(column, Ragged):
+        for size, extents in zip(want.shape, column.extents.T, strict=False):
+            if size is not None and (extents != size).any():
+                raise ValueError(f"a row has another shape than {want}")
+    column = _cast(column, want.dtype)
+    if isinstance(column, Ragged):
+        return _narrowed(column, want) if want.ragged_dims else _dense(column, want)
+    return ragged_of(column, want.ragged_dims) if want.ragged_dims else column
+
+
+def _cast(column: Column, want: str) -> Column:
+    if want == dtypes.BYTES or column.dtype == dtypes.numpy_dtype(want):
+        return column
+    if isinstance(column, Ragged):
+        values = cast(column.values(), want)  # type: ignore[arg-type]
+        return column_of(values, field_of(column), column.extents)
+    return cast(column, want)  # type: ignore[arg-type]
+
+
+def _narrowed(column: Ragged, want: Field) -> Column:
+    """Return the same rows with another number of varying dimensions."""
+    inner = tuple(d for d in want.shape[want.ragged_dims :] if d is not None)
+    extra = column.inner[: max(0, want.ragged_dims - column.extents.shape[1])]
+    extents = column.extents[:, : want.ragged_dims]
+    if extra:
+        extents = np.hstack([extents, np.tile(np.array(extra, np.int64), (len(column), 1))])
+    return replace(column, extents=extents, inner=inner)
+
+
+def _dense(column: Ragged, want: Field) -> Column:
+    shape = tuple(d for d in want.shape if d is not None)
+    if isinstance(column.raw, Strings):
+        return column.raw.take(column.items).reshape(len(column), *shape)
+    return rows_of_items(column.raw, column.starts, column.dtype, shape)
+
+
+def rows_of_items(
+    raw: np.ndarray, starts: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return rows of one fixed shape, copied from where they start in a buffer (bytes)."""
+    n, size = len(starts), prod(shape) * dtype.itemsize
+    if not n or not size:
+        return np.empty((n, *shape), dtype)
+    rows: np.ndarray = window(raw, size)[starts].view(dtype)
+    return rows.reshape(n, *shape)

@@ -28,15 +28,14 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.plan import Read
 from ..files.durable_file import held, opened, sync_directory, writing
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
-from .chunk import Chunk
+from ..shaping.plan import Read
+from .chunk import BadRecords, Chunk
 from .columns import Flat, flattened
 from .intake import Intake
-from .reader import BadRecords
 from .source import IndexedSource
 from .sources import open_reader
 
@@ -108,7 +107,7 @@ class Conversion:
 
     def _written(self) -> Iterator[int]:
         part, intake = None, self._intake
-        position: Any = intake.start()
+        position: Any = intake.start
         while position is not None:
             room = self._rows_per_file - (part.rows if part else 0)
             intake.begin()

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final, Literal, cast
 
 from headrace_proto.errors import DataError
-from headrace_server.files.manifest import DataFile, open_stream
+
+from ..files.manifest import DataFile, open_stream
 
 Compression = Literal["gzip", "zlib"] | None
 

@@ -15,12 +15,11 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.plan import Position, Read
 from ..pipeline.declaration import Declaration, is_theirs
-from .chunk import Chunk
+from ..shaping.plan import Position, Read
+from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import numbered, partition_reader
-from .reader import READ_BEFORE, BadRecords
-from .source import IndexedSource, Reader, streams_of
+from .source import IndexedSource, StreamSource
 from .stages import RowStages
 from .stages.stratified_sample import StratifiedSample
 
@@ -41,7 +40,7 @@ class Intake:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StreamSource,
         declaration: Declaration,
         partition: int,
         partitions: int,
@@ -51,6 +50,10 @@ class Intake:
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
         self.partition = partition
         self._reader = partition_reader(reader, declaration.order, partition, partitions, bad)
+        #: The number of examples of an epoch; None where only reading shows it.
+        self.share: int | None = self._reader.share
+        #: The position at which every epoch starts.
+        self.start: Position = self._reader.start
         self._suspects = bad.hand.suspects.get(partition, set())
         # With fewer streams than partitions, all partitions read the same records, bad ones
         # included.
@@ -86,14 +89,6 @@ class Intake:
     def stratified(self) -> list[StratifiedSample]:
         """The stages with target proportions."""
         return [step for step in self.stages.steps if isinstance(step, StratifiedSample)]
-
-    def share(self) -> int | None:
-        """Return the number of examples of an epoch; None where only reading shows it."""
-        return self._reader.share
-
-    def start(self) -> Position:
-        """Return the position at which every epoch starts."""
-        return self._reader.start
 
     def limit(self, most: int | None) -> int:
         """Return the number of rows to read at once, with a bound of the shape's own.
@@ -152,10 +147,6 @@ class Intake:
         self.rows_read += len(chunk)
         return after, position
 
-    def check_ahead(self, read: Read, stop: Callable[[], object]) -> bool:
-        """Check examples of a later read until ``stop`` returns a value; return whether any."""
-        return self._reader.check_ahead(read.epoch, read.position, read.limit, stop)
-
     def end(self) -> None:
         """Finish a read: update counts and the size of the next read."""
         self.count_dropped()
@@ -200,7 +191,7 @@ class Intake:
             "read": self.rows_read,
             "epoch": reading["epoch"],
             "position": known,
-            "share": None if known is None else self._reader.share,
+            "share": None if known is None else self.share,
             "seconds": dict(self.stages.seconds),
         }
 
@@ -215,7 +206,7 @@ class Intake:
 
 
 def _probe(
-    reader: Reader, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
+    reader: StreamSource, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
 ) -> None:
     """Infer the schema of user functions from their first results.
 
@@ -242,12 +233,12 @@ def _probe(
             )
 
 
-def _from_the_start(reader: Reader) -> Iterator[Chunk]:
+def _from_the_start(reader: StreamSource) -> Iterator[Chunk]:
     """Yield the source from its first row on, in growing chunks."""
-    rows, streams = _PROBE_ROWS, streams_of(reader)
-    for stream in range(streams.streams):
+    rows = _PROBE_ROWS
+    for stream in range(reader.streams):
         position: bytes | None = b""
         while position is not None:
-            chunk, position = streams.read(stream, position, rows)
+            chunk, position = reader.read(stream, position, rows)
             yield numbered(chunk, stream)
             rows = min(2 * rows, _LARGEST_CHUNK)

@@ -25,21 +25,19 @@ Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
-from headrace_server.core import chance
-from headrace_server.core.chance import Permutation
-from headrace_server.pipeline.declaration import ReadingOrder
 
-from .chunk import Chunk
+from ..pipeline.declaration import ReadingOrder
+from ..shaping import chance
+from ..shaping.chance import Permutation
+from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk
 from .columns import Rows, numbers_of
-from .reader import IN_STREAM, ORDINAL_BITS, BadRecords
-from .source import IndexedSource, Reader, StreamSource, read_on
+from .source import IndexedSource, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
@@ -49,7 +47,7 @@ _SIEVED_ROWS: Final = 1024
 
 
 def partition_reader(
-    reader: Reader,
+    reader: StreamSource,
     order: ReadingOrder,
     partition: int,
     partitions: int,
@@ -85,8 +83,6 @@ class NumberedShare:
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
-        # Epoch and position of a later read, and those of its examples that are not checked yet.
-        self._ahead: tuple[tuple[int, Position], np.ndarray] = (-1, 0), np.empty(0, np.int64)
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -121,22 +117,6 @@ class NumberedShare:
     def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
         """Return ``limit``: all examples are there."""
         return limit
-
-    def check_ahead(
-        self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
-    ) -> bool:
-        """Check examples of a later read until ``stop`` returns a value; return whether any."""
-        hand = self._bad.hand
-        if hand.left_out or any(hand.suspects.values()):
-            return False
-        if self._ahead[0] != (epoch, position):
-            rows = self._rows(epoch, position, min(position + limit, self.share))
-            self._ahead = (epoch, position), numbers_of(rows)
-        place, unchecked = self._ahead
-        hand.reading(unchecked, epoch)
-        checked = self._reader.check_ahead(unchecked, stop) if len(unchecked) else 0
-        self._ahead = place, unchecked[checked:]
-        return checked > 0
 
     def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
         ordinals = np.empty(stop - start, np.int64)
@@ -256,12 +236,6 @@ class StreamedShare:
         if not self._sieved:
             return chunk
         return chunk.take(np.flatnonzero(chunk.ordinals % self._partitions == self._partition))
-
-    def check_ahead(
-        self, epoch: int, position: Position, limit: int, stop: Callable[[], object]
-    ) -> bool:
-        """Return False: streams are not checked before they are read."""
-        return False
 
     def _note(self, epoch: int, stream: int, inner: bytes, rows: int) -> None:
         """Note that a stream is read: the numbers of its next rows where they are known."""

@@ -1,6 +1,11 @@
 """User functions over the rows of a chunk: those of ``map``, ``filter`` and selectors.
 
-    chunk ─► one call for each example (or one for all) ─► results ─► checked
+    chunk ─► examples_of / columns_of ─► one call for each example (or one for all) ─► checked
+                                            given ─► learn ─► fields
+                                              └────► collect ─► columns
+
+A function sees read-only views, since columns share buffers with mapped files and other
+chunks.  It gives one value per row and column: a list, an array, or a column.
 
 An example that breaks a rule (a function raises on it, or its result does not fit) is named by
 its origin and goes to ``BadRecords``.  A vectorized function is responsible for all its rows:
@@ -9,20 +14,227 @@ when it raises, or does not return n rows, they are all bad.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError, HeadraceError, kind_of
+from headrace_proto import dtypes
+from headrace_proto.errors import DataError, HeadraceError, brief, kind_of
+from headrace_proto.schema import Field
 
-from ..core import chance
+from ..pipeline.examples import Misfit, infer_field
 from ..pipeline.forks import OwnProcess, own
 from ..pipeline.function_names import Sent, error_with_place, resolve
-from .chunk import Chunk
-from .reader import BadRecords, fault_of
-from .user_columns import columns_of, examples_of
+from ..shaping import chance
+from .chunk import BadRecords, Chunk, Faults, fault_of, without
+from .columns import (
+    Column,
+    Ragged,
+    Strings,
+    column_from_rows,
+    field_of,
+    fitted,
+    misfit,
+    row_of,
+)
+
+#: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
+Given = Any
+Fields = Mapping[str, Field]
+
+_COLUMNS = (Strings, Ragged)
+
+
+def _shown(column: Column) -> Any:
+    """Return a column as a vectorized function sees it."""
+    if isinstance(column, np.ndarray):
+        view = np.asarray(column).view()
+        view.flags.writeable = False
+        return view
+    if isinstance(column, Strings):
+        return column.to_objects()
+    if isinstance(column.raw, np.ndarray):
+        raw = np.asarray(column.raw).view()
+        raw.flags.writeable = False
+        return replace(column, raw=raw)
+    return column
+
+
+def columns_of(chunk: Chunk) -> dict[str, Any]:
+    """Return the columns by name: arrays (read-only), object arrays of bytes, and Ragged."""
+    return {name: _shown(column) for name, column in chunk.columns.items()}
+
+
+def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
+    """Return the rows as dicts of numpy scalars, arrays (read-only) and bytes."""
+    listed = []
+    for shown in columns_of(chunk).values():
+        if isinstance(shown, np.ndarray):
+            listed.append(list(shown))
+        else:
+            listed.append([shown.row(i) for i in range(len(shown))])
+    names = list(chunk.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*listed, strict=True)]
+
+
+class Results:
+    """Makes columns of what a function gives, by the fields declared or shown by its first rows."""
+
+    def __init__(self, fields: Fields | None, *wording: str) -> None:
+        """``wording``: what stands before the text of a fault, and after it."""
+        self.fields = fields
+        self.declared = fields is not None
+        self._wording = wording
+
+    def put(
+        self,
+        chunk: Chunk,
+        given: Mapping[str, Given],
+        before: Fields,
+        bad: BadRecords,
+        where: str = "",
+    ) -> Chunk:
+        """Return the rows of a chunk with the columns given for them; others are reported.
+
+        ``where`` names the chunk in errors, in place of its origin.
+        """
+        columns: dict[str, Column] = {}
+        faults: Faults = {}
+        try:
+            given = {name: _held(name, value, len(chunk)) for name, value in given.items()}
+            fields = self.fields or _learn(given, before, len(chunk), faults, *self._wording)
+            if fields is not None:
+                columns = collect(given, fields, len(chunk), faults, *self._wording)
+        except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
+            whole = DataError(f"{where}: {error}")
+            if not where:
+                whole = fault_of(chunk, None, f"{self._wording[0]}no column: {error}")
+            bad.report(whole, "wrong_type", len(chunk))
+            return chunk.take(slice(0, 0))
+        chunk = without(chunk, faults, bad, where=where)
+        if not len(chunk):
+            return chunk
+        self.fields = fields
+        return chunk.with_columns(columns)
+
+
+def _held(name: str, value: Given, n: int) -> Given:
+    """Return an array, a column or a list of rows; TypeError for an object that gives no n rows."""
+    if isinstance(value, (list, np.ndarray, *_COLUMNS)):
+        return value
+    try:
+        rows = list(value)
+        fault = "" if len(rows) == n else f"gives {len(rows)} rows, and has the length {n}"
+    except Exception as error:
+        fault = f"gives no rows: it raised {kind_of(error)}, {error}"
+    if fault:
+        raise TypeError(f"column {name!r}, {kind_of(value)}, {fault}")
+    return rows
+
+
+def _learn(
+    given: Mapping[str, Given], before: Fields, n: int, faults: Faults, said: str, remedy: str
+) -> dict[str, Field] | None:
+    """Return the fields that ``n`` rows show (None where no row is left); note the faults of rows.
+
+    A dimension varies where rows differ in it, and where it varied in a field ``before`` of the
+    same name, dtype and rank.
+    """
+    fields: dict[str, Field] = {}
+    for name, value in given.items():
+        field = _shown_field(value)
+        while field is None:
+            rows = [i for i in range(n) if i not in faults]
+            if not rows:
+                return None
+            try:
+                field = infer_field([value[i] for i in rows])
+            except Misfit as misfit:
+                text = f"{said}column {name!r}: {misfit}{remedy}"
+                faults[rows[misfit.row]] = "wrong_type", text
+        fields[name] = _widened(field, before.get(name))
+    return fields
+
+
+def _shown_field(value: Given) -> Field | None:
+    """Return the field that a value shows as a whole; None where its rows must be inspected."""
+    if isinstance(value, _COLUMNS):
+        return field_of(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
+        return Field(dtypes.canonical(value.dtype.newbyteorder("=")), value.shape[1:])
+    return None
+
+
+def _widened(field: Field, before: Field | None) -> Field:
+    if before is None or before.dtype != field.dtype or len(before.shape) != len(field.shape):
+        return field
+    pairs = zip(field.shape, before.shape, strict=True)
+    return Field(field.dtype, tuple(None if old is None else new for new, old in pairs))
+
+
+def collect(
+    given: Mapping[str, Given], fields: Fields, n: int, faults: Faults, said: str, remedy: str
+) -> dict[str, Column]:
+    """Return the columns of the rows without a fault; note the faults of rows that do not fit.
+
+    The text of a fault stands between ``said`` and ``remedy``.
+    """
+    columns: dict[str, Column] = {}
+    for name, field in fields.items():
+        try:
+            columns[name] = _fitted(given[name], field)
+        except (ValueError, TypeError, OverflowError):
+            for i in range(n):
+                if i not in faults and (text := _misfit(given[name], i, field)):
+                    faults[i] = "wrong_type", f"{said}column {name!r}: {text}{remedy}"
+            if not faults:
+                raise
+    if not faults:
+        return columns
+    keep = [i for i in range(n) if i not in faults]
+    return {
+        name: column_from_rows([row_of(given[name], i) for i in keep], field)
+        for name, field in fields.items()
+    }
+
+
+def _misfit(value: Given, i: int, field: Field) -> str:
+    """Return the fault of a row, or ""."""
+    try:
+        row = row_of(value, i)
+    except (ValueError, TypeError, IndexError) as error:
+        return f"its row can not be taken out of its buffer: {error}"
+    text = misfit(row, field)
+    return text and f"{brief(row)} {text} (wanted {field})"
+
+
+def _fitted(value: Given, field: Field) -> Column:
+    if isinstance(value, _COLUMNS):
+        if _is_sound(value):
+            return fitted(value, field)
+        return column_from_rows([value.row(i) for i in range(len(value))], field)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
+        return fitted(np.ascontiguousarray(value).reshape(value.shape), field)
+    return column_from_rows(list(value), field)
+
+
+def _is_sound(column: Strings | Ragged) -> bool:
+    """Return whether a column that a user made lies within its buffers."""
+    if isinstance(column, Strings):
+        return _inside(column.starts, column.starts + column.lengths, column.data.size)
+    stops = column.starts + column.counts * column.unit
+    if (column.extents < 0).any() or not _inside(column.starts, stops, len(column.raw)):
+        return False
+    return not isinstance(column.raw, Strings) or _is_sound(column.raw)
+
+
+def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:
+    return not starts.size or bool(
+        starts.min() >= 0 and (starts <= stops).all() and stops.max() <= size
+    )
 
 
 @contextmanager

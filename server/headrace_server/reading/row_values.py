@@ -1,4 +1,4 @@
-"""One value per row of a chunk, from a column, a function or a constant.
+"""One value per row of a chunk, from a column, a function or a constant; stages that judge by it.
 
 A row whose value breaks the rule of the stage is a bad example; a function that raises, or gives
 what is no value per row, makes the whole chunk bad.
@@ -14,10 +14,10 @@ import numpy as np
 from headrace_proto.errors import DataError, kind_of
 
 from ..pipeline.argument_checks import selector_text
-from .chunk import Chunk
+from .chunk import BadRecords, Chunk, fault_of, without
 from .columns import Ragged, Strings
-from .reader import BadRecords, fault_of, without
 from .row_functions import RowFunction
+from .stage import Stage
 
 #: Short name of the fault of a whole chunk.
 _REASON = "value_failed"
@@ -144,3 +144,25 @@ def as_int64(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.uint64:
         values = np.minimum(values, np.uint64(2**63 - 1))
     return values.astype(np.int64)
+
+
+class Sampler(Stage):
+    """A stage that keeps the columns: it judges each row by one value."""
+
+    #: The rule of values.
+    rule: Rule
+
+    def __init__(self, call: str, argument: str, selector: list[Any] | None) -> None:
+        """``call`` and ``argument`` name the value in errors."""
+        self._named = call, argument, selector or []
+
+    def open(self) -> None:
+        self.values = Values(*self._named)
+
+    def apply(self, chunk: Chunk, bad: BadRecords) -> Chunk:
+        chunk, values = self.values.sound(chunk, bad, self.rule)
+        return self.sampled(chunk, values, bad) if len(chunk) else chunk
+
+    def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        """Return the remaining rows of those with sound values, or their copies."""
+        raise NotImplementedError

@@ -13,10 +13,10 @@ Each kind has a file of its own in ``sources``; ``hs.read("module:Class", …)``
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from headrace_proto.schema import Field
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Feature
-from .chunk import Chunk
+from .chunk import BadRecords, Chunk
 from .columns import Rows
-from .reader import BadRecords
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,38 +51,16 @@ class Source:
     fields: Mapping[str, Field]
 
     @classmethod
-    def open(cls, opening: Opening, *args: Any, **options: Any) -> Reader:
+    def open(cls, opening: Opening, *args: Any, **options: Any) -> StreamSource:
         """Return the source, opened with the options that ``hs.read`` was given.
 
         It is ``Class(opening, **options)`` unless a class says otherwise.
         """
-        made: Reader = cls(opening, *args, **options)  # type: ignore[assignment, call-arg]
+        made: StreamSource = cls(opening, *args, **options)  # type: ignore[assignment, call-arg]
         return made
 
     def close(self) -> None:
         """Let go of what it holds open."""
-
-
-class IndexedSource(Source):
-    """A source with a known number of examples, each of which can be read by its number.
-
-    Its attributes are ``fields``, the ``Field`` of each column by name, and ``length``, the number
-    of examples.
-    """
-
-    length: int
-
-    def take(self, rows: Rows) -> Chunk:
-        """Return examples by slice (with start and stop) or by number (int64), in that order and
-        without skipped bad ones.  Ordinals are their numbers."""
-        raise NotImplementedError
-
-    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Check these examples in turn until ``stop`` returns a value; return how many passed.
-
-        ``take`` checks the others, and reports those that are bad.
-        """
-        return 0
 
 
 class StreamSource(Source):
@@ -112,31 +89,29 @@ class StreamSource(Source):
         return limit
 
 
-Reader = IndexedSource | StreamSource
-_PLACE: Final = struct.Struct("<q")
+class IndexedSource(StreamSource):
+    """A source with a known number of examples, each of which can be read by its number.
 
+    Its attributes are ``fields``, the ``Field`` of each column by name, and ``length``, the number
+    of examples.  Read forward, it is one stream, or none where it has no example.
+    """
 
-class _OneStream(StreamSource):
-    """An IndexedSource as a StreamSource, of one stream or of none where it has no example."""
+    length: int
 
-    def __init__(self, reader: IndexedSource) -> None:
-        self._reader = reader
-        self.fields = reader.fields
-        self.streams = min(1, reader.length)
+    def take(self, rows: Rows) -> Chunk:
+        """Return examples by slice (with start and stop) or by number (int64), in that order and
+        without skipped bad ones.  Ordinals are their numbers."""
+        raise NotImplementedError
+
+    @property
+    def streams(self) -> int:  # type: ignore[override]
+        """The number of streams: 1, or 0 where it has no example."""
+        return min(1, self.length)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        start = _PLACE.unpack(position)[0] if position else 0
-        stop = min(start + limit, self._reader.length)
-        after = _PLACE.pack(stop) if stop < self._reader.length else None
-        return self._reader.take(slice(start, stop)), after
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-def streams_of(reader: Reader) -> StreamSource:
-    """Return the reader as one that is read forward."""
-    return _OneStream(reader) if isinstance(reader, IndexedSource) else reader
+        start = int.from_bytes(position)
+        stop = min(start + limit, self.length)
+        return self.take(slice(start, stop)), stop.to_bytes(8) if stop < self.length else None
 
 
 def read_on(
@@ -151,3 +126,89 @@ def read_on(
         if len(chunk) or not chunks:
             chunks.append(chunk)
     return Chunk.join([chunk for chunk in chunks if len(chunk)] or chunks[:1]), after
+
+
+# ── Sources that come in parts: files, row groups, one mapped whole.
+#
+#     rows ──► part and rows within it ──► its take ──► chunks ──► one chunk, in order
+#
+# A part is an IndexedSource, which needs no fields: it leaves out the rows that it reported as bad.
+# Rows of several parts are read part by part and then put in order.
+
+
+def _moved(rows: Rows, by: int) -> Rows:
+    return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
+
+
+class PartsReader(IndexedSource):
+    """An IndexedSource over parts."""
+
+    def __init__(self, fields: Mapping[str, Field], parts: Sequence[IndexedSource]) -> None:
+        self.fields: Mapping[str, Field] = dict(fields)
+        self._parts = [part for part in parts if part.length]
+        self._all_parts = list(parts)
+        self._starts = [0]
+        for part in self._parts:
+            self._starts.append(self._starts[-1] + part.length)
+        self._bounds = np.array(self._starts, np.int64)
+        self.length = self._starts[-1]
+
+    def take(self, rows: Rows) -> Chunk:
+        if isinstance(rows, slice):
+            first, stop = rows.start, rows.stop
+        else:
+            rows = np.asarray(rows, np.int64)
+            first, stop = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+        if not 0 <= first <= stop <= self.length:
+            raise IndexError(f"examples {first} … {stop - 1} of {self.length}")
+        if first == stop:
+            return Chunk.empty(self.fields)
+        low, high = bisect_right(self._starts, first) - 1, bisect_left(self._starts, stop)
+        if high - low == 1:
+            return self._read(low, rows)
+        if isinstance(rows, slice):
+            bounds = [first, *self._starts[low + 1 : high], stop]
+            pieces = enumerate(map(slice, bounds, bounds[1:]), low)
+            return Chunk.join([self._read(i, piece) for i, piece in pieces])
+        part = np.searchsorted(self._bounds, rows, side="right") - 1
+        by_part = np.argsort(part, kind="stable")
+        cuts = np.flatnonzero(np.diff(part[by_part])) + 1
+        chunks, places = [], []
+        for group in np.split(by_part, cuts):
+            chunk = self._read(int(part[group[0]]), rows[group])
+            chunks.append(chunk)
+            whole = len(chunk) == len(group)
+            places.append(group if whole else group[np.isin(rows[group], chunk.ordinals)])
+        return Chunk.join(chunks).take(np.argsort(np.concatenate(places)))
+
+    def _read(self, i: int, rows: Rows) -> Chunk:
+        start = self._starts[i]
+        chunk = self._parts[i].take(_moved(rows, -start) if start else rows)
+        return replace(chunk, ordinals=chunk.ordinals + start) if start else chunk
+
+    def close(self) -> None:
+        for part in self._all_parts:
+            part.close()
+
+
+class ReaderPart(IndexedSource):
+    """The examples start … stop - 1 of another reader as a part, with columns in an order."""
+
+    def __init__(
+        self,
+        reader: IndexedSource,
+        names: Iterable[str],
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        stop = reader.length if stop is None else min(stop, reader.length)
+        self._reader, self._names, self._start = reader, list(names), min(start, stop)
+        self.length = stop - self._start
+
+    def take(self, rows: Rows) -> Chunk:
+        chunk = self._reader.take(_moved(rows, self._start))
+        columns = {name: chunk.columns[name] for name in self._names}
+        return replace(chunk, columns=columns, ordinals=chunk.ordinals - self._start)
+
+    def close(self) -> None:
+        self._reader.close()

@@ -19,9 +19,8 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..core.row_copies import copy_ordinals
-from .chunk import Chunk
-from .reader import BadRecords
+from ..shaping.row_copies import copy_ordinals
+from .chunk import BadRecords, Chunk
 
 Fields = Mapping[str, Field]
 #: Rows of one chunk: as many weigh 128 MiB as row numbers alone.

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..journal.left_out_file import LeftOutRows, left_out_file, left_out_rows, write_left_out
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import FIXED, Entry
-from ..reading.reader import ORDINAL_BITS
-from ..state.left_out_file import LeftOutRows, left_out_file, left_out_rows, write_left_out
+from ..reading.chunk import ORDINAL_BITS
 
 #: Deaths in a row that convict rows.
 _GUILTY = 3

@@ -21,10 +21,10 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
-from ..core.rewinding import TOUCHED, USED
+from ..journal.state_directory import StateDirectory
+from ..process.rewinding import TOUCHED, USED
 from ..process.statuses import EventStatus, PartitionCounts, added
 from ..process.worker_diary import Entry
-from ..state.durable import Durable
 from .asks import LOCATOR
 from .deadly_rows import DeadlyRows
 from .liveness import FORGIVEN, WINDOW_S, Post
@@ -63,7 +63,7 @@ class Feeds:
     lock: threading.Condition
     starts: Starts
     order: Callable[..., None]
-    durable: Durable | None
+    durable: StateDirectory | None
 
     def __post_init__(self) -> None:
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first

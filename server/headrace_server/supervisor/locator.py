@@ -33,8 +33,9 @@ from headrace_proto.messages import (
     ServedShare,
 )
 
-from ..core.bounded_map import BoundedMap
+from ..journal.feed_directory import described
 from ..pipeline.declaration import digest
+from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.descriptors import divide, own, undivide
@@ -44,7 +45,6 @@ from ..process.rate_limits import RateLimits
 from ..process.refusals import check_version, fault_of_message, feed_named
 from ..process.sockets import EXPECTED
 from ..process.worker_diary import DiaryReader, long_inside
-from ..state.statedir import described
 
 logger = logging.getLogger("headrace.locator")
 
@@ -110,7 +110,7 @@ class ServedShares:
         name = feed_named(hello.feed, self._feeds)
         feed, owners = self._feeds[name], range(self._owners[name])
         if any(owner not in self._places for owner in owners):
-            return Pulse(0, "the worker is being started")
+            return Pulse(0, 0, "the worker is being started")
         if name not in self._digests:
             self._digests[name] = digests(feed)
         found = [self._places[owner] for owner in owners]

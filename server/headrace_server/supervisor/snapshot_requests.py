@@ -22,10 +22,10 @@ from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
-from ..core.rewinding import BEGINNING
+from ..journal.snapshots import Shelf
+from ..journal.state_directory import StateDirectory
 from ..process.config import FeedConfig
-from ..state.durable import Durable
-from ..state.snapshots import Shelf
+from ..process.rewinding import BEGINNING
 
 logger = logging.getLogger("headrace.server")
 
@@ -48,7 +48,7 @@ class SnapshotRequests:
     alone.
     """
 
-    durable: Durable | None
+    durable: StateDirectory | None
     term: Callable[[], int]
     ask: Callable[..., Mapping[int, Mapping[str, Any]]]
     order: Callable[..., None]

@@ -13,16 +13,16 @@ from dataclasses import replace
 
 from headrace_proto.placement import next_term
 
-from ..core.rewinding import BEGINNING
+from ..journal.state_directory import StateDirectory
 from ..process.config import RunConfig
+from ..process.rewinding import BEGINNING
 from ..process.rundir import forget_journals
-from ..state.durable import Durable
 
 
 class Starts:
     """``config`` is that of the last start."""
 
-    def __init__(self, config: RunConfig, durable: Durable | None) -> None:
+    def __init__(self, config: RunConfig, durable: StateDirectory | None) -> None:
         if not config.term:  # tokens of its starts must differ
             config = replace(config, term=next_term(secrets.randbits(30), config.share))
         self.config = config

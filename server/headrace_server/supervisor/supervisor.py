@@ -31,13 +31,13 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
-from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
+from ..journal.state_directory import StateDirectory
 from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
+from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
-from ..state.durable import Durable
 from .asks import LOCATOR, Asks
 from .crew import Crew
 from .feeds import Feeds
@@ -64,7 +64,7 @@ class Supervisor:
         start_timeout_s: float,
         worker_timeout_s: float = 60.0,
         worker_memory_bytes: int = 0,
-        durable: Durable | None = None,
+        durable: StateDirectory | None = None,
         begin: Callable[[RunConfig], RunConfig] = lambda config: config,
     ) -> None:
         """``begin`` begins the state of the server, and returns the config with it."""

@@ -154,7 +154,7 @@ class Watch:
             feed["shares"] = []
             feed["verdict"] = verdict(feed, seen)
             known: Any = {n: cast(Any, feed)[n] for n in ("state", "rows", "rates", "verdict")}
-            known["ready"] = feed["standing"]["ready"] + feed["standing"]["returned"]
+            known["ready"] = feed["standing"]["ready"]
             feed["shares"] = [_share(self._share, "", made=feed["made"]["rows"], **known)]
         states = {feed["state"] for feed in seen["feeds"].values()}
         return self._status("draining" if seen["draining"] else _state(states), "", seen)

@@ -1,22 +1,18 @@
-"""Commits that trainers send to one worker's partitions, the stores of these, and the answers.
+"""The stores of one worker's partitions, and the changes that gather for them.
 
-    save, done, flush, claim ─► partition ─► submit() and answer()
     open(partition) ─► lock of its file ─► what earlier processes stored
-    submit(partition, run) ───┐               ┌► written at once ─────────────────────┐
-    answer(partition, message)┴► write() ─► [ Store ] ─► fileno() ─► send_committed() ┴► desk
+    submit(partition, run) ──┐               ┌► written at once ─────────────────────┐
+    then(partition, call) ───┴► write() ─► [ Store ] ─► fileno() ─► call_stored() ───┴► call()
 
-An answer is sent after all changes that its partition submitted before it.  So changes may
+A call is made after all changes that its partition submitted before it are stored.  So changes may
 gather for a moment: no trainer relies on a change before its answer.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,16 +24,11 @@ import msgpack
 
 from headrace_proto.errors import ServerError
 
-from ..core.dispatch_effects import StoreCommit
-from ..core.partition_turns import PartitionName
-from ..core.stored_state import Change, Saved
 from ..files.durable_file import writing
+from ..journal.feed_directory import SUFFIX, own_partition, partition_path
+from ..journal.journal import Journal
 from ..making.partition_run import Run
-from ..state.statedir import SUFFIX, own_partition, partition_path
-from ..state.store import Store
-from .desk import Desk
-from .events import Event
-from .state_blocks import StateFlush
+from ..shaping.stored_state import Change, Saved
 
 logger = logging.getLogger("headrace.worker")
 
@@ -48,6 +39,10 @@ _GATHER_S, _MOST_GATHERED = 0.008, 24
 #: factor.
 _TIMES_IF_SYNCED = 2
 
+#: Feed and number of a partition.
+PartitionName = tuple[str, int]
+Call = Callable[[], object]
+
 
 @dataclass(slots=True)
 class _Gathered:
@@ -57,30 +52,26 @@ class _Gathered:
     tokens: list[int] = field(default_factory=list)  # tokens of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
-    messages: list[Event] = field(default_factory=list)  # to be sent once the changes are written
+    calls: list[Call] = field(default_factory=list)  # once the changes are stored
 
 
 @dataclass(eq=False)
 class Stores:
-    """The open stores, the commits for them, and those that earlier processes stored.
-
-    One thread uses them.
-    """
+    """The open stores, and the changes for them.  One thread uses them."""
 
     directory: str
     durability: str
-    send: Callable[[Event], None]
     fail: Callable[[PartitionName, Exception], object]  # of a partition, with the error
-    term: int = 0  # the term of this start, which its tokens contain
+    waits: Callable[[PartitionName, str], object]  # called while nothing can be stored, and why
+    term: int = 0  # of this process, which its tokens contain
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
-        self._stores: dict[PartitionName, Store] = {}
+        self._stores: dict[PartitionName, Journal] = {}
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
         self._used: dict[PartitionName, list[float]] = {}
-        self._rounds: dict[PartitionName, list[Any]] = {}
-        #: Tokens of stored commits of batches that earlier processes handed out.
-        self._tokens: dict[PartitionName, set[int]] = {}
+        self._tokens: dict[PartitionName, set[int]] = {}  # of commits of earlier processes
+        self._noted: dict[PartitionName, dict[str, bytes]] = {}  # by earlier processes
         #: The record that is written part by part: its changes, None once they are written.
         self._record: tuple[PartitionName, _Gathered, list[Change] | None] | None = None
         self._gathered: dict[PartitionName, _Gathered] = {}  # since the last write() …
@@ -88,12 +79,13 @@ class Stores:
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
+        #: The partition that works now: what it has to store waits.
+        self.busy: PartitionName | None = None
         self._hurried = False  # whether a trainer waits for answers alone
-        self._copied: deque[Callable[[], object]] = deque()  # calls that answer ended copies
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the file that is readable when ``send_committed`` has messages."""
+        """Return the file that is readable when ``call_stored`` has something to do."""
         return self._wake_fd
 
     def open(self, name: PartitionName) -> Saved:
@@ -104,12 +96,11 @@ class Stores:
         lock = own_partition(path)  # it may wait for another process
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Store(path, self.durability, self._wake_fd, begun)
+        store = self._stores[name] = Journal(path, self.durability, self._wake_fd, begun)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
         self._tokens[name] = set(saved.tokens)
-        if "dealt" in saved.meta:
-            self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
+        self._noted[name] = saved.meta
         if "used" in saved.meta:
             self._used[name] = msgpack.unpackb(saved.meta["used"])
         return saved
@@ -118,9 +109,13 @@ class Stores:
         """Return the number of commits, times of the first and the last, and rows; None if none."""
         return self._used.get(name)
 
-    def rounds(self, name: PartitionName) -> list[Any] | None:
-        """Return, once, the rounds that an earlier owner dealt to ranks."""
-        return self._rounds.pop(name, None)
+    def noted(self, name: PartitionName, key: str) -> bytes:
+        """Return a value that an earlier process noted; b"" where there is none."""
+        return self._noted[name].get(key, b"")
+
+    def tokens(self, name: PartitionName) -> set[int]:
+        """Return the tokens of the commits that earlier processes stored."""
+        return self._tokens[name]
 
     def progress(self, name: PartitionName) -> list[Any] | None:
         """Return the number of records written by this process, time of the last, and any fault."""
@@ -129,19 +124,20 @@ class Stores:
             return None
         return [store.commits, store.committed_at, store.fault[:500]]
 
-    def knows(self, name: PartitionName, token: int) -> bool:
-        """Return whether this commit of a batch of an earlier process is stored."""
-        return token in self._tokens.get(name, ())
-
     def lacks(self, name: PartitionName, token: int) -> bool:
         """Return whether this commit was never stored; the oldest of many commits are forgotten."""
         tokens = self._tokens.get(name, set())
-        if token in tokens:
+        if token in tokens or name not in self._stores:  # not opened: its feed has failed
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
     def submit(
-        self, name: PartitionName, run: Run, tokens: Sequence[int] = (), rows: int = 0
+        self,
+        name: PartitionName,
+        run: Run,
+        tokens: Sequence[int] = (),
+        rows: int = 0,
+        at_once: bool = False,
     ) -> None:
         """Have the changes of a run stored, with these commits of ``rows`` rows.
 
@@ -152,7 +148,7 @@ class Stores:
         gathered.tokens += tokens
         gathered.rows += rows
         self._commits += len(tokens)
-        if not tokens:
+        if at_once:
             self._write_at = 0.0
 
     def _of(self, name: PartitionName) -> _Gathered:
@@ -174,11 +170,6 @@ class Stores:
         if name in self._stores:
             self._of(name).notes[key] = value
             self._write_at = 0.0
-
-    @property
-    def gathers(self) -> bool:
-        """Whether changes wait for ``write``."""
-        return bool(self._gathered or self._record)
 
     def hurry(self) -> None:
         """Have all changes written now: a trainer waits for the answers."""
@@ -210,20 +201,23 @@ class Stores:
         return 0.0 if self._record else max(0.0, self._write_at - time.monotonic())
 
     def write(self, whole: bool = True) -> bool:
-        """Write gathered changes, and send answers to changes that are written at once.
+        """Write gathered changes, and make the calls of those that are stored at once.
 
         If not ``whole``, write only the next part.  Return whether there were any.
         """
-        gathers = self.gathers
-        self._write_part()
-        while whole and self.gathers:
-            self._write_part()
+        gathers = self._write_part()
+        while whole and self._write_part():
+            pass
         return gathers
 
-    def _write_part(self) -> None:
-        """Collect the changes of a partition, write them, or send their answers, in this order."""
+    def _write_part(self) -> bool:
+        """Collect the changes of a partition, write them, or make their calls, in this order.
+
+        Return False where there is nothing to do.
+        """
         if self._record is None:
-            name = next(iter(self._gathered), None)
+            free = (n for n, one in self._gathered.items() if n != self.busy or one.run is None)
+            name = next(free, None)
             if name is not None:
                 # A later commit of this partition is of its next record, with its change and token.
                 gathered = self._gathered.pop(name)
@@ -231,25 +225,25 @@ class Stores:
                 self._record = name, gathered, self._changes_of(name, gathered)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
-            return
+            return name is not None
         (name, gathered, changes), self._record = self._record, None
         if changes is None:
-            for message in gathered.messages:
-                self.send(message)
-            return
+            for call in gathered.calls:
+                call()
+            return True
         try:
             store = self._stores[name]
             if store.write(changes):
                 self._record = name, gathered, None
             else:
-                store.submit(*changes, tickets=gathered.messages)
+                store.submit(*changes, tickets=gathered.calls)
         except ServerError as error:
             self.fail(name, error)
+        return True
 
     def _changes_of(self, name: PartitionName, gathered: _Gathered) -> list[Change]:
-        changes = [] if gathered.run is None else gathered.run.commits.take_changes()
+        changes = [] if gathered.run is None else gathered.run.take_records()
         if gathered.tokens:
-            # A commit that waits for an earlier one of its lanes changes nothing yet.
             changes = changes or [Change()]
             changes[-1].tokens += gathered.tokens
             earlier = (token for token in gathered.tokens if token >> 32 != self.term)
@@ -271,91 +265,33 @@ class Stores:
         """Whether a store has still changes to write or to answer."""
         return not all(store.settled for store in self._stores.values())
 
-    def answer(self, name: PartitionName, message: Event) -> None:
-        """Send an event once all earlier changes are written."""
+    def then(self, name: PartitionName, call: Call) -> None:
+        """Make a call once all earlier changes of a partition are stored."""
         if self.settled(name):
-            self.send(message)
+            call()
         else:
-            self._of(name).messages.append(message)
-
-    def answer_commit(self, name: PartitionName, stored: tuple[int, str, str]) -> None:
-        """Answer a commit, (number, code, text), once it is written: several by one event."""
-        messages = self._of(name).messages
-        if messages and messages[-1][1] is Desk.on_stored:
-            messages[-1][-1].append(stored)
-        else:
-            messages.append((name[0], Desk.on_stored, name[1], [stored]))
-
-    # Calls of partitions
-
-    def save(self, name: PartitionName, run: Run, commit: StoreCommit) -> None:
-        """Take the commit of a batch, with the states of segments; answer it once it is stored."""
-        code, text, batch, token = "", "", commit.batch, commit.token
-        if not self.knows(name, token):
-            columns, states = commit.payload or ((), b"")
-            code, text = run.commits.saved(batch.number, states or b"", columns)
-            rows = 0 if code else batch.filled
-            self.submit(name, run, () if code else (token,), rows)
-        self.answer_commit(name, (batch.number, code, text))
-
-    def flush(
-        self,
-        name: PartitionName,
-        run: Run | None,
-        flush: StateFlush,
-        states: bytes,
-    ) -> None:
-        """Take states of lanes that a trainer flushes; answer the last such message."""
-        if run is not None and flush.rows:
-            run.commits.flushed(flush.number, list(flush.rows), states, flush.columns)
-            self.submit(name, run)
-        if not flush.more:
-            flushed = name[0], Desk.on_flushed, flush.session, flush.request
-            self.answer(name, flushed)
-
-    def claim(self, name: PartitionName, run: Run, place: Any) -> None:
-        """Judge the claim of a batch; a place with the number -1 was committed by its trainer."""
-        known: int | None = None
-        if self.knows(name, place.token):
-            verdict = "done"
-        elif place.number < 0:
-            verdict = "no" if self.lacks(name, place.token) else "done"
-        else:
-            known = run.claim(place.number, place.segments)
-            verdict = "no" if known is None else "yes"
-        self.send((name[0], Desk.on_judged, place.token, verdict, known or 0))
+            self._of(name).calls.append(call)
 
     def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
-        """Copy the stores of a feed, each in a thread; call ``then`` with each and any fault."""
+        """Copy the journals of a feed; call ``then`` with each partition and any fault."""
         for (of, partition), store in self._stores.items():
             if of == feed:
-                target = Path(directory, f"{partition}{SUFFIX}")
-                copy = partial(self._copy, store, target, partial(then, partition))
-                threading.Thread(target=copy, name="headrace-copy", daemon=True).start()
+                copied = partial(then, partition)
+                try:
+                    store.copy(Path(directory, f"{partition}{SUFFIX}"), copied)
+                except ServerError as error:
+                    copied(str(error))
 
-    def _copy(self, store: Store, target: Path, then: Callable[[str], object]) -> None:
-        fault = ""
-        try:
-            target.unlink(missing_ok=True)  # an unfinished copy
-            store.copy_to(target)
-        except Exception as error:
-            fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(partial(then, fault))
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._wake_fd, 1)
-
-    def send_committed(self) -> None:
-        """Send answers to changes that are written by now, and the ends of copies."""
+    def call_stored(self) -> None:
+        """Make the calls of changes that are stored by now, and of ended copies."""
         os.eventfd_read(self._wake_fd)
-        while self._copied:
-            self._copied.popleft()()
         for name, store in self._stores.items():
             try:
-                for message in store.take_done():
-                    self.send(message)
+                for call in store.take_done():
+                    call()
+                store.take_failure()
                 if store.fault:
-                    text = f"nothing can be committed to {store.fault}"
-                    self.send((name[0], Desk.on_waiting, name[1], text[:1000]))
+                    self.waits(name, f"nothing can be committed to {store.fault}"[:1000])
             except Exception as error:
                 self.fail(name, error)
 

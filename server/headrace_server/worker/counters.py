@@ -1,6 +1,6 @@
 """The counters of one feed, as plain data.
 
-    dispatcher: batches, rows, expired …  ─────────────────┐
+    desk: commits, leases that ended …  ───────────────────┐
     workers: rows dropped, padding, classes …; a total of  ├─► totals(), dropped(), bad()
              each partition, of which the last one counts  ┤
     each batch: its rows and bytes, added up ──────────────┘
@@ -18,8 +18,7 @@ from typing import Any
 
 from headrace_proto.messages import Renew
 
-from ..core.dispatch import Dispatcher
-from ..core.dispatch_effects import Answer, Batch
+from ..leasing.protocol import Answer, Batch
 from ..process.statuses import PartitionCounts, added, joined
 
 
@@ -68,8 +67,14 @@ class Tally:
 class Counters:
     """Counters of one feed."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self) -> None:
+        self.counts = {
+            "batches": 0,
+            "rows": 0,
+            "redelivered": 0,
+            "stale": 0,
+            "expired": 0,
+        }  # of the desk
         self._counts: dict[int, dict[str, Any]] = {}  # by partition
         self._made = {"batches": 0, "rows": 0, "bytes": 0}
         self._left = Tally().totals  # of sessions that have left
@@ -84,8 +89,8 @@ class Counters:
         """
         first = [batches, rows] if earlier_server else [0, 0]
         before = self.before.setdefault(partition, first)
-        self._dispatcher.counts["batches"] += batches - before[0]
-        self._dispatcher.counts["rows"] += rows - before[1]
+        self.counts["batches"] += batches - before[0]
+        self.counts["rows"] += rows - before[1]
 
     def on_made(self, batch: Batch) -> None:
         """Count a batch that was made."""
@@ -105,13 +110,13 @@ class Counters:
     def committed(self) -> dict[str, int]:
         """Return the batches and rows that are committed, before this server started, too."""
         return {
-            name: self._dispatcher.counts[name] + sum(of[i] for of in self.before.values())
+            name: self.counts[name] + sum(of[i] for of in self.before.values())
             for i, name in enumerate(("batches", "rows"))
         }
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped by reason, over all partitions."""
-        return added([self._dispatcher.dropped, *(of["dropped"] for of in self._counts.values())])
+        return added(of["dropped"] for of in self._counts.values())
 
     def bad(self) -> dict[str, int]:
         """Return bad examples by fault."""
@@ -119,10 +124,10 @@ class Counters:
 
     def totals(self, present: Iterable[Tally] = ()) -> dict[str, Any]:
         """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
-        here = {"dropped": self._dispatcher.dropped, "padding": {}, "classes": {}}
+        here: dict[str, Any] = {"dropped": {}, "padding": {}, "classes": {}}
         parts = [self._counts[partition] for partition in sorted(self._counts)]
         return {
-            **self._dispatcher.counts,
+            **self.counts,
             "made": dict(self._made),
             **added([self._left, *(tally.totals for tally in present)]),
             **joined(PartitionCounts, [here, *parts]),

@@ -1,19 +1,22 @@
 """Messages to trainers: batches, answers to commits, news of their feed.
 
-    Send to this host    ─► reference ─┐
-    Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
-    Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
+    Give, Idle, Over … ─► a line for each trainer ─► flush() ─► references to memory, or bytes
+    Answer ─► gathered ─► leave with the next batch, or by themselves
 
 Answers to commits that are stored leave with the trainer's next batch, where that comes soon: no
-trainer waits for them while it waits for a batch.
+trainer waits for them while it waits for a batch.  The heartbeat of one that waits for answers
+alone asks for them.
+
+After a Welcome a line waits for the trainer's next message: until then the trainer may turn from
+the public address to a channel, and messages must not come by both.
 
 A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
 a trainer that maps more than its share gets bytes, as if it were on another host.
 
 A message leaves by the connection of the trainer: a channel, or the worker's public socket.
 
-The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
-A message that can not be sent now is dropped: the lease, or the trainer's next Hello, repeats it.
+The memory of a batch is pinned for as long as its trainer maps it, or its bytes wait to be sent.
+A message that can not be sent is dropped: its trainer notices that, and greets again.
 """
 
 from __future__ import annotations
@@ -22,31 +25,26 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from headrace_proto import messages
 from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import (
-    FROM_SERVER,
-    Answered,
-    Deliver,
-    Delivery,
-    Ended,
-    Outcome,
-)
+from headrace_proto.messages import FROM_SERVER, Answered, Ended, Given, Idle, LetGo, Pulse
 
-from ..core.dispatch_effects import Answer, Batch, Send
-from ..making.slab import BlockPlace, map_segment
+from ..leasing.protocol import Answer, Batch, Give
+from ..making.slab import map_segment
 from ..process.channel_server import ChannelServer, is_channel
 from ..process.public_socket import PublicSocket
-from .desk import Desk
+from .blocks import Blocks
+from .served_feed import ServedFeed
 from .sessions import Session, SessionTable
 
 logger = logging.getLogger("headrace.trainers")
 
-#: Maximum number of items in one Deliver; more may not fit a header.
+#: Maximum number of batches in one Give; more may not fit a header.
 _PER_MESSAGE = 16
 #: Maximum number of answers to commits in one message, and of faults among them, …
 _ANSWERS_PER_MESSAGE = 64
@@ -56,37 +54,34 @@ _LONGEST_FAULT = 1000
 #: Part of the slab that all trainers together may keep mapped once it is short of room, that is
 #: half full: so a quarter always remains for new batches.
 _KEPT_SHARE = 0.25
-#: Time that answers wait for a batch to leave with.
-_MOMENT_S = 0.005
+#: Time that answers wait for a batch to leave with: most steps of training take less …
+_MOMENT_S = 0.25
+#: … and to a trainer with state buffers, each of which it uses again once its commit is answered.
+_BUFFERS_S = 0.005
 
-_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
-_NOTHING: _Answers = ((), (), ())
 
-
-def delivery_of(effect: Send, frame: int | None) -> Delivery:
-    """Return the message for a batch: a reference, or the number of the frame that carries it."""
-    batch = effect.batch
-    place: BlockPlace = batch.body
-    inline = frame is not None
-    meta, at = batch.meta, batch.round
-    if at < 0 and batch.turn > batch.number:
-        at = batch.turn
-    if at >= 0:
-        meta = {**meta, "round": at}
-    return Delivery(
-        effect.seq,
-        effect.token,
+def given_of(give: Give, frame: int = 0) -> Given:
+    """Return the description of a batch: by reference, or by the frame that carries it."""
+    batch = give.batch
+    body = batch.body
+    return Given(
+        give.request,
+        give.token,
         batch.partition,
         batch.number,
+        *batch.turn,
+        batch.epoch,
         batch.rows,
         batch.nbytes,
-        place.columns,
-        meta,
-        "" if inline else place.segment,
-        0 if inline else place.offset,
-        frame or 0,
-        place.crowded and not inline,
-        batch.epoch,
+        body.columns,
+        batch.place,
+        batch.bucket,
+        batch.empty,
+        "" if frame else body.segment,
+        0 if frame else body.block.offset,
+        frame,
+        body.crowded and not frame,
+        give.live,
     )
 
 
@@ -102,12 +97,12 @@ class Outbox:
     max_credits: int
 
     def __post_init__(self) -> None:
+        self.blocks: Blocks  # set once the slab is there
         self._segments: dict[str, memoryview] = {}  # that were sent from
         self._kept_bytes = self.slab_bytes * _KEPT_SHARE
-        self._out: dict[int, list[Delivery]] = {}  # gathered references, by session
-        self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
-        self._due = inf  # … and when the first of them leaves without a batch
-        self.awaited: set[int] = set()  # sessions that wait for answers, and for no batch
+        self._lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
+        self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
+        self._due = inf  # … the first of them
 
     def send(self, identity: bytes, message: Any) -> bool:
         """Send a message to a connection; return False where that is gone."""
@@ -116,174 +111,224 @@ class Outbox:
             return self.channels.tell(identity, [header])
         return self.socket.say(identity, header)
 
-    def tell(self, message: Any) -> None:
-        """Send a message to the trainer of its session, if it has one."""
+    def tell(self, session: Session, message: Any) -> None:
+        """Send a message to a trainer, after all that waits for it."""
+        session.line.append(message)
+        self._lines[session] = None
+
+    def answer_request(self, message: Answered) -> None:
+        """Answer a request of a trainer, if it is still there."""
         session = self.sessions.get(message.session)
-        if session is not None:
-            self.send(session.identity, message)
+        if session is not None and session.present:
+            self.tell(session, message)
 
     # Batches, and answers to commits
 
-    def deliver(self, desk: Desk, effect: Send) -> None:
-        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
-        session = self.sessions.get(effect.session)
-        if session is None:
+    def give(self, session: Session, give: Give) -> None:
+        """Send a batch, whose bytes are pinned until it is sent or its trainer has read it."""
+        batch = give.batch
+        if batch.body is None:  # an earlier life has made it, and the trainer has it
+            logger.error("%s waits for batch %s, which is not here", session.who, batch)
             return
-        batch = effect.batch
-        place = batch.body
+        self.blocks.taken(batch)
+        self.blocks.pin(batch)
         session.tally.sent(batch.rows, batch.nbytes)
-        if session.local and not (place.crowded and self._keeps_too_much(session)):
-            session.mapped[effect.token] = (effect.seq, batch)
-            desk.dispatcher.pin(batch, (session.number, effect.token))
-            self._out.setdefault(session.number, []).append(delivery_of(effect, None))
-            return
-        if not session.local:
+        if session.local and not (batch.body.crowded and self._keeps_too_much(session)):
+            if (before := session.mapped.pop(give.token, None)) is not None:
+                self.blocks.unpin(before)
+                session.again.add(give.token)
+            session.mapped[give.token] = batch
+        elif not session.local:
             session.tally.wire_batches += 1
             session.tally.wire_bytes += batch.nbytes
-        self._send_references(session, self._out.pop(session.number, []))
-        answers = self._answers.pop(session.number, _NOTHING)
-        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
-        try:
-            block = self._block_of(batch)
-        except OSError as error:
-            logger.warning("a batch is not sent before its lease has ended: %s", error)
-            return
-        if is_channel(session.identity):  # a copy, since the block may be freed before it is read
-            most_bytes = self.max_credits * batch.nbytes
-            self.channels.send_payload(session.identity, [header, bytes(block)], most_bytes)
-            return
-        frame = object()
-        desk.dispatcher.pin(batch, frame)
-        unpin = partial(desk.dispatcher.unpin, batch, frame)
-        self.socket.send_block(session.identity, header, block, unpin)
+        self.tell(session, give)
 
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self.sessions) > self._kept_bytes
 
-    def _block_of(self, batch: Batch) -> memoryview:
-        """Return the memory of a batch."""
-        place: BlockPlace = batch.body
-        memory = self._segments.get(place.segment)
-        if memory is None:
-            memory = map_segment(self.directory / place.segment).data
-            self._segments[place.segment] = memory
-        return memory[place.offset : place.offset + batch.nbytes]
+    def unmap(self, session: Session, token: int) -> None:
+        """Note that a trainer does not read a batch any more."""
+        if (batch := session.mapped.pop(token, None)) is not None:
+            session.again.discard(token)
+            self.blocks.unpin(batch)
 
-    def answer(self, effect: Answer) -> None:
+    def answer(self, session: Session, answer: Answer) -> None:
         """Gather the answers to commits, which leave with the next batch."""
-        session = self.sessions.get(effect.session)
-        if session is not None:
-            session.tally.answered(effect)
-        size = _ANSWERS_PER_MESSAGE
-        for i in range(0, len(effect.committed), size):
-            self._gather(effect.session, (effect.committed[i : i + size], (), ()))
-        for i in range(0, len(effect.stale), size):
-            self._gather(effect.session, ((), effect.stale[i : i + size], ()))
-        for token, code, text in effect.faults:
-            self._gather(effect.session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
+        session.tally.answered(answer)
+        session.committed += answer.committed
+        session.stale += answer.stale
+        session.faults += [
+            (token, code, text[:_LONGEST_FAULT]) for token, code, text in answer.faults
+        ]
+        wait_s = _BUFFERS_S if session.buffers else _MOMENT_S
+        if answer.stale or answer.faults or session.awaits:
+            wait_s = 0.0
+        self._send_within(session, wait_s)
 
-    def _gather(self, number: int, more: _Answers) -> None:
-        answers = self._answers.get(number)
-        if answers is not None:
-            tokens = sum(map(len, answers + more))
-            faults = len(answers[2]) + len(more[2])
-            if tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE:
-                self.tell(Outcome(number, *answers))
-            else:
-                more = answers[0] + more[0], answers[1] + more[1], answers[2] + more[2]
-        self._answers[number] = more
-        if more[1] or more[2] or number in self.awaited:
-            self._due = 0.0
-        elif self._due == inf:
-            self._due = time.monotonic() + _MOMENT_S
+    def _send_within(self, session: Session, wait_s: float) -> None:
+        due = min(time.monotonic() + wait_s, self._answers.get(session, inf))
+        self._answers[session] = due
+        self._due = min(self._due, due)
 
-    def hurry(self, number: int) -> None:
+    def hurry(self, session: Session) -> None:
         """Send the answers to a session without a batch, until its next commit."""
-        self.awaited.add(number)
-        if number in self._answers:
-            self._due = 0.0
+        session.awaits = True
+        if session in self._answers:
+            self._send_within(session, 0.0)
 
     @property
     def due_in_s(self) -> float:
         """Seconds until ``flush`` sends gathered answers."""
-        return max(0.0, self._due - time.monotonic()) if self._answers else inf
+        return max(0.0, self._due - time.monotonic())
 
     def flush(self) -> None:
-        """Send references that have gathered, several to a message, and answers that are due."""
-        for number, items in self._out.items():
-            session = self.sessions.get(number)
-            if session is not None:
-                self._send_references(session, items)
-        self._out.clear()
-        if self._answers and time.monotonic() >= self._due:
-            for number in list(self._answers):
-                self._send_answers(number)
-        if not self._answers:
-            self._due = inf
+        """Send what waits, several batches to a message, and answers that are due."""
+        for session in list(self._lines):
+            if not session.present:
+                self.forget(session)
+            elif session.open:
+                self._send_line(session)
+        if self._due == inf or (now := time.monotonic()) < self._due:
+            return
+        for session, due in list(self._answers.items()):
+            if not session.open:
+                self._answers[session] = now + _MOMENT_S
+            elif due <= now:
+                self._send_answers(session)
+        self._due = min(self._answers.values(), default=inf)
 
-    def _send_references(self, session: Session, items: list[Delivery]) -> None:
+    def _send_line(self, session: Session) -> None:
+        self._lines.pop(session, None)
+        line, session.line = session.line, []
+        for kind, of in groupby(line, type):
+            items = list(of)
+            if kind is Give:
+                here = [one for one in items if one.token in session.mapped]
+                self._send_references(session, [given_of(one) for one in here])
+                for one in items if len(here) < len(items) else ():
+                    if one.token not in session.mapped:
+                        self._send_bytes(session, one)
+            else:
+                for message in _joined(items) if kind is Idle else items:
+                    self._send(session, message)
+
+    def _send(self, session: Session, message: Any) -> bool:
+        if type(message) is Pulse:  # it says how many messages came before it
+            message = Pulse(session.number, session.said, message.waiting)
+        session.said += 1
+        return self.send(session.identity, message)
+
+    def reaches(self, session: Session) -> bool:
+        """Probe a trainer's connection; return False where that is gone."""
+        return not session.open or self._send(session, Pulse(session.number))
+
+    def _send_references(self, session: Session, items: list[Given]) -> None:
         number = session.number
         for i in range(0, len(items), _PER_MESSAGE):
             part = tuple(items[i : i + _PER_MESSAGE])
-            answers = self._answers.pop(number, _NOTHING)
+            answers = self._take_answers(session)
             try:
-                self.send(session.identity, Deliver(number, part, *answers))
+                self._send(session, messages.Give(number, part, *answers))
             except ProtocolError:  # many columns: the header would be too long
-                self._answers[number] = answers
+                session.said -= 1
                 for item in part:
-                    self.send(session.identity, Deliver(number, (item,)))
+                    self._send(session, messages.Give(number, (item,)))
+                if any(answers):
+                    self._send(session, messages.Answer(number, *answers))
 
-    def _send_answers(self, number: int) -> None:
-        answers = self._answers.pop(number, None)
-        if answers is not None:
-            self.tell(Outcome(number, *answers))
+    def _send_bytes(self, session: Session, give: Give) -> None:
+        session.said += 1
+        batch, number = give.batch, session.number
+        message = messages.Give(number, (given_of(give, 1),), *self._take_answers(session))
+        header = FROM_SERVER.encode(message)
+        block = self._block_of(batch)
+        unpin = partial(self.blocks.unpin, batch)
+        if is_channel(session.identity):  # a copy, since the block may be freed before it is read
+            most_bytes = self.max_credits * batch.nbytes
+            self.channels.send_payload(session.identity, [header, bytes(block)], most_bytes)
+            unpin()
+        else:
+            self.socket.send_block(session.identity, header, block, unpin)
 
-    def forget(self, number: int) -> None:
-        """Drop the messages to a trainer that is gone."""
-        self._out.pop(number, None)
-        self._answers.pop(number, None)
-        self.awaited.discard(number)
+    def _block_of(self, batch: Batch) -> memoryview:
+        """Return the memory of a batch."""
+        body = batch.body
+        memory = self._segments.get(body.segment)
+        if memory is None:
+            memory = map_segment(self.directory / body.segment).data
+            self._segments[body.segment] = memory
+        return memory[body.block.offset : body.block.offset + batch.nbytes]
+
+    def _take_answers(self, session: Session) -> tuple[Any, Any, Any]:
+        """Take as many answers as fit a message: committed and stale tokens, and faults."""
+        if session not in self._answers:
+            return (), (), ()
+        committed, stale = session.committed, session.stale
+        left = _ANSWERS_PER_MESSAGE - len(committed)
+        taken = (
+            tuple(committed[:_ANSWERS_PER_MESSAGE]),
+            tuple(stale[: max(0, left)]),
+            tuple(session.faults[:_FAULTS_PER_MESSAGE]),
+        )
+        del committed[: len(taken[0])], stale[: len(taken[1])], session.faults[: len(taken[2])]
+        if not (committed or stale or session.faults):
+            del self._answers[session]
+        return taken
+
+    def _send_answers(self, session: Session) -> None:
+        while session in self._answers:
+            self._send(session, messages.Answer(session.number, *self._take_answers(session)))
+
+    def forget(self, session: Session) -> None:
+        """Drop the messages to a trainer that is gone, or greets again."""
+        for message in session.line:
+            if type(message) is Give and message.token not in session.mapped:
+                self.blocks.unpin(message.batch)
+        session.line = []
+        session.committed, session.stale, session.faults = [], [], []
+        session.awaits = False
+        self._lines.pop(session, None)
+        self._answers.pop(session, None)
 
     # News of a feed
 
-    def finish(self, number: int) -> None:
-        """Tell a trainer that its feed is done."""
-        self._send_answers(number)
-        self.tell(Ended(number))
+    def finish(self, feed: str) -> None:
+        """Tell the trainers of a feed, once each, that it is done."""
+        for session in self.sessions.present():
+            if session.feed == feed and session.welcome and not session.knows_end:
+                session.knows_end = True
+                self.tell(session, Ended(session.number))
 
-    def tell_turn(
-        self,
-        message: messages.EpochBegun | messages.Following | messages.Idle | messages.Passed,
-    ) -> None:
-        """Send a trainer a notice about this owner's turn, after its batches."""
-        self.flush()
-        self.tell(message)
+    def let_go(self, session: Session) -> None:
+        """Have a trainer return what waits to be used: nothing more is handed out."""
+        self.tell(session, LetGo(session.number))
 
     def snapshotted(self, answer: Answered) -> None:
         """Answer a trainer's last snapshot request, and keep the answer for repeats."""
         session = self.sessions.get(answer.session)
         if session is not None and session.snapshot == answer.request:
             session.snapshotted = answer
-            self.send(session.identity, answer)
+            self.answer_request(answer)
 
     def end(self, feed: str, code: str, text: str) -> None:
         """Tell all trainers of a feed that it stops, and why."""
         for session in self.sessions.present():
             if feed == session.feed:
-                self._send_answers(session.number)
-                self.send(session.identity, Ended(session.number, code, text[:8000]))
+                self.tell(session, Ended(session.number, code, text[:8000]))
 
-    def stop(self, session: Session, desk: Desk, returns: bool) -> None:
+    def stop(self, session: Session, feed: ServedFeed, returns: bool) -> None:
         """Tell a trainer that the server stops, and whether another will go on with the feed.
 
         A trainer of a feed that is over gets its end again.
         """
-        self._send_answers(session.number)
-        if desk.over:
-            code, text = desk.failure or ("", "")
-            self.send(session.identity, Ended(session.number, code, text[:8000]))
+        session.open = True
+        self._send_line(session)
+        self._send_answers(session)
+        if feed.over:
+            code, text = feed.failure or ("", "")
+            self._send(session, Ended(session.number, code, text[:8000]))
         text = "the server was stopped"
-        self.send(session.identity, Ended(session.number, "lost", text, returns and not desk.over))
+        self._send(session, Ended(session.number, "lost", text, returns and not feed.over))
 
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
@@ -291,4 +336,10 @@ class Outbox:
         self._segments.pop(segment, None)
         for session in self.sessions.present():
             if session.local:
-                self.send(session.identity, messages.Retired(session.number, (segment,)))
+                self.tell(session, messages.Retired(session.number, (segment,)))
+
+
+def _joined(idle: list[Idle]) -> list[Idle]:
+    """Return one notice for several."""
+    requests = tuple(request for one in idle for request in one.requests)
+    return [Idle(idle[0].session, requests, tuple(live for one in idle for live in one.live))]

@@ -4,14 +4,14 @@
     trainers elsewhere ══ public socket ═► │                      ├─► outbox ─► trainers
     supervisor ── orders ────────────────► └─ partitions ◄────────┘
 
-One thread, one poll, one loop: handle messages of trainers, carry out the effects of the desks,
-make the batch that is wanted next.  So one place judges, stores and answers a save, and the answer
-leaves together with the batch that it allows.
+One thread, one poll, one loop: handle messages of trainers, carry out what the desks say, make the
+batch that is wanted next.  So one place judges, stores and answers a commit, and the answer leaves
+together with the batch that it allows.
 
 A step that takes long, in a function of the user or in a slow read, must not block trainers.
 During a step no thread holds the desks: a second thread, the *porter*, handles messages and orders
-once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  Calls of
-partitions wait until the step has ended.
+once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  What concerns
+the partition at work waits in its desk.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
+from ..leasing.desk import Work
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
@@ -40,14 +42,15 @@ from ..process.keyring import KeyRing
 from ..process.public_socket import PublicSocket
 from ..process.sockets import CanNotBind
 from ..process.worker_diary import long_inside
-from .events import Event
+from .commits import Stores
 from .outbox import Outbox
 from .partition_opening import Life
 from .partitions import Partitions
-from .returning import NAME, Returning
+from .served_feed import ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Deferred, Switchboard
 
+R = TypeVar("R")
 logger = logging.getLogger("headrace.trainers")
 
 _TICK_S = 0.1
@@ -67,9 +70,8 @@ _SENDING_S = 0.01
 _LATE_S = 0.02
 #: … and checks that at this interval.
 _LOOK_S = 0.05
-#: Examples are checked ahead where recent waits took longer than this: a trainer that comes back
-#: sooner would mostly wait for the end of a record, and the next steps run with cold caches.
-_CHECKS_IN_S = 100e-6
+#: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
+_GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
 
@@ -90,8 +92,6 @@ class Owner:
         self._socket = PublicSocket(ring, connections)
         addresses = _bind(self._socket, binds, config, pipe)
         pipe.report("bound", addresses=addresses, fewer_trainers=why)
-        kept = Path(config.state_directory or directory, f"{NAME}-{life.worker}")
-        self._returning = Returning(kept)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers, lives)
         channels = ChannelServer(
@@ -104,15 +104,27 @@ class Owner:
             self._socket, directory, sessions, channels, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock(2 * _TICK_S)
-        self._partitions = Partitions(life, self._hear_partition)
+        feeds: dict[str, ServedFeed] = {}
+        stores = Stores(
+            *config.journals,
+            fail=lambda name, error: self._partitions.fail(name, error),
+            waits=lambda name, text: feeds[name[0]].on_waiting(name[1], text),
+            term=config.term,
+            window=config.max_credits,
+        )
+        for feed in config.feeds:
+            used = partial(lambda name, partition: stores.used((name, partition)), feed.name)
+            feeds[feed.name] = ServedFeed(feed, config, life.worker, used)
+        self._partitions = Partitions(life, feeds, stores)
+        self._outbox.blocks = self._partitions.blocks
         self._switchboard = Switchboard(
             config=config,
             worker=life.worker,
+            feeds=feeds,
             partitions=self._partitions,
             pipe=pipe,
             clock=self._clock,
             outbox=self._outbox,
-            returning=self._returning,
             inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
         )
         self._next_tick = 0.0
@@ -120,12 +132,10 @@ class Owner:
         self._public = frozenset(self._socket.filenos())
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one more
-        self._checked_s = 0.0  # of the current wait for trainers, spent in checks
-        self._closed = False
+        self._closed = self._ended = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._switchboard.begin(begun)
-        self._all_back = False
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""
@@ -155,33 +165,63 @@ class Owner:
             while not switchboard.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
-                    partitions.stores.send_committed()
-                self._hear(ready)
-                name = partitions.turn()
-                busy = bool(channels.unheard)
-                if name is not None:
-                    self._outbox.flush()  # else ready batches would wait for those made next
-                    if partitions.reads_next(name):
-                        self._send_out()
-                        self._store()
-                    self._step(partitions.work, name)
+                    partitions.stores.call_stored()
                     switchboard.act()
-                    busy = busy or not partitions.turns.at_rest
+                self._hear(ready)
+                found = partitions.next_work()
+                switchboard.act()
+                busy = bool(channels.unheard)
+                if found is not None:
+                    self._make(*found)
+                    busy = True
                 busy = self._send_out() or busy or socket.waits or socket.pending
+        self._ended = True
 
     def _open(self) -> None:
-        """Open all partitions."""
-        for desk in self._switchboard.desks.values():
-            for partition in desk.partitions:
-                if desk.failure is None:
-                    self._step(self._partitions.open, desk.name, partition)
+        """Open all partitions, and then the desk of each feed."""
+        for feed in self._switchboard.feeds.values():
+            for partition in feed.partitions:
+                if feed.failure is None:
+                    self._step(self._partitions.open, feed, partition)
+            if feed.failure is None:
+                self._switchboard.open(feed)
+            self._switchboard.act()
+
+    def _make(self, feed: ServedFeed, work: Work) -> None:
+        """Make what is wanted next; go on while the first batch can wait for the others."""
+        partitions, switchboard = self._partitions, self._switchboard
+        self._outbox.flush()  # else ready batches would wait for those made next
+        if partitions.reads_next(feed, work):
+            self._send_out()
+            self._store()
+        began = time.monotonic()
+        until, nbytes = began + _GATHER_S, 0
+        while True:
+            made = self._step(partitions.make, feed, work)
+            now = time.monotonic()
+            took, began = now - began, now  # the next one takes as long
+            partitions.made(feed, work, made, took)
+            switchboard.act()
+            if not isinstance(made, list) or not feed.serves:
+                return
+            nbytes += sum(batch.nbytes for batch in made)
+            if now + took >= until or nbytes >= _GATHER_BYTES:
+                return
+            found = partitions.next_work()
+            switchboard.act()
+            if found is None:
+                return
+            feed, work = found
+            if partitions.reads_next(feed, work):
+                self._outbox.flush()
+                self._send_out()
+                self._store()
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were.
 
         Store a part of them if they are not urgent: trainers would wait, and fall asleep.
         """
-        self._switchboard.unstored_rounds.deliver_stored()
         self._outbox.flush()
         stores = self._partitions.stores
         return stores.due and self._store(stores.urgent)
@@ -194,12 +234,11 @@ class Owner:
         stored = self._partitions.stores.write(whole)
         if stored:
             self._switchboard.act()
-            self._switchboard.unstored_rounds.deliver_stored()
             self._outbox.flush()
         return stored
 
     def _idle(self, rest: Callable[[float], Any]) -> Any:
-        """Prepare batches, store commits, check examples, or rest; return events, if there are.
+        """Prepare batches, store commits, or rest; return events, if there are.
 
         It looks for events in between, and after each part of a record of commits.
         """
@@ -209,24 +248,12 @@ class Owner:
         if self._partitions.stores.ripe:
             self._store(whole=False)
             return poll(0)
-        # A thread that writes would wait for the interpreter here, too.
-        long = self._spin.recent_s > _CHECKS_IN_S
-        if long and self._partitions.unchecked and not self._partitions.stores.writing:
-            began = time.monotonic()
-            self._step(self._partitions.check_ahead, poll)
-            self._switchboard.act()
-            self._checked_s += time.monotonic() - began
-            if events := poll(0):
-                self._spin.rested(self._checked_s)
-                self._checked_s = 0.0
-            return events
-        self._checked_s = 0.0  # the rest is a wait that counts by itself
         due_in_s = min(self._outbox.due_in_s, self._partitions.stores.due_in_s)
         at_most_s = _SENDING_S if self._socket.sending else _TICK_S
         return self._partitions.rest(rest, min(at_most_s, due_in_s))
 
     def _hear(self, ready: Collection[int]) -> None:
-        """Handle messages and orders, and carry out the effects of the desks."""
+        """Handle messages and orders, and carry out what the desks say."""
         switchboard, (channels, pipe) = self._switchboard, self._numbers
         socket, public = self._socket, not self._public.isdisjoint(ready)
         heard = bool(ready or self._channels.unheard or socket.waits or socket.pending)
@@ -250,30 +277,28 @@ class Owner:
         if socket.sending and socket.sweep():
             heard = True
         if heard:
-            if not self._all_back and self._returning.all_back(self._clock()):
-                self._all_back = True
-                switchboard.all_are_back()
             switchboard.act()
 
-    def _step(self, step: Callable[..., None], *values: Any) -> None:
+    def _step(self, step: Callable[..., R], *values: Any) -> R:
         """Let the partitions work; the porter may use everything else meanwhile."""
         deferred: list[Deferred] = []
         self._switchboard.deferred = deferred
         self._working_since = time.monotonic()
         self._lock.release()
         try:
-            step(*values)
+            result = step(*values)
         finally:
             self._lock.acquire()
             self._working_since = 0.0
             self._switchboard.deferred = None
         for action, arguments in deferred:
             action(*arguments)
+        return result
 
     def _attend(self) -> None:
         """Serve trainers while a step takes long, as the porter."""
         try:
-            while True:
+            while not self._ended:
                 time.sleep(_LOOK_S)
                 since = self._working_since
                 if not since or time.monotonic() - since < _LATE_S:
@@ -292,6 +317,14 @@ class Owner:
             ready = dict(self._poller.poll(0))
             if self._working_since:
                 self._hear(ready)
+                self._partitions.hand_out()
+                self._switchboard.act()
+                stores = self._partitions.stores
+                if stores.fileno() in ready:
+                    stores.call_stored()
+                if stores.due:
+                    stores.write()
+                self._switchboard.act()
                 self._outbox.flush()
             if not ready:
                 return
@@ -302,10 +335,6 @@ class Owner:
             self._closed = True
             self._switchboard.reception.close()
             self._socket.close()
-
-    def _hear_partition(self, event: Event) -> None:
-        with self._lock:
-            self._switchboard.hear(event)
 
 
 def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: Pipe) -> list[str]:

@@ -20,13 +20,14 @@ from headrace_proto.errors import HeadraceError, ServerError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.mapped_files import RemoteCopies
-from ..making.partition_run import Run, compose
+from ..making.composition import compose
+from ..making.partition_run import Run
 from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
-from ..reading.reader import BadRecords, RowsAtHand
-from ..reading.source import IndexedSource, Reader
+from ..reading.chunk import BadRecords, RowsAtHand
+from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
 from .commits import Stores
 
@@ -88,7 +89,7 @@ class Opener:
             copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
         self._cache = IndexCache(str(index), self._indexed, copies)
         self._logged = time.monotonic()
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, StreamSource] = {}
         self._bad: dict[str, BadRecords] = {}
 
     def open(self, config: FeedConfig, partition: int) -> Run:
@@ -114,7 +115,7 @@ class Opener:
             self._logged = time.monotonic()
             logger.info("opening %s", at)
 
-    def _reader(self, config: FeedConfig) -> Reader:
+    def _reader(self, config: FeedConfig) -> StreamSource:
         reader = self._readers.get(config.name)
         if reader is None:
             skips = config.declaration.policy.on_bad_example == "skip"
@@ -136,7 +137,7 @@ class Opener:
             self._bad[config.name], self._readers[config.name] = bad, reader
         return reader
 
-    def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
+    def _run_of(self, config: FeedConfig, partition: int, reader: StreamSource) -> Run:
         run = compose(
             reader,
             config.declaration,
@@ -146,5 +147,5 @@ class Opener:
             self._bad[config.name],
             self._begun.config.max_state_bytes,
         )
-        run.commits.resume(self._stores.open((config.name, partition)))
+        run.resume(self._stores.open((config.name, partition)))
         return run

@@ -1,6 +1,6 @@
 """The reception: trainers' messages in their sessions, and the ends of sessions.
 
-    channels, socket ─► _take ─┬─ Hello ─► admission.py: opens a session
+    channels, socket ─► _take ─┬─ Hello ─► admission.py: opens a session, by the desk
                               ├─ of a session ─► the handler of the message's type
                               └─ neither ─► Unknown, or garbage: rate_limits.py
 
@@ -15,13 +15,11 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.channel import Frame
-from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
     NotAllowed,
@@ -31,7 +29,6 @@ from headrace_proto.messages import (
     FROM_TRAINER,
     Attach,
     Bye,
-    Ended,
     Hello,
     Pulse,
     Renew,
@@ -49,16 +46,14 @@ from headrace_proto.state_buffers import (
 )
 
 from ..process.channel_server import TURN_S
-from ..process.config import RunConfig
 from ..process.rate_limits import RateLimits
 from ..process.refusals import fault_of_message
 from .admission import REVOKED, Admission
-from .desk import Desk
-from .outbox import Outbox
-from .requests import FeedRequests
-from .resuming import PUT_BACK
-from .returning import Returning
+from .served_feed import ServedFeed
 from .sessions import Session
+
+if TYPE_CHECKING:
+    from .switchboard import Switchboard
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -124,22 +119,13 @@ _OF_SLAB = 8
 _OF_FALSE = 10
 
 
-@dataclass(eq=False)
 class Reception:
     """All trainers of all feeds."""
 
-    config: RunConfig
-    desks: Mapping[str, Desk]
-    outbox: Outbox
-    clock: AwakeClock
-    requests: FeedRequests
-    returning: Returning
-    owner: int = 0
-    #: Returns the user function in which the worker has been for long, in words.
-    inside: Callable[[], str] = lambda: ""
-
-    def __post_init__(self) -> None:
-        outbox = self.outbox
+    def __init__(self, board: Switchboard) -> None:
+        self.config, self.feeds, self.clock = board.config, board.feeds, board.clock
+        self.outbox = outbox = board.outbox
+        self.requests, self._inside = board.requests, board.inside
         self._socket, self._channels = outbox.socket, outbox.channels
         self._sessions = outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
@@ -149,22 +135,16 @@ class Reception:
             send=outbox.send,
             end=self._end,
         )
-        self._handlers: dict[type, Callable[[Session, Desk, Any, Sequence[Frame]], object]] = {
+        self._handlers: dict[
+            type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
+        ] = {
             Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
             **self.requests.handlers,
         }
-        self._admission = Admission(
-            config=self.config,
-            owner=self.owner,
-            desks=self.desks,
-            outbox=outbox,
-            clock=self.clock,
-            returning=self.returning,
-            end=self._end,
-        )
+        self.admission = Admission(board, leave=self.forget, end=self._end)
 
     # In
 
@@ -188,8 +168,7 @@ class Reception:
 
     def opened(self) -> None:
         """Answer the greetings that came before the feeds were open."""
-        self.returning.opened(self.clock())
-        self._admission.opened()
+        self.admission.opened()
 
     def _take(self, identity: bytes, frames: Sequence[Frame], key: str | None) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
@@ -217,13 +196,15 @@ class Reception:
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._limits.bears(identity, self.clock()):
-                self._admission.hear(identity, message, key, self._socket.last_came_by)
+                if message.rank >= 0 and not message.run:
+                    self._bury()  # ranks of a run without a name: is it the next one?
+                self.admission.hear(identity, message, frames, key, self._socket.last_came_by)
             return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
             self._on_channel(identity, message)
             return
-        if session is None:
+        if session is None or not session.welcome:
             if self._limits.bears(identity, self.clock()):
                 self.outbox.send(identity, Unknown(message.session))
             return
@@ -231,38 +212,52 @@ class Reception:
         if session.messages > self.config.max_messages_per_s:
             self._limits.is_too_much(session.messages, identity, session.who, self.clock())
             return
-        desk = self.desks[session.feed]
+        feed = self.feeds[session.feed]
         session.seen = now = self.clock()
-        desk.dispatcher.seen(session.number, now)
-        self._handlers[type(message)](session, desk, message, frames)
+        if feed.serves:
+            feed.desk.seen(session.nonce, now)
+        session.open = True
+        self._handlers[type(message)](session, feed, message, frames)
+        session.heard += not isinstance(message, Attach)
 
     def _on_renew(
-        self, session: Session, desk: Desk, renew: Renew, frames: Sequence[Frame]
+        self, session: Session, feed: ServedFeed, renew: Renew, frames: Sequence[Frame]
     ) -> None:
-        dispatcher = desk.dispatcher
-        dispatcher.window(session.number, renew.window)
-        dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
+        if renew.said != session.heard:  # one was lost: the trainer greets again
+            logger.warning(
+                "%s of %r: %d of its messages were lost",
+                session.who,
+                feed.name,
+                renew.said - session.heard,
+            )
+            session.welcome = False
+            self.outbox.send(session.identity, Unknown(session.number))
+            return
         self.requests.hurry(session)
         session.tally.on_renew(renew)
         session.heard_end = renew.ended
-        # A sent batch that is not mapped was lost on its way, or its release was lost.
+        # A batch that was sent and is not mapped was released, which the trainer says once.
         read = frozenset(renew.mapped)
-        for token, (seq, _) in list(session.mapped.items()):
-            if seq <= renew.mapped_upto and token not in read:
-                self._unmap(session, desk, token)
-        exhausted = dispatcher.exhausted(session.number, renew.last_seq)
-        waits = "; ".join(filter(None, (self.inside(), desk.describe(session.seen))))[:1000]
-        self.outbox.send(session.identity, Pulse(session.number, waits, exhausted))
+        session.again -= read
+        for token in list(session.mapped):
+            if token <= renew.mapped_upto and token not in read and token not in session.again:
+                self.outbox.unmap(session, token)
+        wait = feed.describe(session.seen, self._sessions.name_of)
+        waits = "; ".join(filter(None, (self._inside(), wait)))
+        self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(
-        self, session: Session, desk: Desk, attach: Attach, frames: Sequence[Frame]
+        self, session: Session, feed: ServedFeed, attach: Attach, frames: Sequence[Frame]
     ) -> None:
         self._sessions.attach(session, attach.proof)
-        self._give_buffers(session, desk)
+        self._give_buffers(session, feed)
 
-    def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: Sequence[Frame]) -> None:
-        level = logging.DEBUG if desk.owner else logging.INFO
-        logger.log(level, "%s left feed %r", session.who, desk.name)
+    def _on_bye(
+        self, session: Session, feed: ServedFeed, bye: Bye, frames: Sequence[Frame]
+    ) -> None:
+        level = logging.DEBUG if feed.owner else logging.INFO
+        logger.log(level, "%s left feed %r", session.who, feed.name)
+        self.outbox.send(session.identity, Unknown(session.number))
         self._leave(session)
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:
@@ -277,63 +272,65 @@ class Reception:
         if not session.local:
             self._leave(session)
             return
-        desk = self.desks[session.feed]
-        self._give_buffers(session, desk)
-        # The last messages by the public socket may arrive after the first ones by the channel.
-        desk.dispatcher.resend(session.number, attach.last_seq)
+        session.open = True
+        self._give_buffers(session, self.feeds[session.feed])
 
-    def _give_buffers(self, session: Session, desk: Desk) -> None:
+    def _give_buffers(self, session: Session, feed: ServedFeed) -> None:
         if session.local:
-            self._budget.open(session, desk.states.buffer_bytes)
+            self._budget.open(session, feed.states.buffer_bytes)
 
-    def _on_step(self, session: Session, desk: Desk, step: Step, frames: Sequence[Frame]) -> None:
-        dispatcher = desk.dispatcher
+    def _on_step(
+        self, session: Session, feed: ServedFeed, step: Step, frames: Sequence[Frame]
+    ) -> None:
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
         if excess > 0:  # more commits than it can have batches
             session.messages += _OF_FALSE * excess
         for token in step.released:
-            self._unmap(session, desk, token)
+            self.outbox.unmap(session, token)
+        if not feed.serves:
+            return
+        desk, name = feed.desk, session.nonce
         if step.commits or step.saves:
-            desk.touched()
-            self.outbox.awaited.discard(session.number)
-        if step.commits:
-            dispatcher.commit(session.number, step.commits)
+            feed.touched()
+            session.awaits = False
+        for token in step.commits:
+            if feed.stateful and not feed.states_stay:
+                text = "a batch of segments is committed by its states: save them"
+                desk.refuse(name, token, "state", text)
+            else:
+                desk.commit(name, token)
         for save in step.saves:
-            self._on_save(session, desk, save, frames)
+            self._on_save(session, feed, save, frames)
         if step.returned:
-            dispatcher.give_back(session.number, step.returned)
-        dispatcher.window(session.number, step.window)
+            desk.give_back(name, step.returned)
+        if step.withdrawn:
+            desk.withdraw(name, step.withdrawn)
+        if step.gets:
+            try:
+                desk.ask(name, [(get.request, get.partition, get.epoch) for get in step.gets])
+            except ValueError as error:
+                raise ProtocolError(str(error)) from None
 
-    def _on_save(self, session: Session, desk: Desk, save: Save, frames: Sequence[Frame]) -> None:
+    def _on_save(
+        self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
+    ) -> None:
         """Commit a batch of segments, if its states are valid."""
-        dispatcher = desk.dispatcher
         shared = save.frame >= FIRST_BUFFER
         blocks = (session.buffers or ()) if shared else frames
         number = save.frame - (FIRST_BUFFER if shared else 1)
-        if not dispatcher.stateful or number >= len(blocks):
+        if not feed.stateful or number >= len(blocks):
             where = f"buffer {number}" if shared else f"frame {save.frame}"
-            raise ProtocolError(f"states came for {desk.name!r} in {where}, which is none")
+            raise ProtocolError(f"states came for {feed.name!r} in {where}, which is none")
         block = blocks[number] if number >= 0 else None
-        batch = dispatcher.leased_batch(session.number, save.token)
-        fault = ""
-        if batch is not None and (block is None) != desk.states_stay:
-            fault = "the states of this feed " + (
-                "stay with the trainer" if desk.states_stay else "are missing"
-            )
-        elif batch is not None and block is not None:
-            fault = desk.states.fault_of_block(batch.rows, save.columns, block)
+        batch = feed.desk.leased_batch(session.nonce, save.token)
+        fault = "" if batch is None else feed.fault_of_states(batch, save.columns, block)
         if fault:
-            dispatcher.refuse(session.number, save.token, "state", fault)
+            feed.desk.refuse(session.nonce, save.token, "state", fault)
         else:
-            # The columns of a block are checked; without a block they may be anything.
-            columns = save.columns if block is not None else ()
-            dispatcher.save(session.number, save.token, (columns, block))
+            payload = feed.payload_of(save.columns, block)
+            feed.desk.commit(session.nonce, save.token, payload)
 
-    def _unmap(self, session: Session, desk: Desk, token: int) -> None:
-        """Note that a trainer does not read a batch any more."""
-        if token in session.mapped:
-            _, batch = session.mapped.pop(token)
-            desk.dispatcher.unpin(batch, (session.number, token))
+    # The ends of sessions
 
     def _end(self, identity: bytes) -> None:
         """End the session of a connection, if it has one."""
@@ -342,54 +339,49 @@ class Reception:
             self._leave(session)
 
     def _leave(self, session: Session) -> None:
-        desk = self.desks[session.feed]
+        """End a session: its batches go to others."""
+        feed = self.feeds[session.feed]
+        if feed.serves:
+            feed.desk.leave(session.nonce)
+        self.forget(session)
+
+    def forget(self, session: Session) -> None:
+        """End a session that the desk has ended."""
         self._sessions.leave(session)
         self._socket.left(session.number, self.clock())
-        self.returning.left(session.nonce)
         self._channels.drop(session.identity)
-        self.outbox.forget(session.number)
-        desk.dispatcher.leave(session.number)
-        desk.counters.on_left(session.tally)
-
-    def rewound(self, number: int) -> None:
-        """Send a trainer away whose acknowledged commits are not in the state."""
-        session = self._sessions.get(number)
-        if session is not None and session.present:
-            text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
-            self.outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
-            logger.warning("%s of %r: its commits are gone", session.who, session.feed)
-            self._leave(session)
+        self.outbox.forget(session)
+        self.feeds[session.feed].counters.on_left(session.tally)
 
     # Time
 
     def tick(self, now: float) -> None:
         """End the sessions of trainers that are gone, silent or banned."""
         self._judge(now)
-        for desk in self.desks.values():
-            for number in desk.dispatcher.tick(now):
-                session = self._sessions.get(number)
+        for feed in self.feeds.values():
+            for nonce in feed.desk.tick(now) if feed.serves else ():
+                session = self._sessions.named(feed.name, nonce)
                 if session is not None:
-                    logger.warning("%s of %r is silent: given up", session.who, desk.name)
-                    self._leave(session)
+                    logger.warning("%s of %r is silent: given up", session.who, feed.name)
+                    self.forget(session)
         for session in self._sessions.present():
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
-            if (
-                silent
-                and not session.local
-                and not self.outbox.send(session.identity, Pulse(session.number))
-            ):
+            if silent and not session.local and not self.outbox.reaches(session):
                 logger.warning("%s of %r is gone", session.who, session.feed)
                 if not session.heard_end:
-                    self.desks[session.feed].farewell.lost(session.nonce, session.seen)
+                    self.feeds[session.feed].farewell.lost(session.nonce, session.seen)
                 self._leave(session)
+        self._bury()
+
+    def _bury(self) -> None:
+        """End the sessions of local trainers that have died, which their locks show."""
         for session in self._sessions.dead():
-            desk = self.desks[session.feed]
             if session.present:
                 logger.warning("%s of %r died", session.who, session.feed)
                 self._leave(session)
             for token in list(session.mapped):
-                self._unmap(session, desk, token)
+                self.outbox.unmap(session, token)
             self._budget.close(session)
 
     def _judge(self, now: float) -> None:
@@ -404,12 +396,12 @@ class Reception:
             for session in self._sessions.present():
                 session.messages = 0
 
-    def all_heard(self, desk: Desk, now: float) -> bool:
+    def all_heard(self, feed: ServedFeed, now: float) -> bool:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""
-        mine = (session for session in self._sessions.present() if session.feed == desk.name)
+        mine = (session for session in self._sessions.present() if session.feed == feed.name)
         deaf = sum(not session.heard_end for session in mine)
-        began_ended = desk.durable and not desk.dispatcher.counts["batches"]
-        return desk.farewell.done(deaf, now, began_ended)
+        began_ended = feed.durable and not feed.counters.counts["batches"]
+        return feed.farewell.done(deaf, now, began_ended)
 
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
@@ -426,6 +418,4 @@ class Reception:
         durable = self.config.state_directory is not None
         for session in self._sessions.present():
             returns = durable and session.process != self.config.program
-            self.outbox.stop(session, self.desks[session.feed], returns)
-            if not returns:  # the next start of the server does not wait for it
-                self.returning.left(session.nonce)
+            self.outbox.stop(session, self.feeds[session.feed], returns)

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from ..core.partition_turns import PartitionName
+from ..leasing.protocol import ANYONE
 from ..making.partition_run import Run
 from ..process.statuses import added
 from ..process.worker_diary import RESTS
+from .commits import PartitionName
 
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
@@ -44,7 +45,7 @@ class FeedReport:
         progress = run.progress()
         self.read += progress["read"]
         known = {name: progress[name] for name in _PROGRESS}
-        self.partitions[partition] = {"number": run.machine.first_number, **known}
+        self.partitions[partition] = {"number": run.next_turn(ANYONE)[1], **known}
         self._seconds.append(progress["seconds"])
         if "segments" in progress:
             self._segments.append(progress["segments"])
@@ -88,9 +89,9 @@ class Reporter:
         self._begun = time.monotonic()
         self.due = 0.0  # when a report is due
         self._rests = dict.fromkeys(RESTS, 0.0)
-        self._write((), self._begun)
+        self._write({}, self._begun)
 
-    def look(self, *runs: Mapping[PartitionName, Run]) -> None:
+    def look(self, runs: Mapping[PartitionName, Run]) -> None:
         """Make a report if one is due."""
         now = time.monotonic()
         if now >= self.due:
@@ -105,11 +106,10 @@ class Reporter:
         self._rests[what_for] += time.monotonic() - begun
         return heard
 
-    def _write(self, runs: tuple[Mapping[PartitionName, Run], ...], now: float) -> None:
+    def _write(self, runs: Mapping[PartitionName, Run], now: float) -> None:
         feeds = {name: FeedReport() for name in self._names}
-        for running in runs:
-            for (feed, partition), run in running.items():
-                feeds[feed].take(partition, run, self._store_of((feed, partition)))
+        for (feed, partition), run in runs.items():
+            feeds[feed].take(partition, run, self._store_of((feed, partition)))
         counts = [n for one in feeds.values() for n in (one.read, one.commits)]
         here = [now - self._begun, *self._rests.values(), *counts]
         # The partitions of a feed that has failed are gone; its counts stay.

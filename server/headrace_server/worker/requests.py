@@ -1,14 +1,13 @@
 """Requests of trainers and of the supervisor that concern a whole feed.
 
-    trainer     ─ Retarget, Resize ──────┐
-                  Drain, Stats ──────────┤
-    supervisor  ─ copy, inspect, close ──┴─► all partitions ─► one answer
-    trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
-    trainer     ─ Flush    ─► the partition of its lanes
+    trainer     ─ Retarget, Resize, Drain ─► an order to each partition, stored ─► one answer
+                ─ Stats ───────────────────► counts of all partitions
+                ─ Snapshot ────────────────► supervisor, which asks all owners for copies
+                ─ Flush ───────────────────► the partition of its lanes
+    supervisor  ─ copy, inspect, close
 
-The switchboard calls partitions after the effects that the desk decided before, and once all are
-open.
-Where a feed has failed, its trainers are told of that in place of an answer.
+Calls of partitions come between their steps, once all of them are open.  Where a feed has failed,
+its trainers are told of that in place of an answer.
 """
 
 from __future__ import annotations
@@ -16,40 +15,46 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
-from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
 
-from ..making.partition_commits import TOO_LATE
-from ..making.partition_run import Run
-from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from ..process.statuses import added
-from .desk import Desk
 from .feed_status import example_status
-from .outbox import Outbox
-from .partitions import Partitions
+from .served_feed import ServedFeed
 from .sessions import Session
 
+if TYPE_CHECKING:
+    from .switchboard import Switchboard
 
-@dataclass(eq=False)
+
+@dataclass(slots=True, eq=False)
+class _Orders:
+    """An order to all partitions of a feed, until each has it and has stored it."""
+
+    what: tuple[str, Any]
+    answer: Callable[[list[list[int]], str], object]  # with the first changed batch of each
+    left: list[int]  # partitions without it
+    unstored: int = 0
+    since: list[list[int]] = field(default_factory=list)
+    fault: str = ""
+    late: str = ""  # the refusal of finished partitions: it counts where all are finished
+
+
 class FeedRequests:
     """The requests of all feeds of one owner."""
 
-    partitions: Partitions
-    do: Callable[..., None]
-    outbox: Outbox
-    pipe: Pipe
-    clock: AwakeClock
-
-    def __post_init__(self) -> None:
+    def __init__(self, board: Switchboard) -> None:
+        self.partitions, self.outbox = board.partitions, board.outbox
+        self.pipe, self.clock = board.pipe, board.clock
+        self.do, self.drain = board.do, board.drain
         #: By feed: calls that wait until all its partitions are open.
         self.calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
-        self.handlers: dict[type, Callable[[Session, Desk, Any, Sequence[Frame]], object]] = {
+        self.handlers: dict[type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]] = {
             Flush: self._flush,
             Snapshot: self._snapshot,
             Retarget: self._retarget,
@@ -62,31 +67,48 @@ class FeedRequests:
 
     def hurry(self, session: Session) -> None:
         """Store the commits of all trainers now, and answer this one, which waits for that."""
-        self.outbox.hurry(session.number)
+        self.outbox.hurry(session)
         self.do(self.partitions.stores.hurry)
 
-    def _flush(self, session: Session, desk: Desk, flush: Flush, frames: Sequence[Frame]) -> None:
-        """Store the states of a trainer's lanes."""
-        code, text = "", ""
+    def _flush(
+        self, session: Session, feed: ServedFeed, flush: Flush, frames: Sequence[Frame]
+    ) -> None:
+        """Keep the states of a trainer's lanes.  The last message of a flush is answered."""
+        self.do(self._keep, session, feed, flush, frames[0] if frames else b"")
+
+    def _keep(self, session: Session, feed: ServedFeed, flush: Flush, block: bytes) -> None:
+        if not feed.serves:
+            return
+        answered = Answered(session.number, flush.request)
+        fault, name = ("", ""), (feed.name, -1)
         if flush.rows:
-            code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
-        if code or not (flush.rows or flush.more):
-            self.outbox.tell(Answered(session.number, flush.request, None, code, text))
+            batch = feed.desk.last_committed(session.nonce, flush.token)
+            fault = feed.fault_of_flush(batch, flush.rows, flush.columns, block)
+            if batch is not None and not fault[0]:
+                name = feed.name, batch.partition
+                run = self.partitions.runs[name]
+                run.keep(batch, list(flush.rows), flush.columns, block)
+                self.partitions.stores.submit(name, run, at_once=True)
+        if fault[0]:
+            answered = Answered(session.number, flush.request, None, *fault)
+            self.outbox.answer_request(answered)
+        elif not flush.more:
+            self.partitions.stores.then(name, partial(self.outbox.answer_request, answered))
 
     def _snapshot(
-        self, session: Session, desk: Desk, message: Snapshot, frames: Sequence[Frame]
+        self, session: Session, feed: ServedFeed, message: Snapshot, frames: Sequence[Frame]
     ) -> None:
         """Have the supervisor copy all stores; a trainer that asks again is answered again."""
         request = message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
-                self.outbox.send(session.identity, session.snapshotted)
+                self.outbox.tell(session, session.snapshotted)
             return
         session.snapshot, session.snapshotted = request, None
-        failure = desk.failure
-        if failure is None and not desk.durable:
+        failure = feed.failure
+        if failure is None and not feed.durable:
             text = (
-                f"feed {desk.name!r} has no state directory (state_dir, --state-dir): there is "
+                f"feed {feed.name!r} has no state directory (state_dir, --state-dir): there is "
                 "nothing to take a snapshot of"
             )
             failure = "server", text
@@ -95,92 +117,129 @@ class FeedRequests:
         else:
             self.pipe.report(
                 "snapshot",
-                feed=desk.name,
+                feed=feed.name,
                 session=session.number,
                 request=request,
                 name=message.name,
                 whole=message.whole,
             )
 
-    def _drain(self, session: Session, desk: Desk, message: Drain, frames: Sequence[Frame]) -> None:
+    def _drain(self, session: Session, feed: ServedFeed, message: Drain, frames: Any) -> None:
         """Close the input of a feed for a trainer."""
         drained = Answered(session.number, message.request)
-        self.close(desk, message.cancel, partial(self.outbox.tell, drained))
+        self.close(feed, message.cancel, partial(self.outbox.answer_request, drained))
 
-    def _retarget(self, session: Session, desk: Desk, message: Retarget, frames: Any) -> None:
+    def _retarget(self, session: Session, feed: ServedFeed, message: Retarget, frames: Any) -> None:
         """Change the proportions of classes for a trainer."""
-        probs = list(message.probs)
-        self._change(session, desk, message.request, lambda run: run.set_target_probs(probs))
+        self._change(session, feed, message.request, ("target", list(message.probs)))
 
-    def _resize(self, session: Session, desk: Desk, message: Resize, frames: Any) -> None:
+    def _resize(self, session: Session, feed: ServedFeed, message: Resize, frames: Any) -> None:
         """Change the batch sizes for a trainer."""
-        sizes = message.sizes
-        self._change(
-            session,
-            desk,
-            message.request,
-            lambda run: run.set_batch_sizes(sizes),
-            lambda: desk.resized(sizes),
-        )
+        what = "batch_size", list(message.sizes)
+        self._change(session, feed, message.request, what, lambda: feed.resized(message.sizes))
 
     def _change(
         self,
         session: Session,
-        desk: Desk,
+        feed: ServedFeed,
         request: int,
-        change: Callable[[Run], int],
+        what: tuple[str, Any],
         done: Callable[[], object] = lambda: None,
     ) -> None:
         """Change the batches of all partitions; answer with the first changed batch of each."""
 
-        def call() -> None:
-            since, fault = self.partitions.change(desk.name, change)
-            if desk.failure is None:
-                fault = fault[:1000] or ("" if since else TOO_LATE)
-                code = "server" if fault else ""
-                if not fault:
-                    done()
-                self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
+        def answer(since: list[list[int]], fault: str) -> None:
+            if not fault:
+                done()
+            code = "server" if fault else ""
+            self.outbox.answer_request(Answered(session.number, request, since, code, fault))
 
-        self._call(desk, call)
+        self._order(feed, what, answer)
 
-    def _stats(self, session: Session, desk: Desk, message: Stats, frames: Sequence[Frame]) -> None:
+    def _order(
+        self, feed: ServedFeed, what: tuple[str, Any], answer: Callable[[list[list[int]], str], Any]
+    ) -> None:
+        """Order all partitions of a feed to make other batches."""
+        orders = _Orders(what, answer, list(feed.partitions))
+        self._call(feed, partial(self._steer, feed, orders))
+
+    def _steer(self, feed: ServedFeed, orders: _Orders) -> None:
+        """Give an order to the partitions that can take one now, and to the others later."""
+        if not feed.serves:
+            return
+        ordered: list[int] = []
+        for partition in orders.left.copy():
+            finished = self.partitions.runs[feed.name, partition].finished
+            if finished and orders.what[0] == "close":
+                orders.left.remove(partition)
+                continue
+            try:
+                order = self.partitions.steer(feed, partition, orders.what)
+            except ValueError as error:  # the numbers come from a trainer
+                orders.left.remove(partition)
+                text = str(error)[:1000]
+                if finished:
+                    orders.late = text
+                else:
+                    orders.fault = orders.fault or text
+                    orders.since.append([partition, 0])
+                continue
+            if order is not None:
+                orders.since.append([partition, order.since])
+                orders.left.remove(partition)
+                ordered.append(partition)
+        orders.unstored += len(ordered)
+        self.drain(feed)  # the desk's log has the orders
+        for partition in ordered:
+            stored = partial(self._on_stored, orders)
+            self.partitions.stores.then((feed.name, partition), stored)
+        if orders.left:
+            self._call(feed, partial(self._steer, feed, orders))
+        elif not ordered and not orders.unstored:
+            late = "" if orders.since else orders.late
+            orders.answer(sorted(orders.since), orders.fault or late)
+
+    def _on_stored(self, orders: _Orders) -> None:
+        """Note that an order is stored."""
+        orders.unstored -= 1
+        if not orders.unstored and not orders.left:
+            orders.answer(sorted(orders.since), orders.fault)
+
+    def _stats(self, session: Session, feed: ServedFeed, message: Stats, frames: Any) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
 
         def call() -> None:
-            if desk.failure is None:
-                sizes, epochs, still = zip(*self.partitions.sizes(desk.name), strict=True)
-                counts = added([desk.dispatcher.sizes(), *sizes])
-                least = desk.dispatcher.current_epoch
-                if least is None:
-                    least = min(itertools.compress(epochs, still), default=max(epochs))
-                counts |= desk.counters.committed()
-                counts |= {"epoch": least, "open": not desk.over}
-                self.outbox.tell(Answered(session.number, message.request, counts))
+            if feed.serves:
+                sizes, epochs, still = zip(*self.partitions.sizes(feed.name), strict=True)
+                counts = added([feed.sizes(), *sizes])
+                least = min(itertools.compress(epochs, still), default=max(epochs))
+                counts |= feed.counters.committed()
+                counts |= {"epoch": least, "open": not feed.over}
+                self.outbox.answer_request(Answered(session.number, message.request, counts))
 
-        self._call(desk, call)
+        self._call(feed, call)
 
-    def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
-        """Close a feed's input; answer when its partitions have closed theirs.
+    def close(self, feed: ServedFeed, cancel: bool, answer: Callable[[], object]) -> None:
+        """Close a feed's input; answer when its partitions have stored that.
 
         Batches of an earlier life that trainers hold are claimed first, so that they still count.
         """
 
         def close() -> None:
-            if desk.failure is None and desk.dispatcher.expects_claims:
-                self._call(desk, close)
-                return
-            if desk.close(cancel):
-                self.partitions.close(desk.name, cancel)
-            answer()
+            if feed.serves and feed.desk.recovering:
+                self._call(feed, close)
+            elif feed.serves and feed.close(cancel):
+                self._order(feed, ("close", cancel), lambda since, fault: answer())
+            else:
+                answer()
 
-        self._call(desk, close)
+        self._call(feed, close)
 
     # The supervisor
 
-    def copy(self, desk: Desk, request: int, directory: str) -> None:
+    def copy(self, feed: ServedFeed, request: int, directory: str) -> None:
         """Copy the stores of all partitions."""
-        left, faults = {*desk.partitions}, list[str]()
+        left, faults = {*feed.partitions}, list[str]()
 
         def copied(partition: int, fault: str) -> None:
             left.discard(partition)
@@ -190,35 +249,35 @@ class FeedRequests:
                 answer()
 
         def answer() -> None:
-            code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
+            code, text = feed.failure or (("server", faults[0]) if faults else ("", ""))
             self.pipe.report("answer", request=request, code=code, text=text)
 
         def call() -> None:
-            if desk.failure is None:
-                self.partitions.copy(desk.name, directory, copied)
+            if feed.serves:
+                self.partitions.copy(feed.name, directory, copied)
             else:
                 answer()
 
-        self._call(desk, call)
+        self._call(feed, call)
 
-    def inspect(self, desk: Desk, request: int, key: str) -> None:
+    def inspect(self, feed: ServedFeed, request: int, key: str) -> None:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
         def seek() -> None:
-            found = self.partitions.seek(desk.name, bytes.fromhex(key))[:MOST_FOUND]
+            found = self.partitions.seek(feed.name, bytes.fromhex(key))[:MOST_FOUND]
             now = self.clock()
-            places = [example_status(desk, example, now) for example in found]
+            places = [example_status(feed, example, now, self.outbox.sessions) for example in found]
             self.pipe.report("answer", request=request, found=places)
 
-        self._call(desk, seek)
+        self._call(feed, seek)
 
     # Partitions
 
-    def _call(self, desk: Desk, call: Callable[[], object]) -> None:
-        self.calls[desk.name].append(call)
+    def _call(self, feed: ServedFeed, call: Callable[[], object]) -> None:
+        self.calls[feed.name].append(call)
 
-    def act(self, desk: Desk) -> None:
+    def act(self, feed: ServedFeed) -> None:
         """Call the partitions of a feed once all are open."""
-        if desk.opened:
-            for call in self.calls.pop(desk.name, ()):
+        if feed.opened:
+            for call in self.calls.pop(feed.name, ()):
                 self.do(call)

@@ -35,10 +35,10 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Hello
 
-from ..core.bounded_map import BoundedMap
-from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
-from ..core.trainers import LATE_S, MAX_WAITING
+from ..leasing.protocol import COUNTER_BITS
+from ..process.bounded_map import BoundedMap
 from ..process.config import FeedConfig
+from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
@@ -47,6 +47,11 @@ PUT_BACK = (
 )
 
 
+#: Maximum number of trainers whose first request is remembered while they wait to be let in.
+_MAX_WAITING = 10_000
+#: A message that comes later than this after another trainer has first asked shows that its sender
+#: lives; an earlier one may be late, of a trainer that is dead.
+_LATE_S = 2.5
 #: Reports to the supervisor: the kind, and its values beside the feed.
 Reports = list[tuple[str, dict[str, Any]]]
 
@@ -95,7 +100,7 @@ class Resuming:
         self._starts = frozenset(starts if durable else ())
         self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
         #: By nonce: time of its first request.
-        self._asked: BoundedMap[bytes, float] = BoundedMap(MAX_WAITING)
+        self._asked: BoundedMap[bytes, float] = BoundedMap(_MAX_WAITING)
         self._feed = feed.name
         self._alone = self._knows_others = alone
         self._reported: set[str] = set()
@@ -153,8 +158,7 @@ class Resuming:
         """Admit a trainer without a session, or raise the reason against it."""
         if hello.generation not in (-1, self.generation):  # -1: it comes for the first time
             raise self.rewound()
-        tokens = (*hello.held, *(place.token for place in hello.batches))
-        worked = [hello.term, *(token >> 32 for token in tokens)]
+        worked = [hello.term, *(held.token >> COUNTER_BITS for held in hello.batches)]
         start = next((n for n in worked if n >= self._first and n not in self._starts), None)
         if self._starts and start is not None:
             raise FeedRewound(
@@ -180,7 +184,7 @@ class Resuming:
         self, hello: Hello, wanted: str, members: Iterable[PresentTrainer], now: float
     ) -> None:
         """Let a trainer join the others of its snapshot, or raise the reason against it."""
-        asked = self._asked.first(hello.nonce, now) + LATE_S
+        asked = self._asked.first(hello.nonce, now) + _LATE_S
         others = [m for m in members if m.process != hello.process]
         group = [m for m in others if m.resumed == wanted == self.snapshot]
         if any(m.seen > asked for m in group):

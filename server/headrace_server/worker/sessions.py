@@ -1,10 +1,10 @@
 """Trainers' sessions, and how the owner notices that a trainer on this host is dead.
 
-    open() ─► remote ── attach ──► local ── leave ──► lingering ── the lock is free ──► over
-                │                                                                        ▲
-                └── leave ──► left ── sweep ─────────────────────────────────────────────┘
+    open() ─► remote ── attach() ─► local ── leave() ─► its lock is held ── free ──► dead()
+                 │                    └── its lock is free ──► dead(), and then it leaves
+                 └── leave() ──► dead()
 
-The table ``SESSION`` has its states.  A session outlives a connection: the nonce that a trainer
+A session outlives a connection: the nonce that a trainer
 chose names it across reconnections.  Its file begins with random bytes; a trainer that can
 read them sees the same memory as the server, whatever containers lie between.  The trainer holds a
 shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
@@ -21,14 +21,14 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.messages import Answered
+from headrace_proto.messages import Answered, Hello
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from ..core.dispatch_effects import Batch
-from ..core.transitions import Transitions
 from ..files.durable_file import writing
+from ..leasing.protocol import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from .counters import Tally
 
@@ -40,43 +40,7 @@ _FILE = "trainer-"
 _OF_A_LIFE = 10_000
 
 
-REMOTE, LOCAL, LEFT, LINGERING, DIED, OVER = STATES = (
-    "remote",
-    "local",
-    "left",
-    "lingering",
-    "died",
-    "over",
-)
-
-SESSION = Transitions(
-    "session",
-    STATES,
-    moves={
-        "attach": {REMOTE: (LOCAL, None), LOCAL: (LOCAL, None)},
-        "fail to attach": {REMOTE: (REMOTE, None), LOCAL: (REMOTE, None)},
-        "leave": {
-            REMOTE: (LEFT, "leases go to others"),
-            LOCAL: (LINGERING, "leases go to others"),
-            DIED: (OVER, "leases go to others"),
-        },
-        "sweep": {
-            LEFT: (OVER, "its file is removed"),
-            LINGERING: (OVER, "its file is removed, its memory is free"),
-            LOCAL: (DIED, "its file is removed, its memory is free"),
-        },
-    },
-    errors={
-        "attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
-        "fail to attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
-        "leave": ("has left already", (LEFT, LINGERING, OVER)),
-        "sweep": ("is still in use", (REMOTE, DIED, OVER)),
-    },
-)
-_PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING, DIED))
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """A trainer's session; one that has left may still have memory mapped."""
 
@@ -98,17 +62,28 @@ class Session:
     snapshotted: Answered | None = None  # … and the answer
     host: str = ""  # where the trainer says that it runs
     tally: Tally = field(default_factory=Tally)
-    # By token: number of the delivery and the batch, for batches that the trainer may read.
-    mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
+    # By token: the batches that the trainer may read …
+    mapped: dict[int, Batch] = field(default_factory=dict)
+    # … and those of them that were sent again, so that an older list of mapped ones may lack them.
+    again: set[int] = field(default_factory=set)
+    # What the outbox has for it: messages, …
+    line: list[Any] = field(default_factory=list)
+    # … answers to its commits, …
+    committed: list[int] = field(default_factory=list)
+    stale: list[int] = field(default_factory=list)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    awaits: bool = False  # … and whether it waits for these, and for no batch
     messages: int = 0  # in this second
-    run: int = 0  # number of the run, where the trainer has a rank
+    greeting: Hello | None = None  # the last one …
+    greeted_by: bytes = b""  # … and the connection by which it came
+    welcome: bool = False  # whether it was answered …
+    open: bool = False  # … and the trainer has sent a message since
+    heard: int = 0  # messages of this connection from the trainer …
+    said: int = 0  # … and to it
+    goes_on: bool = False  # whether it had greeted before
+    knows_end: bool = False  # whether the end of its feed was announced to it
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
     buffers: Sequence[memoryview] | None = None  # in its file, for states; None: not yet attached
-    state: str = SESSION.states[0]
-
-    def on(self, event: str) -> None:
-        self.state, _ = SESSION.follow(event, self.state, self)
-        self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:
         return f"the session of {self.who}"
@@ -126,7 +101,13 @@ class Session:
     @property
     def mapped_bytes(self) -> int:
         """Bytes of the batches that the trainer may read."""
-        return sum(batch.nbytes for _, batch in self.mapped.values())
+        return sum(batch.nbytes for batch in self.mapped.values())
+
+    def greeted(self, hello: Hello, identity: bytes) -> None:
+        """Begin another connection."""
+        self.greeting, self.greeted_by = hello, identity
+        self.welcome = self.open = self.knows_end = False
+        self.heard = self.said = 0
 
     @property
     def described(self) -> str:
@@ -152,7 +133,7 @@ class SessionTable:
 
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
-        self._by_nonce: dict[bytes, Session] = {}
+        self._by_nonce: dict[tuple[str, bytes], Session] = {}  # with the feed
         self._by_identity: dict[bytes, Session] = {}
         self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
@@ -182,19 +163,20 @@ class SessionTable:
                 raise
         session = Session(number, nonce, feed, identity, proof, path, fd, key, name)
         self._by_number[number] = session
-        self._by_nonce[nonce] = session
+        self._by_nonce[feed, nonce] = session
         self._by_identity[identity] = session
         return session
 
-    def resume(self, nonce: bytes, feed: str, identity: bytes, key: str = "") -> Session | None:
-        """Return the present session of a nonce, from now on reached by this connection."""
-        session = self._by_nonce.get(nonce)
-        if session is None or session.feed != feed or session.key != key:
-            return None
-        self._move(session, identity)
-        return session
+    def named(self, feed: str, nonce: bytes) -> Session | None:
+        """Return the present session of a nonce."""
+        return self._by_nonce.get((feed, nonce))
 
-    def _move(self, session: Session, identity: bytes) -> None:
+    def name_of(self, feed: str, nonce: bytes) -> str:
+        """Return the name of a trainer, for people."""
+        session = self.named(feed, nonce)
+        return "a trainer" if session is None else session.who
+
+    def move(self, session: Session, identity: bytes) -> None:
         """Reach a session by another connection."""
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]
@@ -218,25 +200,25 @@ class SessionTable:
 
     def attach(self, session: Session, proof: bytes) -> None:
         """Let a trainer map memory that proves to have read its file."""
-        proved = _proves(session, proof) and is_held(session.file)
-        session.on("attach" if proved else "fail to attach")
+        session.local = _proves(session, proof) and is_held(session.file)
 
     def come_by_channel(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """Return the session of a trainer that connects by a channel, and use that from now on."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):
             return None
-        session.on("attach" if is_held(session.file) else "fail to attach")
-        self._move(session, identity)
+        session.local = is_held(session.file)
+        self.move(session, identity)
         return session
 
     def leave(self, session: Session) -> None:
         """End a session; its trainer may still map memory."""
-        session.on("leave")
+        assert session.present, f"{session} has ended before"
+        session.present = False
         if not session.local:
             _close(session)
-        if self._by_nonce.get(session.nonce) is session:
-            del self._by_nonce[session.nonce]
+        if self._by_nonce.get((session.feed, session.nonce)) is session:
+            del self._by_nonce[session.feed, session.nonce]
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]
 
@@ -245,7 +227,7 @@ class SessionTable:
         for session in list(self._by_number.values()):
             gone = not is_held(session.file) if session.local else not session.present
             if gone:
-                session.on("sweep")
+                session.local = False
                 del self._by_number[session.number]
                 session.path.unlink(missing_ok=True)
                 _close(session)

@@ -6,7 +6,6 @@ the block (place and shape of each state) and the offsets of strings, once, when
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, arrange, check_slot, strings_at
-from headrace_proto.record import record
 from headrace_proto.schema import Field
 
 #: Refuses the states of lanes that their trainer does not have any more.
@@ -22,18 +20,6 @@ LANES_LOST = (
     "the states of lanes were not handed over: the lease of their last batch had ended.  These "
     "sequences go on from the states that the server has, and what was done since is done again"
 )
-
-
-@record
-class StateFlush:
-    """To a partition: states of some rows of a batch; the last of several is answered."""
-
-    number: int
-    session: int
-    request: int
-    rows: Sequence[int]
-    columns: Any
-    more: bool = False
 
 
 class StateBlocks:

@@ -1,58 +1,50 @@
-"""Desks, trainers and partitions of one worker: events of each become calls to the others.
+"""Feeds, trainers and partitions of one worker: what each says becomes calls to the others.
 
-    trainers    ─► reception ─┐                          ┌─► outbox ─► trainers
-    supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
-    partitions  ─► events    ─┘      effects             └─► partitions
+    trainers    ─► reception ─┐               ┌─ sent ─► outbox ─► trainers
+    supervisor  ─► orders    ─┼─► desk (of a ─┼─ log ──► stores ── stored ─► desk
+    partitions  ─► made      ─┘    feed)      └─ gone ─► blocks
 
-No call here waits.  Partitions may work in another thread while this one serves trainers; calls to
-them are *deferred* until they are idle.
+No call here waits.  A partition may work in another thread while this one serves trainers; the desk
+keeps what concerns it until it has made something.  Other calls of partitions are *deferred* until
+the step has ended.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Answered, EpochBegun, Following, Idle, Passed
+import msgpack
 
-from ..core.dispatch_effects import (
-    Answer,
-    BeginEpoch,
-    Claim,
-    Deal,
-    Dealt,
-    Finish,
-    Freed,
-    Leave,
-    PassOver,
-    Release,
-    Rewound,
-    Send,
-    StoreCommit,
-    StoreLanes,
-    Want,
-)
+from headrace_proto.clock import AwakeClock
+from headrace_proto.codec import pack
+from headrace_proto.messages import Answered, Idle, Over, Unknown
+
+from ..leasing import protocol
+from ..leasing.desk import SESSIONS
 from ..process.child import Pipe, perform
 from ..process.config import RunConfig
-from .desk import Desk
-from .events import Event
-from .feed_status import feeds_status, users_of
+from .feed_status import feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
 from .requests import FeedRequests
-from .returning import Returning
-from .unstored_rounds import UnstoredRounds
+from .served_feed import Known, ServedFeed
+from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
 
 
 #: A call, and its arguments.
 Deferred = tuple[Callable[..., object], tuple[Any, ...]]
+#: The note of an owner's first partition that lists the trainers which have a session.
+_KNOWN = "known"
+#: In place of a trainer: one that never greets, so that the whole grace is waited for.
+_ANYBODY = b""
 
 
 @dataclass(eq=False)
@@ -61,40 +53,20 @@ class Switchboard:
 
     config: RunConfig
     worker: int
+    feeds: dict[str, ServedFeed]
     partitions: Partitions
     pipe: Pipe
     clock: AwakeClock
     outbox: Outbox
-    returning: Returning
     #: Returns the user function in which the worker has been for long, in words.
     inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         partitions, outbox = self.partitions, self.outbox
-        self.unstored_rounds = UnstoredRounds(partitions, outbox)
-        self.desks = {
-            feed.name: Desk(
-                feed,
-                self.config,
-                self.worker,
-                outbox.tell,
-                partial(partitions.used, feed.name),
-            )
-            for feed in self.config.feeds
-        }
-        for name, desk in self.desks.items():
-            partitions.turns.follow(name, desk.dispatcher.untaken)
-        self._requests = FeedRequests(partitions, self.do, outbox, self.pipe, self.clock)
-        self.reception = Reception(
-            config=self.config,
-            desks=self.desks,
-            outbox=outbox,
-            clock=self.clock,
-            requests=self._requests,
-            returning=self.returning,
-            owner=self.worker,
-            inside=self.inside,
-        )
+        self._stores = partitions.stores
+        self.requests = FeedRequests(self)
+        self.reception = Reception(self)
+        self._logged: dict[str, Counter[int]] = {name: Counter() for name in self.feeds}
         self._reported_open = False
         self._reported_over: set[str] = set()  # names of feeds
         self._paused = False  # whether no more batches are handed out …
@@ -102,36 +74,25 @@ class Switchboard:
         self.stopping = False
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
-        requests, desks = self._requests, self.desks
-        #: Effects that the partitions carry out, by the name of the feed.
-        self._calls: dict[type, Callable[[str, Any], object]] = {
-            StoreCommit: partitions.save,
-            Freed: partitions.free,
-            Want: partitions.want,
-            PassOver: partitions.pass_over,
-            BeginEpoch: partitions.begin_epoch,
-            Leave: partitions.leave,
-            Deal: partitions.deal,
-            Claim: partitions.claim,
-            Release: partitions.release,
-            StoreLanes: partitions.flush,
-        }
-        self._effects: dict[type, Callable[[Desk, Any], object]] = {
-            **dict.fromkeys(
-                (Send, EpochBegun, Following, Idle, Passed), self.unstored_rounds.deliver
-            ),
-            Answer: lambda desk, e: outbox.answer(e),
-            Dealt: self.unstored_rounds.dealt,
-            Finish: lambda desk, e: outbox.finish(e.session),
-            Rewound: lambda desk, e: self.reception.rewound(e.session),
+        requests, feeds = self.requests, self.feeds
+        admission = self.reception.admission
+        #: What a desk says to a session, by type.
+        self._sent: dict[type, Callable[[Session, Any], object]] = {
+            protocol.Give: outbox.give,
+            protocol.Answer: outbox.answer,
+            protocol.Idle: self._idle,
+            protocol.Over: self._over,
+            protocol.Welcome: self._welcome,
+            protocol.Refused: admission.refuse,
+            protocol.Unknown: lambda session, _: outbox.tell(session, Unknown(session.number)),
         }
         self._orders: dict[str, Callable[..., None]] = {
             "fail": self._fail,
             "pause": self._pause,
             "stats": self._answer_stats,
             "users": self._answer_users,
-            "inspect": lambda feed, **asked: requests.inspect(desks[feed], **asked),
-            "copy": lambda feed, **asked: requests.copy(desks[feed], **asked),
+            "inspect": lambda feed, **asked: requests.inspect(feeds[feed], **asked),
+            "copy": lambda feed, **asked: requests.copy(feeds[feed], **asked),
             "close": self._close,
             "snapshotted": lambda **answer: outbox.snapshotted(Answered(**answer)),
             "not_taken_back": self._refuse_rewind,
@@ -146,27 +107,41 @@ class Switchboard:
         of that name, if it was given before) and "before" (as the first life sent it with "open").
         """
         self._paused = bool(begun["paused"])
-        for desk in self.desks.values():
-            desk.dispatcher.wait_for_others(True)
-            desk.dispatcher.paused = True
-            desk.counters.before = {of[0]: of[1:] for of in begun["before"].get(desk.name, ())}
-            if desk.name in begun["failed"]:
-                desk.fail(*begun["failed"][desk.name])
+        for feed in self.feeds.values():
+            feed.counters.before = {of[0]: of[1:] for of in begun["before"].get(feed.name, ())}
+            if feed.name in begun["failed"]:
+                feed.fail(*begun["failed"][feed.name])
         if begun["all_opened"] is not None:
             self._all_opened(**begun["all_opened"])
 
-    def all_are_back(self) -> None:
-        """Hand out batches: all trainers of the earlier life have greeted or left."""
-        for desk in self.desks.values():
-            desk.dispatcher.wait_for_others(False)
-            desk.dispatcher.paused = self._paused
+    def open(self, feed: ServedFeed) -> None:
+        """Open a feed's desk: all of its partitions are open."""
+        runs = self.partitions.of(feed.name)
+        tokens: set[int] = set()
+        for partition, run in runs.items():
+            feed.on_opened(partition, run)
+            tokens |= self._stores.tokens((feed.name, partition))
+        self.partitions.opened(feed)
+        ahead = next(iter(runs.values())).capacity or self.config.max_ahead
+        feed.start(runs, self._known_before(feed), tokens, ahead, self.clock())
+        feed.desk.paused = self._paused
 
-    def hear(self, event: Event) -> None:
-        """Take an event of the partitions, unless its feed has failed."""
-        feed, call, *values = event
-        desk = self.desks[feed]
-        if desk.failure is None:
-            call(desk, *values)
+    def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
+        """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
+        known: dict[bytes, Known] = {}
+        complete = True
+        for number, partition in enumerate(feed.partitions):
+            name = feed.name, partition
+            note = self._stores.noted(name, _KNOWN)
+            owners, sessions, births = msgpack.unpackb(note) if note else (0, [], [])
+            known.update({nonce: tuple(of) for nonce, *of in sessions})
+            for rank, *of in births:
+                feed.births[rank] = max(tuple(of), feed.births.get(rank, (0, 0)))
+            if number and note:  # it was the first of another owner
+                self._stores.note(name, _KNOWN, b"")
+            if not number:
+                complete = owners == feed.owners or not any(map(feed.used, feed.partitions))
+        return known if complete else {**known, _ANYBODY: (0, -1, 0)}
 
     def do(self, action: Callable[..., object], *arguments: Any) -> None:
         """Call the partitions, after their current step."""
@@ -185,103 +160,180 @@ class Switchboard:
         self.pipe.report("answer", request=request, **values)
 
     def _fail(self, code: str, text: str, feed: str | None = None) -> None:
-        for desk in self.desks.values():
-            if not desk.over and feed in (None, desk.name):
-                desk.fail(code, text)
+        for one in self.feeds.values():
+            if not one.over and feed in (None, one.name):
+                one.fail(code, text)
 
     def _pause(self, request: int | None = None) -> None:
-        for desk in self.desks.values():
-            desk.dispatcher.paused = True
-        self._paused = True
+        """Hand out nothing more, and have trainers return what they have not begun."""
         self._pausing += [] if request is None else [request]
+        if self._paused:
+            return
+        self._paused = True
+        for feed in self.feeds.values():
+            if feed.serves:
+                feed.desk.paused = True
+                self.drain(feed)  # what it has handed out goes first
+        for session in self.outbox.sessions.present():
+            if session.welcome:
+                self.outbox.let_go(session)
 
     def _answer_stats(self, request: int) -> None:
         self.do(self.partitions.count)
         report = self.partitions.reporter
-        feeds = feeds_status(self.desks, self.outbox.sessions, self.clock(), report.feeds)
+        sessions, now = self.outbox.sessions, self.clock()
+        feeds = {
+            name: feed_status(feed, sessions, now, report.feeds[name])
+            for name, feed in self.feeds.items()
+        }
         workers = [{"worker": self.worker, **report.worker}]
         self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
-        self._answer(request, users=users_of(self.desks[feed], self.outbox.sessions))
+        self._answer(request, users=users_of(self.feeds[feed], self.outbox.sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
-        self._requests.close(self.desks[feed], cancel, partial(self._answer, request))
+        self.requests.close(self.feeds[feed], cancel, partial(self._answer, request))
 
     def _refuse_rewind(self, feed: str, snapshot: str, code: str, text: str) -> None:
-        self.desks[feed].resuming.refuse(snapshot, code, text)
+        self.feeds[feed].resuming.refuse(snapshot, code, text)
 
     def _all_opened(self, used: list[list[Any]], touched: list[list[Any]]) -> None:
         """Note the other owners' reports on the feeds, now that all owners have opened theirs."""
-        for desk in self.desks.values():
-            named = [desk.name, desk.resuming.generation]
-            desk.resuming.all_opened(named in used, named in touched)
+        for feed in self.feeds.values():
+            named = [feed.name, feed.resuming.generation]
+            feed.resuming.all_opened(named in used, named in touched)
 
     def _stop(self) -> None:
         self.stopping = True
 
-    # Effects
+    # Desks
 
     def act(self) -> None:
-        """Carry out the effects of all desks, including effects caused by these actions."""
-        calls, handlers, deferred = self._calls, self._effects, self.deferred
-        for desk in self.desks.values():
-            while effects := desk.dispatcher.take_effects():
-                for effect in effects:
-                    call = calls.get(type(effect))
-                    if call is None:
-                        handlers[type(effect)](desk, effect)
-                    elif deferred is None:
-                        call(desk.name, effect)
-                    else:
-                        deferred.append((call, (desk.name, effect)))
-            if desk.name in self._requests.calls:
-                self._requests.act(desk)
-            if desk.reports:
-                self._report_on(desk)
-            if desk.failure is not None or desk.dispatcher.ended:
-                self._act_on_end(desk)
+        """Carry out what the desks say, and what follows from that."""
+        for feed in self.feeds.values():
+            if feed.serves:
+                self.drain(feed)
+            if feed.name in self.requests.calls:
+                self.requests.act(feed)
+            if feed.reports:
+                self._report_on(feed)
+            if feed.over:
+                self._act_on_end(feed)
         if self._pausing or not self._reported_open:
             self._report()
         while self.partitions.removed:
             self.outbox.retire(self.partitions.removed.pop())
 
-    def _report_on(self, desk: Desk) -> None:
-        """Send the supervisor the reports and requests of a feed."""
-        for kind, values in desk.reports:
-            self.pipe.report(kind, feed=desk.name, **values)
-        desk.reports.clear()
+    def drain(self, feed: ServedFeed) -> None:
+        desk, sent, named = feed.desk, self._sent, self.outbox.sessions.named
+        while desk.log or desk.sent or desk.gone:
+            if desk.log:
+                entries, desk.log = desk.log, []
+                self._store(feed, entries)
+            if desk.sent:
+                messages, desk.sent = desk.sent, []
+                for nonce, message in messages:
+                    if (session := named(feed.name, nonce)) is not None:
+                        sent[type(message)](session, message)
+            if desk.gone:
+                gone, desk.gone = desk.gone, []
+                for batch in gone:
+                    self.partitions.blocks.gone(batch)
 
-    def _act_on_end(self, desk: Desk) -> None:
+    def _store(self, feed: ServedFeed, entries: list[tuple[Any, ...]]) -> None:
+        """Have the entries of a desk's log stored, and the desk learn of that."""
+        logged, stores = self._logged[feed.name], self._stores
+        touched: dict[int, None] = {}
+        known = False
+        for kind, key, *rest in entries:
+            if kind == "join":
+                run, rank, birth = rest
+                feed.known[key] = run, rank, birth
+                if rank >= 0:
+                    feed.births[rank] = run, birth
+                known = True
+            elif kind == "leave":
+                known = feed.known.pop(key, None) is not None or known
+            else:
+                name = feed.name, key
+                tokens, rows = ((rest[0],), rest[1]) if kind == "commit" else ((), 0)
+                run = self.partitions.runs[name]
+                stores.submit(name, run, tokens, rows, at_once=kind in _AT_ONCE)
+            at = SESSIONS if kind in ("join", "leave") else key
+            logged[at] += 1
+            touched[at] = None
+        first = next(iter(feed.partitions))
+        if known:
+            sessions = [[nonce, *of] for nonce, of in feed.known.items()]
+            births = [[rank, *of] for rank, of in feed.births.items()]
+            stores.note((feed.name, first), _KNOWN, pack([feed.owners, sessions, births]))
+        for at in touched:
+            name = feed.name, first if at == SESSIONS else at
+            stores.then(name, partial(feed.on_stored, at, logged[at]))
+
+    def _welcome(self, session: Session, welcome: protocol.Welcome) -> None:
+        self.reception.admission.welcome(session, welcome)
+        if self._paused:
+            self.outbox.let_go(session)
+
+    def _idle(self, session: Session, idle: protocol.Idle) -> None:
+        live = (idle.request,) if idle.live else ()
+        self.outbox.tell(session, Idle(session.number, (idle.request,), live))
+
+    def _over(self, session: Session, over: protocol.Over) -> None:
+        epoch = -1 if over.epoch is None else over.epoch
+        self.outbox.tell(
+            session, Over(session.number, over.request, over.partition, epoch, over.also)
+        )
+
+    def _report_on(self, feed: ServedFeed) -> None:
+        """Send the supervisor the reports and requests of a feed."""
+        for kind, values in feed.reports:
+            self.pipe.report(kind, feed=feed.name, **values)
+        feed.reports.clear()
+
+    def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
-        if desk.name in self._reported_over:
+        if feed.failure is None:
+            self.outbox.finish(feed.name)
+        if feed.name in self._reported_over:
             return
-        if desk.failure is not None:
-            self.outbox.end(desk.name, *desk.failure)
-            self.do(self.partitions.abandon, desk.name)
-        elif not self.reception.all_heard(desk, self.clock()):
+        if feed.failure is not None:
+            for session in self.outbox.sessions.of_feed(feed.name):
+                if session.present and not session.welcome:
+                    self.reception.admission.welcome_to_failed(session, feed)
+            self.outbox.end(feed.name, *feed.failure)
+            self.do(self.partitions.abandon, feed.name)
+        elif self.deferred is not None or not self.reception.all_heard(feed, self.clock()):
             return
-        self._reported_over.add(desk.name)
-        code, text = desk.failure or ("", "")
+        else:
+            self.partitions.count()
+        self._reported_over.add(feed.name)
+        code, text = feed.failure or ("", "")
         self.pipe.report(
             "over",
-            feed=desk.name,
+            feed=feed.name,
             code=code,
             text=text,
-            batches=desk.usage().batches,
-            dropped=desk.counters.dropped(),
+            batches=feed.usage().batches,
+            dropped=feed.counters.dropped(),
         )
 
     def _report(self) -> None:
-        if not self._reported_open and all(desk.opened for desk in self.desks.values()):
+        if not self._reported_open and all(feed.opened for feed in self.feeds.values()):
             self._reported_open = True
             self.reception.opened()
-            desks = self.desks.items()
-            before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
+            feeds = self.feeds.items()
+            before = {n: [[p, *of] for p, of in f.counters.before.items()] for n, f in feeds}
             self.pipe.report("open", before=before)
         if self._pausing and not any(
-            desk.dispatcher.leased for desk in self.desks.values() if desk.failure is None
+            feed.desk.leased or feed.desk.saving for feed in self.feeds.values() if feed.serves
         ):
             for request in self._pausing:
                 self.pipe.report("answer", request=request)
             self._pausing.clear()
+
+
+#: Entries that are stored at once: what was dealt, or ordered, goes out under it.
+_AT_ONCE = frozenset(("deal", "order"))

@@ -10,8 +10,8 @@ import pytest
 import headrace_server as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import open_reader
 from tests.bench import records, workloads

@@ -16,7 +16,7 @@ import headrace_server as hs
 from headrace_server.cli import main
 from headrace_server.cli.local import LocalFeed
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from tests.patience import PATIENCE_S
 
 EXAMPLES = [
@@ -74,7 +74,7 @@ def test_any_batch_of_any_partition_is_made_again(
             DRAWN.declaration(), (), BadRecords(), IndexCache(None), 3, partition
         ) as here:
             sample = next(here.batches(number))
-            assert (sample.number, sample.meta["bucket"]) == (number, seen[partition, number][1])
+            assert (sample.number, sample.bucket) == (number, seen[partition, number][1])
             assert sample.columns["i"].tolist() == seen[partition, number][0]
     (tmp_path / "feeds.py").write_text("from tests.unit.cli.test_local import DRAWN as drawn")
     asked = ["preview", f"{tmp_path}/feeds.py:drawn", "--partitions", "3", "--json"]

@@ -56,7 +56,7 @@ def test_a_target_may_name_its_feed(feeds: str):
         ("three", r"gives 3 \(int\), not a pipeline"),
         ("takes", "is called without arguments: missing a required argument: 'x'"),
         ("raises", r"raised RuntimeError: as it is \(.*feeds\.py:17\)$"),
-        ("misused", r"features\['x'\] is a sequence.*feeds\.py:20\)$"),
+        ("misused", r"features\['x'\] is int8.*feeds\.py:20\)$"),
         ("absent", "there is no 'absent'"),
     ],
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
 
-from headrace.transports import Sleep, Transport
+from headrace.connection import Connection
 
 from .peer import Peer
 
@@ -17,11 +18,12 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
     """The sockets by which sessions of this process reach servers."""
     opened: list[zmq.Socket[bytes]] = []
 
-    def noted(socket: zmq.Socket[bytes], sleep: Sleep, monitor: int) -> Transport:
-        opened.append(socket)
-        return Transport(socket, sleep, monitor)
+    class Noted(Connection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append(self._socket)
 
-    monkeypatch.setattr("headrace.connection.Transport", noted)
+    monkeypatch.setattr("headrace.driver.Connection", Noted)
     return opened
 
 
@@ -30,3 +32,9 @@ def peer() -> Iterator[Peer]:
     peer = Peer()
     yield peer
     peer.close()
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_an_answer_to_bye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers of tests are asked by these alone: they do not answer by themselves."""
+    monkeypatch.setattr("headrace.driver._BYE_S", 0.0)

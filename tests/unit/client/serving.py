@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -11,29 +12,33 @@ import numpy as np
 import zmq
 
 import headrace
+from headrace.batch_memory import Body
 from headrace.framework import NumpyFramework
-from headrace.session import Received, Session
+from headrace.session import Member, Session
+from headrace.trainer import Held
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Answered,
     Bye,
-    Deliver,
-    Delivery,
-    Ended,
     Flush,
+    Give,
+    Given,
     Hello,
-    Outcome,
+    Over,
     Pulse,
     Renew,
+    ServedShare,
     Step,
-    Welcome,
 )
 from headrace_proto.schema import Field, schema_to_wire
 from headrace_proto.segment_layout import SegmentLayout
 from tests.patience import PATIENCE_S
+
+from .peer import welcome_to
 
 UNROLL, LANES = 2, 4
 LSTM, TAG = ["lstm", "float32", [3]], ["tag", "bytes", []]
@@ -118,26 +123,33 @@ def block_of(told, columns):
     return block, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
 
 
-def delivery_of(told, token, columns, rows=None, partition=0):
+def given_of(told, token, columns, rows=None, partition=0, request=0):
+    """A batch of these columns, and its block."""
     block, places = block_of(told, columns)
     rows = len(columns["@key"]) if rows is None else rows
-    return Delivery(token, token, partition, token, rows, block.nbytes, places, {}), block
+    turn = 0, token
+    return (
+        Given(request, token, partition, token, *turn, 0, rows, block.nbytes, places, frame=1),
+        block,
+    )
 
 
 class FakeLink:
-    """A link without a socket: a session that was welcomed, and the calls that it gets."""
+    """A link without servers: batches in a trainer's hands, and the calls that it gets."""
 
     def __init__(self):
-        self.session = Session("feed", b"nonce", 2)
-        self.welcome(1)
+        self.trainer = SimpleNamespace(hands={})
+        self.member = Member()
+        self.session = Session(self.member)
         self.left = None
         self.explain = None
         self.looked_at = 0.0
-        self.saved = {}
+        self.saved, self.returned = {}, []
 
-    def welcome(self, number):
-        file = f"life/trainer-{number}"
-        self.session.receive(Welcome(1, "t", number, "feed", [], 1, 9, 64, "d", file), [], 0)
+    def lose(self):
+        """Let other trainers have all that is in hand."""
+        for held in self.trainer.hands.values():
+            held.stale = True
 
     def session_of(self, partition):
         return self.session
@@ -146,14 +158,16 @@ class FakeLink:
         if self.left:
             raise self.left
 
-    def save(self, token, columns, block, keys):
-        kept = self.session.save(token, columns, block, keys)
-        if kept:
-            self.saved[token] = (columns, block)
-        return kept
+    def save(self, token, states, keys):
+        held = self.trainer.hands.pop(token, None)
+        counts = held is not None and not held.stale
+        if counts:
+            self.saved[token] = states
+        return counts
 
     def give_back(self, token):
-        self.session.give_back(token)
+        if self.trainer.hands.pop(token, None):
+            self.returned.append(token)
 
 
 def in_hand(told, *batches, framework=None, partitions=None):
@@ -163,22 +177,22 @@ def in_hand(told, *batches, framework=None, partitions=None):
     layout = SegmentLayout(schema_of(told), told)
     link = FakeLink()
     saving = Saving(link, layout, framework or NumpyFramework())
-    hands = SimpleNamespace(saving=saving, link=link, batches=[])
+    hands = SimpleNamespace(saving=saving, link=link, batches=[], last=0, ready=deque())
 
     def deliver(columns, token=None, partition=0, spoil=None):
-        token = token or link.session.last_seq + 1
-        delivery, block = delivery_of(told, token, columns, partition=partition)
+        hands.last = token or hands.last + 1
+        given, block = given_of(told, hands.last, columns, partition=partition)
         if spoil:
-            spoil(block, delivery.columns)
-        link.session.receive(
-            Deliver(link.session.welcome.session, (_inline(delivery),)), [block], 0
-        )
+            spoil(block, given.columns)
+        held = link.trainer.hands[given.token] = Held(given, Body(block), given.token, given.token)
+        hands.ready.append(held)
 
     def take():
-        received = saving.claim(link.session)
-        if received is None:
+        held = hands.ready[0]
+        if saving.lanes is not None and not saving.accepts(held):
             return None
-        batch = saving.begin(received, received.source)
+        hands.ready.popleft()
+        batch = saving.begin(held, held.source.memory)
         hands.batches.append(batch)
         return batch
 
@@ -187,17 +201,6 @@ def in_hand(told, *batches, framework=None, partitions=None):
         deliver(columns)
         take()
     return hands
-
-
-def _inline(delivery, frame=1, seq=None):
-    import dataclasses
-
-    return dataclasses.replace(delivery, frame=frame, seq=seq or delivery.seq)
-
-
-def received_of(told, token=1, opening=1, **given):
-    delivery, block = delivery_of(told, token, columns_of(told, **given))
-    return Received(delivery, block, opening), block
 
 
 def states_in(told, columns, block):
@@ -225,8 +228,9 @@ class Serving(threading.Thread):
         self._socket.linger = 0
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.address = f"tcp://127.0.0.1:{port}"
-        self._sent = self._done = self._window = 0
-        self._ending = False
+        self._sent = self._done = 0
+        self._asked: deque[int] = deque()  # requests without an answer
+        self._said = 0  # messages since the Welcome
         self._stopped = threading.Event()
 
     def run(self):
@@ -240,16 +244,20 @@ class Serving(threading.Thread):
         self._context.term()
 
     def _say(self, message, *frames):
+        self._said += 1
         self._socket.send_multipart([self._identity, FROM_SERVER.encode(message), *frames])
 
     def _on(self, message, frames):
-        if isinstance(message, Hello):
-            wire = schema_to_wire(schema_of(self.told))
-            most = self.max_credits
-            self._say(Welcome(1, "t", 7, "f", wire, 30.0, 30.0, most, "", "", False, self.told))
+        if isinstance(message, Hello) and not message.shares:
+            place = self.address
+            self._say(ServedShare("f", 0, 1, 1, place, {}, (place,)))
+        elif isinstance(message, Hello):
+            told = {"max_credits": self.max_credits, "properties": self.told}
+            schema = schema_to_wire(schema_of(self.told))
+            self._say(welcome_to(message, schema=schema, **told))
+            self._said = 0
         elif isinstance(message, Renew):
-            self._say(Pulse(7, "segments whose states are not saved"))
-            self._window = max(self._window, message.window)
+            self._say(Pulse(7, self._said, "segments whose states are not saved"))
         elif isinstance(message, Step):
             self._on_step(message, frames)
         elif isinstance(message, Flush):
@@ -262,25 +270,25 @@ class Serving(threading.Thread):
         self._serve()
 
     def _on_step(self, step, frames):
-        self._window = max(self._window, step.window)
         self.returned += step.returned
+        self._asked += [get.request for get in step.gets]
         for save in step.saves:
-            if save.frame:
-                states = states_in(self.told, save.columns, frames[save.frame - 1])
-                self.saved[save.token] = states
-            else:
-                self.saved[save.token] = None
+            saved = (
+                states_in(self.told, save.columns, frames[save.frame - 1]) if save.frame else None
+            )
+            self.saved[save.token] = saved
+        for token in (*[save.token for save in step.saves], *step.commits):
             self._done += 1
-            self._say(Outcome(7, **self.answer(save.token)))
+            self._say(Answer(7, **self.answer(token)))
 
     def _serve(self):
-        while self._sent < min(self._window, len(self.batches)):
+        while self._asked and self._sent < len(self.batches):
             self._sent += 1
-            delivery, block = delivery_of(self.told, self._sent, self.batches[self._sent - 1])
-            self._say(Deliver(7, (_inline(delivery),)), block)
-        if self._done == len(self.batches) and not self._ending:
-            self._ending = True
-            self._say(Ended(7))
+            columns, request = self.batches[self._sent - 1], self._asked.popleft()
+            given, block = given_of(self.told, self._sent, columns, request=request)
+            self._say(Give(7, (given,)), block)
+        while self._asked and self._done == len(self.batches):
+            self._say(Over(7, self._asked.popleft(), 0, -1))
 
     def wait_for(self, what, timeout_s=PATIENCE_S):
         with self.heard:
@@ -307,9 +315,3 @@ def served(told, batches, **options) -> Iterator[tuple[Serving, headrace.Feed]]:
             with contextlib.suppress(Exception):
                 feed.close()
         server.stop()
-
-
-def returned_by(session):
-    """Return the tokens of the batches that a session gives back with its next messages."""
-    said = [message for message in session.outgoing(0.0) if isinstance(message, Step)]
-    return [token for message in said for token in message.returned]

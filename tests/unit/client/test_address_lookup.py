@@ -9,7 +9,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.driver import Driver
-from headrace.session import Session
+from headrace.session import Member, Session
 from headrace_proto.errors import ConnectionLost
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
@@ -41,7 +41,7 @@ class Name:
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
-    monkeypatch.setattr("headrace.shares.socket.getaddrinfo", name.look_up)
+    monkeypatch.setattr("headrace.places.sockets.getaddrinfo", name.look_up)
     monkeypatch.setattr("headrace.driver._ASK_S", 0.1)
     return name
 
@@ -63,7 +63,7 @@ def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Nam
     2. The trainer greets the server at the second address.
     """
     first = Peer(name.bound("127.0.0.1"))
-    driver = Driver(name.address, Session("f", b"nonce", prefetch=2))
+    driver = Driver(name.address, [Session(Member(), name.address)])
     second = None
     try:
         first.welcome()

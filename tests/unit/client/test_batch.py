@@ -13,7 +13,7 @@ from headrace.framework import NumpyFramework
 from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes, arrange, array_at, slots_of
-from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
+from headrace_proto.messages import FROM_SERVER, Give, Given
 from headrace_proto.schema import Field
 
 NUMBERS = sorted(DTYPES - {BYTES})
@@ -27,7 +27,7 @@ def put_strings(block, slot, values):
     block[slot.offset : slot.offset + len(data)] = data
 
 
-def batch_of(columns, framework=None, meta=None):
+def batch_of(columns, framework=None, bucket=-1):
     """A batch of arrays and lists of bytes, described as the server does, through the codec."""
     wanted, schema = [], {}
     for name, value in columns.items():
@@ -45,10 +45,10 @@ def batch_of(columns, framework=None, meta=None):
         else:
             array_at(block, slot)[...] = value
     described = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
-    delivery = Delivery(4, 77, 2, 5, 3, nbytes, described, meta or {})
-    message = FROM_SERVER.decode(FROM_SERVER.encode(Deliver(1, (delivery,))))
-    (delivery,) = message.items
-    return Batch(delivery, slots_of(delivery, schema), block, framework or NumpyFramework())
+    given = Given(4, 77, 2, 5, 0, 5, 0, 3, nbytes, described, bucket=bucket)
+    message = FROM_SERVER.decode(FROM_SERVER.encode(Give(1, (given,))))
+    (given,) = message.items
+    return Batch(given, slots_of(given, schema), block, framework or NumpyFramework())
 
 
 # What is in it
@@ -81,9 +81,9 @@ def test_strings_are_arrays_of_bytes(values):
 
 
 def test_a_batch_has_its_partition_number_and_token_and_a_description():
-    batch = batch_of({"x": np.zeros(3)}, meta={"bucket": 2})
+    batch = batch_of({"x": np.zeros(3)}, bucket=2)
     assert (batch.token, batch.partition, batch.number, batch.rows) == (77, 2, 5, 3)
-    assert batch.meta == {"bucket": 2}
+    assert batch.bucket == 2
 
 
 def test_a_batch_is_a_mapping_in_the_order_of_the_schema():
@@ -153,7 +153,7 @@ GOOD = [[0, 48, [3, 2]], [64, 40, [3]]]
 def described(x=None, s=None, columns=None, nbytes=128):
     if columns is None:
         columns = [GOOD[0] if x is None else x, GOOD[1] if s is None else s]
-    return Delivery(1, 1, 0, 0, 3, nbytes, columns, {})
+    return Given(1, 1, 0, 0, 0, 0, 0, 3, nbytes, columns)
 
 
 def test_a_right_description_is_believed():
@@ -178,9 +178,9 @@ def test_columns_that_were_right_are_right_again_in_a_block_of_that_size_only():
 
 @pytest.mark.parametrize("columns", [None, {}, "xs", [], [GOOD[0]], [*GOOD, GOOD[0]]])
 def test_a_batch_has_the_columns_of_its_feed(columns):
-    delivery = Delivery(1, 1, 0, 0, 3, 128, columns, {})
+    given = Given(1, 1, 0, 0, 0, 0, 0, 3, 128, columns)
     with pytest.raises(ProtocolError, match="does not have the 2 columns of its feed"):
-        slots_of(delivery, SCHEMA)
+        slots_of(given, SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,20 +16,46 @@ from headrace.batch import Batch
 from headrace.batch_memory import BufferPool
 from headrace.committing import DatasetRun, TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 
 
 def batch(token: int) -> Batch:
-    item = Delivery(token, token, 0, token, 1, 8, [], {}, "", 0, 1)
+    item = Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
     return Batch(item, {}, np.zeros(0, np.uint8), NumpyFramework())
 
 
-def after(taken: int, explicit: bool = True) -> TakenBatches:
+MEMORY = np.zeros(0, np.uint8)
+
+
+class Commits(TakenBatches):
+    """The batches in a trainer's hands, and which of them were committed or given back."""
+
+    def __init__(self, explicit: bool) -> None:
+        self.committed: list[int] = []
+        self.given_back: list[int] = []
+        link = SimpleNamespace(
+            member=SimpleNamespace(explicit=explicit),
+            lock=threading.RLock(),
+            left=False,
+            commit=self.committed.append,
+            give_back=self.given_back.append,
+        )
+        super().__init__(link)  # type: ignore[arg-type]
+
+
+def since(commits: Commits, call: Callable[[], object]) -> list[int]:
+    """Return the batches that a call commits."""
+    before = len(commits.committed)
+    call()
+    return commits.committed[before:]
+
+
+def after(taken: int, explicit: bool = True) -> Commits:
     """Batches 1, 2 … were taken, as a loop takes them."""
-    commits = TakenBatches(explicit)
+    commits = Commits(explicit)
     for token in range(1, taken + 1):
         commits.on_next()
-        commits.take(batch(token))
+        commits.take(batch(token), MEMORY)
     return commits
 
 
@@ -38,24 +66,25 @@ def test_a_token_of_no_batch_here_is_an_error_that_changes_nothing(explicit: boo
         commits.commit([2, 9])
     with pytest.raises(ValueError, match=r"snapshot\(upto=…\): token=9 is of no batch"):
         commits.for_snapshot(9)
-    assert commits.commit([2]) == [2]
+    assert since(commits, lambda: commits.commit([2])) == [2]
 
 
 def test_up_to_a_batch_are_those_taken_before_it_that_are_open():
     commits = after(5)
     commits.commit([2])
-    assert commits.for_snapshot(batch(4)) == [1, 3, 4]
-    assert commits.for_snapshot(4) == []
-    assert commits.for_snapshot(None) == []
-    assert commits.give_back() == [5]
+    assert since(commits, lambda: commits.for_snapshot(batch(4))) == [1, 3, 4]
+    assert since(commits, lambda: commits.for_snapshot(4)) == []
+    assert since(commits, lambda: commits.for_snapshot(None)) == []
+    commits.give_back()
+    assert commits.given_back == [5]
 
 
 def test_batches_are_committed_in_the_order_of_taking_and_not_of_tokens():
     """A batch that another trainer gave back has an early number, and comes late."""
-    commits = TakenBatches(True)
+    commits = Commits(True)
     for token in (8, 3, 5):
-        commits.take(batch(token))
-    assert commits.for_snapshot(3) == [8, 3]
+        commits.take(batch(token), MEMORY)
+    assert since(commits, lambda: commits.for_snapshot(3)) == [8, 3]
 
 
 def test_no_snapshot_can_leave_out_a_batch_that_is_committed():
@@ -64,10 +93,10 @@ def test_no_snapshot_can_leave_out_a_batch_that_is_committed():
     with pytest.raises(ValueError, match=r"batch 0/3, taken after 0/2, is committed already$"):
         commits.for_snapshot(2)
     commits = after(3, explicit=False)
-    assert commits.for_snapshot(2) == []  # the one in hand stays in hand
+    assert since(commits, lambda: commits.for_snapshot(2)) == []  # the one in hand stays in hand
     with pytest.raises(ValueError, match=r'0/2, taken after 0/1, .* commit="explicit"'):
         commits.for_snapshot(1)
-    assert commits.for_snapshot(3) == [3]
+    assert since(commits, lambda: commits.for_snapshot(3)) == [3]
 
 
 def test_a_snapshot_up_to_several_batches_is_refused():
@@ -79,16 +108,15 @@ def test_a_snapshot_up_to_several_batches_is_refused():
 def test_every_batch_that_was_taken_is_committed_or_given_back_once(
     taken: int, named: list[int], explicit: bool
 ):
-    commits = TakenBatches(explicit)
-    ended: list[int] = []
+    commits = Commits(explicit)
     for token in range(1, taken + 1):
-        ended += commits.on_next()
-        commits.take(batch(token))
+        commits.on_next()
+        commits.take(batch(token), MEMORY)
     for token in named:
         if token <= taken:
-            ended += commits.commit([token])
-    ended += commits.give_back()
-    assert sorted(ended) == list(range(1, taken + 1))
+            commits.commit([token])
+    commits.give_back()
+    assert sorted(commits.committed + commits.given_back) == list(range(1, taken + 1))
 
 
 # TensorFlow's iterations
@@ -98,7 +126,7 @@ def run_of(commits: TakenBatches, tokens: range) -> DatasetRun:
     run = DatasetRun()
     commits.begin_run(run)
     for token in tokens:
-        commits.take(batch(token))
+        commits.take(batch(token), MEMORY)
         commits.fetched(run, token)
     return run
 
@@ -107,20 +135,21 @@ def run_of(commits: TakenBatches, tokens: range) -> DatasetRun:
 
 
 def test_a_snapshot_while_tensorflow_iterates_is_doubted_once_and_names_the_remedy():
-    commits = TakenBatches(False)
+    commits = Commits(False)
     run = run_of(commits, range(1, 3))
     doubt = commits.doubt()
     assert doubt.startswith("snapshot(): TensorFlow fetches batches ahead of the loop")
     assert 'connect with commit="explicit"' in doubt and "CommitTrained(feed)" in doubt
     assert commits.doubt() == ""
     run.closed = True
-    assert TakenBatches(False).doubt() == "" == after(3, explicit=False).doubt()
+    assert Commits(False).doubt() == "" == after(3, explicit=False).doubt()
 
 
 @pytest.mark.parametrize("pooled", [True, False])
 def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(pooled: bool):
     """One fetched ahead: the loop trains on a batch that asking for another has committed."""
-    commits = TakenBatches(False)
+    commits = Commits(False)
+    commits.durable = True
     memory: list[Any] = []
     for token in (1, 2, 3):
         block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
@@ -129,7 +158,8 @@ def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(po
         del block
         doubted = bool(commits.doubt())
         assert doubted == (token == 2)  # and not again
-    plain = TakenBatches(False)
+    plain = Commits(False)
+    plain.durable = True
     for token in (1, 2, 3):
         block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
         column = block[:8].view("int64")
@@ -138,7 +168,7 @@ def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(po
 
 
 def test_explicit_commits_are_never_doubted():
-    commits = TakenBatches(True)
+    commits = Commits(True)
     run_of(commits, range(1, 3))
     assert commits.doubt() == ""
 
@@ -186,4 +216,4 @@ def test_tokens_by_replica_are_those_of_this_process():
     commits = after(3)
     replicas = SimpleNamespace(values=(np.int64(1), np.int64(3)))
     assert tokens_of("batches", replicas) == [1, 3]
-    assert commits.commit(tokens_of("batches", replicas)) == [1, 3]
+    assert since(commits, lambda: commits.commit(tokens_of("batches", replicas))) == [1, 3]

@@ -12,13 +12,13 @@ import pytest
 
 from headrace import driver
 from headrace.link import Link
-from headrace.session import Session
+from headrace.session import Member
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost
-from headrace_proto.messages import Hello, Pulse, Welcome
+from headrace_proto.messages import Hello, Pulse
 from tests.patience import PATIENCE_S, eventually
 
-from .peer import Peer
+from .peer import Peer, welcome_to
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ class Opening:
     """A thread that opens a link, and its outcome."""
 
     def __init__(self, address: str, **of: Any) -> None:
-        self.link = Link(address, Session("f", b"nonce", 0, shares=0, **of), PATIENCE_S)
+        self.link = Link(address, Member(**of), PATIENCE_S)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -57,12 +57,11 @@ def served(peer: Peer, share: int) -> Hello:
     return hello
 
 
-def welcomed(peer: Peer, run: int = 0) -> Hello:
+def welcomed(peer: Peer, owner: int = 0, owners: int = 1) -> Hello:
     """Let a peer answer a greeting for a share with a Welcome; the greeting."""
     while not (hello := peer.hear(Hello)).shares:
         pass
-    facts = {"owner": 0, "owners": 1, "partitions": 4, "run": run}
-    peer.say(Welcome(1, "t", 7, "f", [], 30.0, 300.0, 64, **facts))
+    peer.say(welcome_to(hello, owner=owner, owners=owners, partitions=4))
     return hello
 
 
@@ -76,22 +75,21 @@ def test_every_server_is_asked_and_then_greeted_as_the_one_with_its_share(peers:
     assert [hello.shares for hello in asked] == [0, 0]
     hellos = [welcomed(peer) for peer in peers]
     assert [(hello.share, hello.shares) for hello in hellos] == [(1, 2), (0, 2)]
-    assert {hello.nonce for hello in asked + hellos} == {b"nonce"}
+    assert len({hello.nonce for hello in asked + hellos}) == 1
     assert opening.end() is None
     link = opening.link
     assert [session.address for session in link.sessions] == [p.address for p in peers[::-1]]
     assert [link.session_of(p).share for p in range(4)] == [0, 1, 0, 1]
 
 
-def test_share_0_assigns_the_run_of_a_rank_and_the_client_passes_it_to_the_others(
-    peers: list[Peer],
-):
+def test_a_rank_without_a_run_has_that_of_its_first_owner_for_all_others(peers: list[Peer]):
     opening = Opening(both(peers), rank=1, world_size=2)
     served(peers[0], 1), served(peers[1], 0)
-    first = welcomed(peers[1], run=77)
-    second = welcomed(peers[0], run=77)
-    assert (first.run, second.run) == (0, 77)
-    assert opening.end() is None and opening.link.session.share == 0
+    hello = peers[1].hear(Hello)
+    assert hello.run == 0
+    peers[1].say(welcome_to(hello, partitions=4, run=5))
+    assert welcomed(peers[0]).run == 5
+    assert opening.end() is None
 
 
 def test_one_address_of_a_share_is_refused_at_once(peer: Peer):
@@ -121,8 +119,8 @@ def test_a_name_is_looked_up_until_the_timeout(
         looks.append(name)
         return [peer.address]
 
-    monkeypatch.setattr("headrace.discovery.looked_up", looked_up)
-    monkeypatch.setattr("headrace.discovery._LOOK_UP_S", 0.1)
+    monkeypatch.setattr("headrace.link.looked_up", looked_up)
+    monkeypatch.setattr("headrace.link._LOOK_UP_S", 0.1)
     peer.owners = 0
     opening = Opening(peer.address)
     served(peer, 0)
@@ -139,7 +137,7 @@ def test_a_server_that_opens_its_sources_is_waited_for(peers: list[Peer], ahead:
     welcomed(peers[0])
     while not peers[1].hear(Hello).shares:
         pass
-    peers[1].say(Pulse(0, "the workers are opening the feed's source"))
+    peers[1].say(Pulse(0, waiting="the workers are opening the feed's source"))
     sessions = opening.link.sessions
     eventually(lambda: any(session.welcome is not None for session in sessions))
     eventually(lambda: any("opening" in session.waiting for session in sessions))

@@ -12,22 +12,20 @@ import pytest
 import zmq
 
 from headrace import driver as module
+from headrace.connection import Connection, Sleep
 from headrace.driver import Driver
-from headrace.requests import DrainInput, SetTargetProbs
-from headrace.session import Session
-from headrace.transports import Sleep
+from headrace.requests import drain, set_target_probs
+from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import (
     Drain,
     Ended,
     Hello,
-    Outcome,
     Pulse,
     Renew,
     Retarget,
     Step,
-    Welcome,
 )
 from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
@@ -37,7 +35,7 @@ from .peer import Peer
 
 @contextlib.contextmanager
 def driven(address: str) -> Iterator[Driver]:
-    driver = Driver(address, Session("f", b"nonce", prefetch=2))
+    driver = Driver(address, [Session(Member(), address)])
     try:
         yield driver
     finally:
@@ -52,7 +50,7 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
         no_descriptors(free),
         pytest.raises(LimitExceeded, match=r"needs 16 open files.*RLIMIT_NOFILE.*ulimit -n"),
     ):
-        Driver(peer.address, Session("f", b"nonce", prefetch=2))
+        Driver(peer.address, [Session(Member(), peer.address)])
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
     with driven(peer.address) as driver:  # nothing is left of the first
         peer.welcome()
@@ -64,13 +62,13 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
 )
 def test_a_trainer_can_have_as_many_owners_as_it_has_files(peer: Peer):
     """ZeroMQ alone would allow 341."""
-    first, *others = [Session("f", b"%d" % owner, prefetch=0) for owner in range(401)]
-    driver = Driver(peer.address, first, others=others)
+    sessions = [Session(Member(), peer.address) for _ in range(401)]
+    driver = Driver(peer.address, sessions)
     try:
         greeted = set()
         while len(greeted) < 401:
             greeted.add(peer.hear(Hello).nonce)
-        assert not first.failure
+        assert not sessions[0].failure
     finally:
         driver.close()
 
@@ -103,7 +101,7 @@ def opened(peer: Peer) -> Iterator[Driver]:
 @pytest.fixture
 def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The same, where the lazy thread does nothing any more."""
-    monkeypatch.setattr(opened, "_look", lambda left: None)
+    monkeypatch.setattr(opened, "_look", lambda: None)
     while opened._listener is not None:  # it listened until there was a session
         opened.await_news(opened.news, 0.01)
     opened.exchange()
@@ -136,7 +134,7 @@ def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: P
             pass
         assert said.released == (11,)
         for _ in range(2):
-            peer.say(Pulse(7, ""))  # a server that is silent for long is greeted anew
+            peer.say(Pulse(7, waiting=""))  # a server that is silent for long is greeted anew
             peer.hear(Renew)
 
 
@@ -148,20 +146,20 @@ def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
     """
     monkeypatch.setattr("headrace.driver._ASK_S", 0.0)
     asked, answered, found = threading.Event(), threading.Event(), Peer()
-    away = Session("f", b"nonce", prefetch=2, address="tcp://127.0.0.1:1")
+    away = Session(Member(), "tcp://127.0.0.1:1")
 
     def moved() -> dict[str, str]:
         asked.set()
         assert answered.wait(PATIENCE_S)
         return {"tcp://127.0.0.1:1": found.address}
 
-    driver = Driver(peer.address, Session("f", b"nonce", prefetch=2), others=[away])
+    driver = Driver(peer.address, [Session(Member(), peer.address), away])
     driver.moved = moved
     try:
         peer.welcome(heartbeat_s=0.5)
         assert asked.wait(PATIENCE_S)
         for _ in range(3):
-            peer.say(Pulse(7, ""))
+            peer.say(Pulse(7, waiting=""))
             peer.hear(Renew)
         answered.set()
         found.welcome()
@@ -190,14 +188,14 @@ def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
     for thread in threads:
         thread.start()
     eventually(lambda: len(set(following)) == 2)
-    peer.say(Pulse(7, "for two"))
+    peer.say(Pulse(7, waiting="for two"))
     for thread in first:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     peer.say(Ended(7))
     last.join(PATIENCE_S)
     assert not last.is_alive()
-    peer.say(Pulse(7, "for the next"))
+    peer.say(Pulse(7, waiting="for the next"))
     heard(alone, lambda s: s.waiting == "for the next")
 
 
@@ -222,7 +220,7 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     thread.start()
     assert asleep.wait(PATIENCE_S)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(drain(True))
     alone.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
     peer.say(Ended(7))
@@ -240,7 +238,7 @@ def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
 
     def noted(session: Session, at: float) -> list[object]:
         messages = outgoing(session, at)
-        if any(isinstance(message, Drain) for message in messages):
+        if any(isinstance(message, Drain) for message, _ in messages):
             speakers.append(threading.current_thread().name)
         return messages
 
@@ -249,12 +247,12 @@ def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
         peer.welcome(heartbeat_s=1000.0)
         until(driver, lambda s: s.welcome)
         with driver.changed:
-            driver.sessions[0].requests.ask(DrainInput(False))
+            driver.sessions[0].requests.ask(drain(False))
         driver.say_soon(False)
         assert not peer.hear(Drain).cancel and speakers == ["headrace"]
         with driver.changed:
             now[0] += 0.02
-            driver.sessions[0].requests.ask(DrainInput(True))
+            driver.sessions[0].requests.ask(drain(True))
             driver.say_soon(False)
         assert peer.hear(Drain).cancel and speakers[1:] == [threading.current_thread().name]
 
@@ -270,7 +268,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
     with pytest.raises(error):
         alone.await_news(alone.news, 1.0)
     monkeypatch.undo()
-    peer.say(Pulse(7, "still there"))
+    peer.say(Pulse(7, waiting="still there"))
     heard(alone, lambda s: s.waiting == "still there")
     assert alone.sessions[0].failure is None
 
@@ -278,12 +276,12 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
     alone: Driver, monkeypatch: pytest.MonkeyPatch
 ):
-    def interrupted(session: Session, message: object) -> list[object]:
+    def interrupted(connection: Connection, *said: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "frames_of", interrupted)
+    monkeypatch.setattr(Connection, "_send", interrupted)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(False))
+        alone.sessions[0].requests.ask(drain(False))
     with pytest.raises(KeyboardInterrupt):
         alone.exchange()
     assert isinstance(alone.sessions[0].failure, ConnectionLost)
@@ -307,12 +305,12 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
             raise KeyboardInterrupt
         return parts[-1]
 
-    peer.say(Pulse(7, "with payload"), b"\x04\0\0\0", b"more of it")
+    peer.say(Pulse(7, waiting="with payload"), b"\x04\0\0\0", b"more of it")
     monkeypatch.setattr(zmq.Socket, "recv", interrupted)
     with pytest.raises(KeyboardInterrupt):
         heard(alone, lambda s: bool(parts))
     monkeypatch.undo()
-    peer.say(Pulse(7, "whole"))
+    peer.say(Pulse(7, waiting="whole"))
     heard(alone, lambda s: s.waiting == "whole")
     assert alone.sessions[0].failure is None
 
@@ -320,55 +318,49 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
 def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
     alone: Driver, monkeypatch: pytest.MonkeyPatch
 ):
-    """A save was sent before the connection was cut; its answer comes with the end of the next."""
     session, sent = alone.sessions[0], list[object]()
-    frames_of = Session.frames_of
 
-    def cut(session: Session, message: object) -> list[object]:
+    def cut(connection: Connection, message: object, frames: list[object]) -> None:
         sent.append(message)
-        frames = frames_of(session, message)
-        session.receive(Outcome(7, [1]), [], 0.0)
         session.greet()
-        return frames
 
     with alone.changed:
-        for token in (2, 1):
-            session._unsaid.append(token)
-            session._saves[token] = [], b"states"
-    monkeypatch.setattr(Session, "frames_of", cut)
+        session.requests.ask(drain(True))
+        session.requests.ask(set_target_probs((0.5, 0.5)))
+    monkeypatch.setattr(Connection, "_send", cut)
     alone.exchange()
     assert session.failure is None
-    assert len(sent) == 1 and session.unanswered == 1
+    assert len(sent) == 1 and isinstance(sent[0], Drain)
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, peer: Peer):
     def handled(sleep: Sleep, at_most_s: float) -> None:
         patch.undo()
-        peer.say(Pulse(7, "to a handler"))
+        peer.say(Pulse(7, waiting="to a handler"))
         assert not alone.sessions[0].waiting
         heard(alone, lambda s: s.waiting == "to a handler")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sleep, "wait", handled)
         alone.await_news(alone.news, 1.0)
-    peer.say(Pulse(7, "for the next"))
+    peer.say(Pulse(7, waiting="for the next"))
     heard(alone, lambda s: s.waiting == "for the next")
 
 
 def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    frames_of = Session.frames_of
+    send = Connection._send
 
-    def handled(session: Session, message: object) -> list[object]:
+    def handled(connection: Connection, message: object, frames: list[object]) -> None:
         if isinstance(message, Drain):
-            session.requests.ask(SetTargetProbs((0.5, 0.5)))
+            connection.session.requests.ask(set_target_probs((0.5, 0.5)))
             alone.exchange()
-        return frames_of(session, message)
+        send(connection, message, frames)
 
-    monkeypatch.setattr(Session, "frames_of", handled)
+    monkeypatch.setattr(Connection, "_send", handled)
     with alone.changed:
-        alone.sessions[0].requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(drain(True))
     alone.exchange()
     alone.exchange()
     while not isinstance(first := peer.hear(object), (Drain, Retarget)):
@@ -383,8 +375,7 @@ def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
     now = [100.0]
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
     with driven(peer.address) as driver:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 2.0, 30.0, 64))
+        peer.welcome(heartbeat_s=2.0)
         until(driver, lambda s: s.welcome)
         driver.await_news(driver.news, 0.0)
         now[0] += 3600
@@ -410,7 +401,7 @@ def test_messages_that_came_during_a_suspension_are_read_before_the_silence_is_j
         peer.welcome(heartbeat_s=0.2)  # half a second is silence
         until(driver, lambda s: s.welcome)
         with driver.lock:
-            peer.say(Pulse(7, "while it slept"))
+            peer.say(Pulse(7, waiting="while it slept"))
             assert sockets[0].poll(1000 * int(PATIENCE_S))
             now[0] += 3600
             driver.await_news(driver.news, 1.0)

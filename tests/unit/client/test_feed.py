@@ -11,12 +11,12 @@ import pytest
 
 import headrace
 from headrace_proto.messages import (
+    Answer,
     Answered,
     Bye,
-    Deliver,
-    Delivery,
     Ended,
-    Outcome,
+    Give,
+    Given,
     Retarget,
     Snapshot,
     Step,
@@ -30,23 +30,23 @@ from .peer import Peer
 SCHEMA = schema_to_wire({"x": Field("int64", (None,))})
 
 
-def batch(seq: int) -> tuple[Deliver, bytes]:
-    item = Delivery(seq, 10 + seq, 0, seq, 1, 8, [[0, 8, [1]]], {}, "", 0, 1)
-    return Deliver(7, (item,)), np.int64(seq).tobytes()
-
-
 def trained(peer: Peer, train: Callable[[headrace.Feed], Any], **options: Any) -> threading.Thread:
     """A trainer in a thread, with two batches on their way to it."""
 
     def run() -> None:
-        with headrace.connect(peer.address, **{"timeout": PATIENCE_S, **options}) as feed:
+        with headrace.connect(
+            peer.address, **{"timeout": PATIENCE_S, "prefetch": 2, **options}
+        ) as feed:
             train(feed)
 
     thread = threading.Thread(target=run)
     thread.start()
-    peer.welcome(SCHEMA)
-    peer.say(*batch(1))
-    peer.say(*batch(2))
+    peer.welcome(schema=SCHEMA)
+    for get, token in zip(peer.hear_gets(2), (11, 12), strict=True):
+        item = Given(
+            get.request, token, 0, token - 10, 0, token - 10, 0, 1, 8, [[0, 8, [1]]], frame=1
+        )
+        peer.say(Give(7, (item,)), np.int64(token - 10).tobytes())
     return thread
 
 
@@ -57,7 +57,7 @@ def commits(peer: Peer, count: int) -> list[int]:
         step = peer.hear(Step)
         tokens += step.commits
         if step.commits:
-            peer.say(Outcome(7, step.commits))
+            peer.say(Answer(7, step.commits))
     return tokens
 
 
@@ -130,10 +130,10 @@ def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Pee
         told.append("done")
 
     thread = trained(peer, train, commit="explicit")
-    for outcome in (Outcome(7, (), (11,)), Outcome(7, (12,))):
+    for answer in (Answer(7, (), (11,)), Answer(7, (12,))):
         while not peer.hear(Step).commits:
             pass
-        peer.say(outcome)
+        peer.say(answer)
     thread.join(PATIENCE_S)
     assert told == ["done"]
 

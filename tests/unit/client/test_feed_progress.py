@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.feed_progress import FeedProgress, batches_of_loop, progress_of
-from headrace.requests import ReadProgress
+from headrace.requests import progress
 from headrace_proto.messages import Answered
 
 SHARES = [{"length": 15}, {"length": 6}]
@@ -69,7 +69,7 @@ def answer(batches: int, epoch: int, still: bool) -> Answered:
 
 
 def test_owners_that_have_ended_count_and_wait_for_no_epoch() -> None:
-    request = ReadProgress()
+    request = progress()
     joined = request.joined([answer(2, 1, False), answer(3, 5, True), answer(4, 4, True)])
     assert joined.value == counts(9, 4, True)
     assert request.joined([answer(2, 1, False), answer(3, 5, False)]).value == counts(5, 5, False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.free_buffers import FreeBuffers
+from headrace.state_block import FreeBuffers
 from headrace_proto.state_buffers import file_bytes, mapped
 
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from headrace import lanes as lanes_module
+from headrace.batch_memory import BatchGone
 from headrace.framework import NUMPY, load
 from headrace.lanes import parts_of
 from headrace.state_block import BlockMaker
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.segment_layout import SegmentLayout
 
-from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, schema_of, states_in
+from .serving import LSTM, TAG, columns_of, in_hand, properties, schema_of, states_in
 
 TOLD = properties((LSTM, TAG), "trainer", "lanes")
 NUMBERS = properties((LSTM,), "trainer", "lanes")
@@ -151,19 +152,35 @@ def test_the_next_batch_of_a_lane_waits_for_the_one_before_and_other_partitions_
     assert hands.take().token == 3
 
 
-def test_in_a_new_session_kept_states_are_dropped_and_nothing_waits_for_the_old():
+def test_a_batch_whose_lanes_others_have_is_waited_for_no_more_and_rows_that_begin_are_taken():
     hands = in_hand(NUMBERS, columns_of(NUMBERS))
     saved(hands, 1)
-    hands.deliver(columns_of(NUMBERS, sequence=1), token=2)
+    hands.deliver(columns_of(NUMBERS, sequence=1))
     hands.take()
-    hands.link.welcome(2)
-    hands.deliver(columns_of(NUMBERS, sequence=1), token=5)
-    with pytest.raises(ProtocolError, match="goes on in lane 0 with a sequence that was not in"):
-        hands.take()
-    hands.saving.reject(0, 5)
-    hands.deliver(columns_of(NUMBERS), token=6)
+    hands.link.lose()
+    hands.deliver(columns_of(NUMBERS))
     assert lstm(hands.take()) == [0, 0]
-    assert 2 in returned_by(hands.link.session)
+
+
+def test_after_a_batch_that_was_rejected_the_ones_that_continue_it_go_back():
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    saved(hands, 1)
+    hands.deliver(columns_of(NUMBERS, sequence=1))
+    hands.saving.reject(0, hands.take().token)
+    hands.deliver(columns_of(NUMBERS, sequence=1))
+    with pytest.raises(BatchGone):
+        hands.take()
+    hands.saving.reject(0, hands.last)
+    hands.deliver(columns_of(NUMBERS))
+    assert lstm(hands.take()) == [0, 0] and hands.link.returned == [2, 3]
+
+
+def test_states_that_stay_outlast_the_owner():
+    """It died, and knows from the trainer's greeting which lanes go on."""
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    saved(hands, 1)
+    hands.deliver(columns_of(NUMBERS, sequence=1), token=1 << 33)
+    assert lstm(hands.take()) == [1, 11]
 
 
 @pytest.mark.parametrize(
@@ -200,14 +217,14 @@ def test_a_batch_goes_with_its_last_user_and_not_with_the_collector_of_cycles():
 
 
 def standing(hands):
-    ((_, kept),) = hands.saving.lanes.standing(lambda of: hands.link.session.openings)
+    ((_, kept),) = hands.saving.lanes.standing()
     return kept
 
 
 def flushed(hands, face=NUMPY):
     maker = BlockMaker(SegmentLayout(schema_of(TOLD), TOLD).states)
     parts = parts_of(standing(hands), maker, face)
-    return [(part.rows, states_in(TOLD, part.columns, part.block)) for part in parts]
+    return [(rows, states_in(TOLD, columns, block)) for rows, columns, block in parts]
 
 
 @pytest.mark.parametrize("name", FACES)
@@ -221,15 +238,13 @@ def test_sequences_that_go_on_are_handed_over_and_ended_ones_are_not(name):
     assert states["tag"].tolist() == [b"1", b"21"]
 
 
-def test_nothing_is_handed_over_where_all_have_ended_or_the_session_is_another():
+def test_nothing_is_handed_over_where_all_have_ended():
     hands = in_hand(NUMBERS, columns_of(NUMBERS, count=1))
     saved(hands, 1)
-    assert hands.saving.lanes.standing(lambda of: hands.link.session.openings) == []
+    assert hands.saving.lanes.standing() == []
     hands = in_hand(NUMBERS, columns_of(NUMBERS))
     saved(hands, 1)
     assert standing(hands).token == 1
-    hands.link.welcome(2)
-    assert hands.saving.lanes.standing(lambda of: hands.link.session.openings) == []
 
 
 def test_flushed_states_are_sent_in_parts_of_bounded_size(monkeypatch):

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import zmq
@@ -16,50 +17,58 @@ import zmq
 from headrace import driver
 from headrace.driver import Driver
 from headrace.link import Link, opened
-from headrace.requests import FlushStates
-from headrace.session import Session
+from headrace.prefetch import Prefetch
+from headrace.requests import flush_states
+from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed
 from headrace_proto.messages import (
-    Deliver,
-    Delivery,
     Ended,
     Hello,
     Pulse,
     Refused,
-    Welcome,
 )
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after, waits_end_with
 
-from .peer import Peer
+from .peer import Peer, welcome_to
 
 
 @contextlib.contextmanager
-def linked(address: str, timeout_s: float) -> Iterator[Link]:
-    link = Link(address, Session("f", b"nonce", prefetch=2), timeout_s)
+def linked(address: str, timeout_s: float, prefetch: int = 0) -> Iterator[Link]:
+    link = Link(address, Member(), timeout_s, Prefetch(prefetch))
     try:
         yield link
     finally:
         link.close()
 
 
+def opening(peer: Peer, link: Link, **told: Any) -> None:
+    """Open a link while the peer lets its trainer in."""
+    with ThreadPoolExecutor(1) as pool:
+        opened_link = pool.submit(link.open)
+        peer.welcome(**told)
+        opened_link.result()
+
+
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", 2, resume="S", restart=True), PATIENCE_S)
+    link = Link(peer.address, Member(resume="S", restart=True), PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(opened, link)
-        peer.hear(Hello)
+        first = peer.hear(Hello)
         peer.say(Refused("rewound", "the feed was taken back"))
-        while (hello := peer.hear(Hello)).nonce == b"nonce":
+        while (hello := peer.hear(Hello)).nonce == first.nonce:
             pass
-        peer.say(Welcome(1, "t", 7, "f", [], 30.0, 30.0, 64))
+        peer.say(welcome_to(hello))
         joining.result().close()
     assert (hello.resume, hello.restart) == ("S", True)
 
 
 def test_an_absent_server_is_an_error_when_the_timeout_is_over():
     with linked("tcp://127.0.0.1:9", 0.3) as link:
-        with pytest.raises(ConnectionLost, match=r"no server answered .* timeout=0.3 s"):
+        with pytest.raises(
+            ConnectionLost, match=r"no server answered .* timeout=0.3 s.* Nothing listens there\."
+        ):
             link.open()
 
 
@@ -70,8 +79,9 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
 
 def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
     with linked(peer.address, 0.3) as link:
+        peer.owners = 0
         peer.hear(Hello)
-        peer.say(Pulse(0, "the workers are opening the feed's source"))
+        peer.say(Pulse(0, waiting="the workers are opening the feed's source"))
         heard(link, lambda session: session.waiting)
         with pytest.raises(DeadlineExceeded, match="workers are opening"):
             link.open()
@@ -79,9 +89,8 @@ def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: P
 
 def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
-        peer.say(Pulse(7, "batch 3 of partition 0 is being made"))
+        opening(peer, link)
+        peer.say(Pulse(7, waiting="batch 3 of partition 0 is being made"))
         heard(link, lambda session: session.waiting)
         with (
             waits_end_after(0.3),
@@ -92,8 +101,7 @@ def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
 
 def test_a_server_that_falls_silent_is_lost(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome(heartbeat_s=0.2)
-        link.open()
+        opening(peer, link, heartbeat_s=0.2)
         silent = "nothing was heard of it"
         with waits_end_with(silent), pytest.raises(ConnectionLost, match=silent):
             link.take()
@@ -136,15 +144,13 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
         driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer.address, 1e5) as link:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 50.0, 1e3, 64))
-        link.open()
+        opening(peer, link, heartbeat_s=50.0, lease_ttl_s=1e3)
         taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)
         assert taking.thread.is_alive()
-        peer.say(Welcome(1, "t", 8, "f", [], 50.0, 1e3, 64))
-        peer.say(Ended(8))
+        peer.say(welcome_to(peer.greeted, 8, heartbeat_s=50.0))
+        peer.end(8)
         assert taking.end() is None
 
 
@@ -165,9 +171,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
 
     monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, now))
     with linked(peer.address, 5.0) as link:
-        peer.hear(Hello)
-        peer.say(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64))
-        link.open()
+        opening(peer, link, heartbeat_s=1.0)
         taking = Taking(link, monkeypatch)
         for _ in range(3):
             machine[0] += 3600
@@ -189,17 +193,17 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     machine = [100.0]
     monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
     with linked(peer.address, 0.8) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         await_news, woken = Driver.await_news, []
 
         def suspended(driver: Driver, news: int, at_most_s: float) -> None:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
+                driver.exchange()  # the request for a batch goes out
                 with link.lock:
                     machine[0] += 3600
-                    peer.say(Ended(7))
-                    assert sockets[0].poll(1000 * int(PATIENCE_S))
+                    peer.end()
+                    assert sockets[-1].poll(1000 * int(PATIENCE_S))
             await_news(driver, news, at_most_s)
 
         trainer = threading.current_thread()
@@ -217,14 +221,13 @@ def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one
 ):
     """The log has both, so that the wait does not look like a hang."""
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         stop(peer)
         ended: list[object] = []
         thread = threading.Thread(target=lambda: ended.append(link.take()))
         thread.start()
         peer.welcome()
-        peer.say(Ended(7))
+        peer.end()
         thread.join(PATIENCE_S)
         assert ended == [None]
     assert caplog.messages == [
@@ -237,8 +240,7 @@ def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_it
     peer: Peer,
 ):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         stop(peer)
         heard(link, lambda session: session.stopped)
         announced = pytest.raises(ConnectionLost, match="was stopped and announced its return")
@@ -251,11 +253,10 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
-    with linked(peer.address, 600) as link:
-        peer.welcome()
-        link.open()
+    with linked(peer.address, 600, 1) as link:
+        opening(peer, link)
         link.settle()  # owes nothing: it does not wait
-        peer.say(Deliver(7, (Delivery(1, 5, 0, 0, 1, 0, [], {}, "", 0, 1),)), b"")
+        peer.give(5)
         while link.take() is None:
             pass
         link.commit(5)
@@ -266,9 +267,8 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 
 
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
-    link = Link(peer.address, Session("f", b"nonce", prefetch=2), 30)
-    peer.welcome()
-    link.open()
+    link = Link(peer.address, Member(), 30, Prefetch(2))
+    opening(peer, link)
     failures: list[BaseException] = []
 
     def take() -> None:
@@ -286,22 +286,20 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+        opening(peer, link)
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
-            link.ask(FlushStates(1, []), at_most_s=0.1)
+            link.ask(flush_states(1, []), at_most_s=0.1)
 
 
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
     tokens = itertools.count(1)
-    with linked(peer.address, PATIENCE_S) as link:
-        peer.welcome()
-        link.open()
+    with linked(peer.address, PATIENCE_S) as link, ThreadPoolExecutor(1) as pool:
+        opening(peer, link)
         for held, told in ((63, "holds 63 batches$"), (1, "as many as .* max_credits=64 allows")):
             for _ in range(held):
                 token = next(tokens)
-                batch = Delivery(token, token, 0, token, 1, 0, [], {}, "", 0, 1)
-                peer.say(Deliver(7, (batch,)), b"")
-                assert link.take() is not None
+                taking = pool.submit(link.take)
+                peer.give(token, token)
+                assert taking.result() is not None
             with pytest.raises(DeadlineExceeded, match=told):
                 link.wait(lambda: None, 0.1, "a batch")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from headrace.batch import RaggedBatch, columns_of, facts_of
 from headrace.framework import NumpyFramework, RaggedRows
-from headrace.ragged import RaggedBatch, columns_of, facts_of
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes, arrange, array_at, slots_of
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 from headrace_proto.schema import OFFSETS, Field
 
 
@@ -24,7 +24,7 @@ def batch_and_block(
         array_at(block, slot)[...] = column
     described = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
     schema = {n: Field(c.dtype.name, (None, *c.shape[1:])) for n, c in columns.items()}
-    delivery = Delivery(4, 77, 2, 5, rows, nbytes, described, {})
+    delivery = Given(4, 77, 2, 5, 0, 5, 0, rows, nbytes, described)
     return RaggedBatch(delivery, slots_of(delivery, schema), block, NumpyFramework()), block
 
 

@@ -3,55 +3,54 @@
 import pytest
 
 from headrace.requests import (
-    CountReady,
-    DrainInput,
-    FlushStates,
     Requests,
-    SetBatchSizes,
-    SetTargetProbs,
-    StatesPart,
+    drain,
+    flush_states,
+    set_batch_size,
+    set_target_probs,
+    stats,
 )
 from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Stats
 
 
 def part(*rows):
-    return StatesPart(rows, [[0, 4, [len(rows)]]], b"block of %d" % rows[0])
+    return rows, [[0, 4, [len(rows)]]], b"block of %d" % rows[0]
 
 
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (DrainInput(True), lambda session: Drain(session, 1, True)),
-        (SetTargetProbs((0.25, 0.75)), lambda session: Retarget(session, 1, (0.25, 0.75))),
-        (SetBatchSizes((8, 16)), lambda session: Resize(session, 1, (8, 16))),
-        (CountReady(), lambda session: Stats(session, 1)),
+        (drain(True), lambda session: Drain(session, 1, True)),
+        (set_target_probs((0.25, 0.75)), lambda session: Retarget(session, 1, (0.25, 0.75))),
+        (set_batch_size((8, 16)), lambda session: Resize(session, 1, (8, 16))),
+        (stats(), lambda session: Stats(session, 1)),
     ],
     ids=["drain", "retarget", "resize", "stats"],
 )
 def test_a_request_is_resent_in_any_session_until_it_is_answered(request_, message, anew):
     requests = Requests()
     requests.ask(request_)
-    assert requests.due and requests.to_say(7) == [message(7)]
-    assert not requests.due and requests.to_say(7) == []
+    assert requests.unsaid and requests.to_say(7) == [(message(7), [])]
+    assert not requests.unsaid and requests.to_say(7) == []
     session = 8 if anew else 7
-    requests.reopened(session, anew)
-    assert requests.due and requests.answer_to(request_) is None
-    assert requests.to_say(session) == [message(session)]
+    requests.reopened()
+    assert requests.unsaid and requests.answer_to(request_) is None
+    assert requests.to_say(session) == [(message(session), [])]
     answer = Answered(session, 1, [[0, 5]])
     requests.receive(answer)
     assert requests.answer_to(request_) == answer
-    requests.reopened(9, True)
-    assert not requests.due and requests.to_say(9) == []
+    requests.reopened()
+    assert not requests.unsaid and requests.to_say(9) == []
 
 
 def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
     requests = Requests()
-    first, second = SetTargetProbs((0.5, 0.5)), SetTargetProbs((0.1, 0.9))
+    first, second = set_target_probs((0.5, 0.5)), set_target_probs((0.1, 0.9))
     requests.ask(first)
     requests.to_say(7)
     requests.ask(second)
-    assert requests.to_say(7) == [Retarget(7, 2, (0.1, 0.9))]
+    assert requests.to_say(7) == [(Retarget(7, 2, (0.1, 0.9)), [])]
     requests.receive(Answered(7, 1, [[0, 3]]))  # to the first one
     assert requests.answer_to(second) is None
     requests.receive(Answered(7, 2, [[0, 9]]))
@@ -61,29 +60,14 @@ def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
 
 
 def test_a_flush_is_several_messages_with_a_block_each_and_one_answer():
-    requests, flush = Requests(), FlushStates(77, [part(0, 2), part(3)])
+    requests, flush = Requests(), flush_states(77, [part(0, 2), part(3)])
     requests.ask(flush)
-    first, second = requests.to_say(7)
-    assert first == Flush(7, 1, 77, (0, 2), [[0, 4, [2]]], True)
-    assert second == Flush(7, 1, 77, (3,), [[0, 4, [1]]], False)
-    assert requests.frames_of(first) == [b"block of 0"]
-    assert requests.frames_of(second) == [b"block of 3"]
-    assert requests.frames_of(Drain(7, 1)) == []
+    assert requests.to_say(7) == [
+        (Flush(7, 1, 77, (0, 2), [[0, 4, [2]]], True), [b"block of 0"]),
+        (Flush(7, 1, 77, (3,), [[0, 4, [1]]], False), [b"block of 3"]),
+    ]
     requests.receive(Answered(7, 1))
     assert requests.answer_to(flush) == Answered(7, 1)
-    assert requests.frames_of(first) == [], "blocks are let go when they are answered"
-
-
-def test_a_flush_is_resent_in_its_session_and_lost_with_it():
-    requests, flush = Requests(), FlushStates(77, [part(0)])
-    requests.ask(flush)
-    requests.to_say(7)
-    requests.reopened(7, False)
-    assert requests.due and len(requests.to_say(7)) == 1
-    requests.reopened(8, True)
-    assert not requests.due and requests.to_say(8) == []
-    answer = requests.answer_to(flush)
-    assert (answer.request, answer.code) == (1, "stale") and "session was lost" in answer.text
 
 
 ENDED = Answered(7, 0, [], "server", "the feed has ended")
@@ -102,12 +86,12 @@ TAKEN = Answered(7, 1, [[0, 5], [3, 7]])
     ],
 )
 def test_owners_that_make_no_more_do_not_count_while_others_do(answers, since, fault):
-    joined = SetTargetProbs((0.5, 0.5)).joined(answers)
+    joined = set_target_probs((0.5, 0.5)).joined(answers)
     assert (joined.value, joined.text, bool(joined.code)) == (since, fault, bool(fault))
 
 
 def test_counts_of_all_owners_are_added_and_an_owner_that_has_ended_counts_nothing():
     one = Answered(7, 1, {"ready": 3, "in_flight": 2})
     other = Answered(8, 1, {"ready": 4, "incomplete": 5, "in_flight": 1})
-    total = CountReady().joined([one, other, CountReady().at_end(9)])
+    total = stats().joined([one, other, stats().at_end])
     assert total.value == {"ready": 7, "incomplete": 5, "in_flight": 3}

@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from headrace.free_buffers import FreeBuffers, StateBuffer
+from headrace.state_block import FreeBuffers, StateBuffer
 from headrace_proto.errors import StaleLease, StateError
 from headrace_proto.messages import Answered
 from headrace_proto.state_buffers import file_bytes
 
-from .serving import LSTM, TAG, columns_of, in_hand, properties, returned_by, states_in
+from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in
 
 ONE = properties()
 TWO = properties((LSTM, TAG))
@@ -33,7 +33,7 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     first.save_state("lstm", VALUE)
     assert not isinstance(hands.link.saved[first.token][1], StateBuffer)
     os.truncate(path, file_bytes(1, 64))
-    hands.link.session.mapped.used = True
+    hands.link.session.mapped.last = 1
     second.save_state("lstm", VALUE)
     columns, buffer = hands.link.saved[second.token]
     assert isinstance(buffer, StateBuffer)
@@ -107,7 +107,7 @@ def test_an_invalid_state_is_refused_at_once_and_nothing_is_sent(
     batch = hands.batches[0]
     with pytest.raises(kind, match=text):
         batch.save_state(name, value)
-    assert hands.link.saved == {} and hands.link.session.held() == 1
+    assert hands.link.saved == {} and len(hands.link.trainer.hands) == 1
     batch.save_state("lstm", VALUE)
     batch.save_state("tag", [b"a", b"b"])
     assert list(hands.link.saved) == [1]
@@ -173,7 +173,7 @@ def test_a_value_may_be_overwritten_after_it_was_saved():
 
 def test_a_batch_that_is_not_held_any_more_is_stale():
     hands = hands_of()
-    hands.link.session.give_back(1)
+    hands.link.give_back(1)
     with pytest.raises(StaleLease, match="these states do not count") as caught:
         hands.batches[0].save_state("lstm", VALUE)
     keys = "00000_of_00002:k0, 00000_of_00002:k1"
@@ -182,10 +182,10 @@ def test_a_batch_that_is_not_held_any_more_is_stale():
 
 def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_back():
     hands = hands_of(properties(placement="trainer", order="lanes"))
-    hands.link.welcome(2)
+    hands.link.lose()
     with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, .*k1\): .*lost"):
         hands.batches[0].save_state("lstm", VALUE)
-    assert returned_by(hands.link.session) == [1] and hands.link.saved == {}
+    assert hands.link.returned == [1] and hands.link.saved == {}
 
 
 def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save():
@@ -201,7 +201,7 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save():
         if not said:
             saving.start()
             saving.join(0.1)
-        said.append(("flush", flush.token, len(hands.link.saved)))
+        said.append(("flush", flush.parts[0][0][0], len(hands.link.saved)))
         return Answered(1, 1)
 
     def saved(token, *states):

@@ -1,6 +1,5 @@
 """The facts of a batch's rows are made when they are asked for and not before."""
 
-import struct
 import weakref
 
 import numpy as np
@@ -11,7 +10,7 @@ from headrace.segments import keys_later
 from headrace_proto.errors import ProtocolError
 from headrace_proto.segment_layout import SegmentLayout
 
-from .serving import TAG, columns_of, delivery_of, in_hand, properties, schema_of
+from .serving import TAG, columns_of, given_of, in_hand, properties, schema_of
 
 TOLD = properties((["lstm", "float32", [3]], TAG))
 
@@ -64,16 +63,6 @@ def test_rows_have_their_position_in_their_sequence():
     assert (batch.token, batch.partition, batch.number) == (1, 0, 1)
 
 
-def test_a_batch_of_a_rank_is_known_by_its_round_and_rank():
-    batch = batch_of()
-    segments = batch.identity()
-    batch.meta = {"round": 5, "rank": 2, "stripe": 7}
-    assert batch.identity() == struct.pack("<qq", 5, 2) != segments
-    batch.meta = {"round": "five", "rank": 2}
-    with pytest.raises(ProtocolError, match="a batch of a rank says that it is"):
-        batch.identity()
-
-
 def test_an_empty_row_is_not_valid_and_has_no_key():
     batch = batch_of(
         key=[b"a", b""],
@@ -91,9 +80,9 @@ def test_an_empty_row_is_not_valid_and_has_no_key():
 
 def keys_in(**given):
     """The block of a batch, and what finds its keys there."""
-    delivery, block = delivery_of(TOLD, 1, columns_of(TOLD, **given))
+    given, block = given_of(TOLD, 1, columns_of(TOLD, **given))
     layout = SegmentLayout(schema_of(TOLD), TOLD)
-    return block, delivery.rows, block.data, layout.places(delivery)
+    return block, given.rows, block.data, layout.places(given)
 
 
 def test_first_keys_are_made_after_the_batch_is_gone_too():

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from headrace.session import Session
-from headrace.shares import arranged, looked_up, missing_shares, shares_there
+from headrace.places import arranged, looked_up, missing_shares, shares_there
+from headrace.session import Member, Session
 from headrace_proto.errors import ConnectionLost
 from headrace_proto.messages import ServedShare
 
 
 def at(address: str, share: int = 0, shares: int = 2, server: str = "", **of: Any) -> Session:
-    session = Session("f", b"nonce", 2)
+    session = Session(Member())
     session.address, session.shares = address, 0
     facts = {"feed": "f", "partitions": 4, "declaration": {"source": "s", "shape": "t"}, **of}
     session.served = ServedShare(
@@ -24,7 +24,7 @@ def at(address: str, share: int = 0, shares: int = 2, server: str = "", **of: An
 
 
 def silent(address: str) -> Session:
-    session = Session("f", b"nonce", 2)
+    session = Session(Member())
     session.address = address
     return session
 

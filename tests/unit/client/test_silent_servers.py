@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 
 from headrace.driver import SilentServers
-from headrace.session import Session
-from headrace_proto.messages import Welcome
+from headrace.session import Member, Session
+
+from .peer import welcome_to
 
 
 def session(address: str = "tcp://a:1", owner: int = 0) -> Session:
-    one = Session("f", b"nonce", 2)
-    one.address, one.owner = address, owner
+    one = Session(Member(), address, owner)
     come(one, 0.0)
     return one
 
 
 def come(one: Session, now: float) -> None:
     """Let the server welcome a session."""
-    one.receive(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64), [], now)
+    one.hurry()
+    ((hello, _),) = one.outgoing(now)
+    one.receive(welcome_to(hello, heartbeat_s=1.0, owners=2), [], now)
     assert one.connected and one.heard_at == now
 
 

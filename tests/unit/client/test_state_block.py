@@ -5,8 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from headrace.free_buffers import FreeBuffers, StateBuffer
-from headrace.state_block import BlockMaker, Upload
+from headrace.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import arrange

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -14,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
+from headrace.batch_memory import Body
 from headrace.committing import TakenBatches
 from headrace.framework import NumpyFramework
-from headrace.session import Received
-from headrace.tf_groups import MOST, GroupedBatches, Groups, group_size
+from headrace.tf_groups import MOST, Groups, group_size
+from headrace.trainer import Held
 from headrace_proto.layout import Slot
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Given
 
 STOPPED = 1 << 40
 
@@ -53,7 +55,7 @@ class FeedInATest:
     """A feed of batches 1, 2 … and its link, with the methods that ``Groups`` uses."""
 
     def __init__(self, count: int, explicit: bool = False, ready: int = MOST) -> None:
-        self.waiting = deque(_received(token) for token in range(1, count + 1))
+        self.waiting = deque(_held(token) for token in range(1, count + 1))
         self.ready = ready
         self.committed: list[int] = []
         self.given_back: list[int] = []
@@ -61,24 +63,21 @@ class FeedInATest:
         self.shape_of: Callable[[int], tuple[int, ...]] = lambda token: (1,)
         self.left = False
         self.closed = False
-        self._commits = TakenBatches(explicit)
+        self.lock = threading.RLock()
+        self.member = SimpleNamespace(explicit=explicit)
         self._link = self
+        self._commits = TakenBatches(self)  # type: ignore[arg-type]
         self._blocks = SimpleNamespace(block=self._block)
-        self._epochs = self._claim = None
-        self._durable = False
+        self._epochs = None
 
-    def _plain(self, received: Received, block: np.ndarray) -> Batch:
-        slots = {"x": Slot("uint8", self.shape_of(received.delivery.token), 0, 1)}
-        return Batch(received.delivery, slots, block, NumpyFramework())
+    def _plain(self, held: Held, block: np.ndarray) -> Batch:
+        slots = {"x": Slot("uint8", self.shape_of(held.given.token), 0, 1)}
+        return Batch(held.given, slots, block, NumpyFramework())
 
-    def _place(self, batch: Batch, delivery: Any) -> None:
-        """Describe nothing: these batches have no segments."""
-
-    def _block(self, received: Received) -> np.ndarray:
-        if received.delivery.token == self.broken:
+    def _block(self, held: Held) -> np.ndarray:
+        if held.given.token == self.broken:
             raise ValueError(f"batch {self.broken} is broken")
-        source = received.source
-        return source.block("", 0, 0, None) if source is not None else np.zeros(8, np.uint8)
+        return np.zeros(8, np.uint8) if held.source.block is None else held.source.block
 
     def check_usable(self) -> None:
         if self.closed:
@@ -88,53 +87,51 @@ class FeedInATest:
         return self
 
     def __next__(self) -> Batch:
-        self._say_commits(self._commits.on_next())
+        self._commits.on_next()
         if not self.waiting:
             raise StopIteration
-        received = self.waiting.popleft()
-        block = self._block(received)
-        batch = self._plain(received, block)
-        self._commits.take(batch)
+        held = self.waiting.popleft()
+        block = self._block(held)
+        batch = self._plain(held, block)
+        self._commits.take(batch, block)
         return batch
 
     @property
     def commits(self) -> TakenBatches:
-        """The batches in the trainer's hands, which ``Groups`` replaces."""
+        """The batches in the trainer's hands."""
         return self._commits
 
     def commit_in_hand(self) -> None:
         """Commit the batch in hand, as ``Feed.commit`` does."""
-        self._say_commits(self._commits.in_hand())
+        self._commits.in_hand()
 
     def rewind(self) -> None:
         """Forget all batches, as where the feed is taken back."""
-        self._commits = TakenBatches(False)
+        self._commits = TakenBatches(self)  # type: ignore[arg-type]
 
     def leave(self, commit: bool) -> None:
         self.left = self.closed = True
         if commit and not self._commits.explicit:
-            self._say_commits(self._commits.in_hand())
+            self._commits.in_hand()
         else:
-            self._say_given_back(self._commits.give_back())
-
-    def _say_commits(self, tokens: list[int]) -> None:
-        self.committed.extend(tokens)
-
-    def _say_given_back(self, tokens: list[int]) -> None:
-        self.given_back.extend(tokens)
+            self._commits.give_back()
 
     def commit(self, token: int) -> None:
         self.committed.append(token)
 
-    def take_ready(self, most: int, claim: Any) -> list[Received]:
+    def give_back(self, token: int) -> None:
+        self.given_back.append(token)
+
+    def take_ready(self, most: int, claim: Any) -> list[Held]:
         return [self.waiting.popleft() for _ in range(min(most, self.ready - 1, len(self.waiting)))]
 
-    def untake(self, batches: list[Received]) -> None:
+    def untake(self, batches: list[Held]) -> None:
         self.waiting.extendleft(reversed(batches))
 
 
-def _received(token: int) -> Received:
-    return Received(Delivery(token, token, 0, token, 1, 8, [], {}, "", 0, 1))
+def _held(token: int) -> Held:
+    given = Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
+    return Held(given, Body(None), token, token)
 
 
 class IterationInATest:
@@ -239,10 +236,10 @@ def test_a_feed_that_was_taken_back_is_iterated_from_there():
     site.feed.leave(commit=False)
     site.feed.left = site.feed.closed = False
     site.feed.rewind()
-    site.feed.waiting = deque(_received(token) for token in range(100, 140))
+    site.feed.waiting = deque(_held(token) for token in range(100, 140))
     assert pulled(iteration, 21) == [*range(100, 121)]
-    assert isinstance(site.feed.commits, GroupedBatches)
-    assert site.feed.commits.in_hand() == [120]
+    site.feed.commit_in_hand()
+    assert site.feed.committed[-1] == 120 and not site.feed.commits.tokens
 
 
 def test_memory_of_a_group_lives_no_longer_than_its_iteration():
@@ -252,7 +249,7 @@ def test_memory_of_a_group_lives_no_longer_than_its_iteration():
     iteration.drop()
     del iteration
     gc.collect()
-    assert all(isinstance(one, Received) for one in site.feed.waiting)
+    assert all(isinstance(one, Held) for one in site.feed.waiting)
     assert len(site.feed.waiting) == 35
 
 

@@ -153,7 +153,7 @@ def test_mistakes_that_show_in_the_trace_are_errors_of_the_trace():
             tf.function(lambda b: b.save_state(b.state("n"), "n"))(batch)
         with pytest.raises(KeyError, match="'y' is not in the sequences of this batch"):
             tf.function(lambda b: b.sequences["y"])(batch)
-        for name in ("partition", "meta", "nbytes"):
+        for name in ("partition", "nbytes"):
             with pytest.raises(AttributeError, match=f"batch.{name}: a batch inside a tf.function"):
                 tf.function(lambda b, n=name: getattr(b, n))(batch)
         for use in (lambda b: b.arrays(), lambda b: b.keys(), lambda b: b.to("CPU:0")):

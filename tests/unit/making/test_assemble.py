@@ -14,10 +14,10 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.layout import ALIGNMENT, aligned_bytes, array_at, strings_at
 from headrace_proto.schema import Field
-from headrace_server.core.bucket import Padding
 from headrace_server.making.assemble import Assembly
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Ragged, Strings
+from headrace_server.shaping.bucket import Padding
 
 DIRT = 0xAA
 DTYPES = ("bool", "int8", "uint16", "int64", "float16", "float32", "complex128", "bfloat16")

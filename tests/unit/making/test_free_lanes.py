@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.partition_run import Done
+from headrace_server.leasing.protocol import Outlook, Slot
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.changes import Model
@@ -34,7 +34,7 @@ def cells(taken: Taken) -> list[tuple[bytes, int]]:
 
 
 class World:
-    """Trainers that take, commit in any order, leave, and a worker that dies."""
+    """Trainers that take, commit and leave, and a worker that dies."""
 
     def __init__(self, steps: list[int], size: int, seed: int, directory: Path) -> None:
         self.steps, self.directory = steps, directory
@@ -46,44 +46,44 @@ class World:
 
     def begin(self) -> None:
         self.player = Player(self.pipeline, self.directory)
-        self.out: dict[int, list[Taken]] = {}
+        self.out: dict[Slot, list[Taken]] = {}
         self.opened = 0
 
     def store(self) -> None:
-        for change in self.player.feed.commits.take_changes():
+        for change in self.player.feed.take_records():
             self.model.apply(change)
 
+    def open(self) -> Slot:
+        self.opened += 1
+        return b"trainer %d" % self.opened
+
     def act(self) -> None:
-        act, stripes = self.random.randrange(12), [*self.out]
-        if not stripes or (act == 0 and len(stripes) < 3):
-            self.out[self.opened] = []
-            self.opened += 1
+        act, slots = self.random.randrange(12), [*self.out]
+        if not slots or (act == 0 and len(slots) < 3):
+            self.out[self.open()] = []
         elif act == 1:
-            stripe = self.random.choice(stripes)
-            self.player.feed.commits.leave(stripe)
-            del self.out[stripe]
+            slot = self.random.choice(slots)
+            self.player.feed.leave(slot)
+            del self.out[slot]
         elif act == 2:
             self.store()
             self.begin()
-            self.player.feed.commits.resume(self.model.saved)
+            self.player.feed.resume(self.model.saved)
         elif act < 7:
-            self.commit(self.random.choice(stripes), in_turn=act < 6)
+            self.commit(self.random.choice(slots))
         else:
-            stripe = self.random.choice(stripes)
+            slot = self.random.choice(slots)
             if self.random.random() < 0.5:
                 self.player.feed.prepare()
-            self.player.want(stripe)
-            while isinstance(made := self.player.taken(self.player.step()), Taken):
-                self.out[made.meta["stripe"]].append(made)
-            for dry in self.player.feed.commits.take_dry():
-                if not self.out[dry]:
-                    del self.out[dry]
+            while isinstance(made := self.player.take(slot), Taken):
+                self.out[slot].append(made)
+                if self.random.random() < 0.5:
+                    break
 
-    def commit(self, stripe: int, in_turn: bool) -> None:
-        if self.out[stripe]:
-            place = 0 if in_turn else self.random.randrange(len(self.out[stripe]))
-            taken = self.out[stripe].pop(place)
-            assert self.player.save(taken) == ("", "")
+    def commit(self, slot: Slot) -> None:
+        if self.out[slot]:
+            taken = self.out[slot].pop(0)
+            assert self.player.save(taken) is None
             self.done.update(cells(taken))
             self.store()
 
@@ -101,14 +101,13 @@ def test_every_segment_is_done_and_none_is_lost_however_trainers_and_workers_end
     world = World(steps, size, seed, tmp_path_factory.mktemp("lanes"))
     for _ in range(acts):
         world.act()
-    for stripe in world.out:
-        world.player.feed.commits.leave(stripe)
+    for slot in world.out:
+        world.player.feed.leave(slot)
     world.store()
-    for stripe in range(world.opened, world.opened + 100):
-        batches, end = world.player.play(lambda taken: {}, stripe)
+    end: object = None
+    while end is not Outlook.ENDED:
+        batches, end = world.player.play(lambda taken: {}, world.open())
         world.done.update(cell for taken in batches for cell in cells(taken))
-        if end is Done:
-            break
-    assert world.player.step() is Done
+        assert world.opened < 200
     wanted = {(b"k%d" % i, s) for i, count in enumerate(steps) for s in range(count)}
     assert world.done.keys() == wanted

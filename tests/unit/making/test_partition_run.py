@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,16 +17,18 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.core.dispatch_effects import Batch
-from headrace_server.core.stored_state import Examples, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_run import Blocked, Busy, Done, Run, compose
+from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
+from headrace_server.making.composition import compose
+from headrace_server.making.partition_run import Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from headrace_server.shaping.plan import Order
+from headrace_server.shaping.stored_state import Change, Examples, Saved
 from tests.examples import some
 
 PAGE = 4096
@@ -115,28 +118,62 @@ def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
         made.reader.close()
 
 
+def advance(feed: Run) -> list[Batch] | Outlook:
+    return feed.make(ANYONE, sys.maxsize)
+
+
 def step(feed: Run) -> Any:
-    """The next thing that is not Busy."""
-    while (result := feed.advance()) is Busy:
+    """The next batch, or the reason why there is none."""
+    while not (made := advance(feed)):
         pass
-    return result
+    if not isinstance(made, list):
+        return made
+    (batch,) = made
+    return batch
+
+
+def ordered(feed: Run, kind: str, what: Any) -> Order:
+    """An order, once all batches are made again that an earlier life has made."""
+    while (order := feed.propose((kind, what))) is None:
+        assert advance(feed) == []
+    return order
 
 
 def contents(place: Place, made: Batch) -> tuple[Any, ...]:
     """Return the bytes of a batch and its description."""
     block = place.slab.memory(made.body.block)
-    slots = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.written.slots]
-    return made.number, made.rows, made.nbytes, slots, dict(made.meta)
+    columns = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.columns]
+    return made.number, made.turn, made.rows, made.epoch, made.bucket, made.nbytes, columns
 
 
-def play(place: Place, feed: Run) -> list[tuple[Any, ...]]:
-    """All batches that are left, each freed and committed at once."""
+def play(place: Place, feed: Run, end: Outlook = Outlook.ENDED) -> list[tuple[Any, ...]]:
+    """All batches that are left, each committed and freed at once."""
     batches = []
-    while isinstance(made := step(feed), Batch):
-        batches.append(contents(place, made))
-        place.slab.free(made.body.block)
-    assert made is Done and feed.advance() is Done
+    while isinstance(made := advance(feed), list):
+        for one in made:
+            batches.append(contents(place, one))
+            commit(place, feed, one)
+    assert made is end and advance(feed) is end and feed.finished
     return batches
+
+
+def commit(place: Place, feed: Run, batch: Batch, saved: Saved | None = None) -> None:
+    assert feed.commit(batch, 1, None) is None
+    if saved is not None:
+        store(saved, feed)
+    place.slab.free(batch.body.block)
+
+
+def nothing_saved() -> Saved:
+    return Saved({}, Examples(), {}, [], [])
+
+
+def store(saved: Saved, feed: Run) -> None:
+    """Store what a feed has to store, as the journal does."""
+    change: Change
+    for change in feed.take_records():
+        saved.meta.update(change.meta)
+        saved.done = [n for n in [*saved.done, *change.done] if n >= (change.base or 0)]
 
 
 PIPELINES: dict[str, Callable[[Path], Pipeline]] = {
@@ -196,19 +233,21 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     pipeline = PIPELINES[name](tmp_path)
     here = place(pipeline)
     feed = here.feed()
-    batches, cursors = [], []
+    batches, lives, saved = [], [], nothing_saved()
     while isinstance(made := step(feed), Batch):
         batches.append(contents(here, made))
-        cursors.append(feed.commits.cursor())
-        here.slab.free(made.body.block)
+        feed._mark_here()
+        commit(here, feed, made, saved)
+        lives.append(deepcopy(saved))
     dropped = feed.dropped()
     assert len(batches) > 5 and dropped
-    for number, cursor in enumerate(cursors):
+    for number, life in enumerate(lives):
+        assert not life.done
         there = place(pipeline)
         successor = there.feed()
-        successor.commits.restore(msgpack.unpackb(cursor, strict_map_key=False))
-        assert successor.machine.first_number == number + 1
-        assert successor.maker.schema == feed.maker.schema
+        successor.resume(life)
+        assert successor.next_turn(ANYONE) == (0, number + 1)
+        assert successor.schema == feed.schema
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
         assert successor.dropped() == dropped
@@ -219,15 +258,18 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
 ):
     pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
     here = place(pipeline)
-    feed = here.feed()
+    feed, saved = here.feed(), nothing_saved()
     for number in range(8):
-        assert step(feed).number == number
+        made = step(feed)
+        assert made.number == number
+        commit(here, feed, made)
     with pytest.raises(DataError, match="not this one"):
         step(feed)
+    store(saved, feed)
     there = place(pipeline)
     successor = there.feed()
-    successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
-    assert successor.machine.first_number == 8
+    successor.resume(saved)
+    assert successor.next_turn(ANYONE) == (0, 8) and not saved.done
     with pytest.raises(DataError, match="not this one"):
         step(successor)
 
@@ -240,24 +282,52 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     pipeline = numbered(60).batch(4, dynamic_pad=True)
     want = play(whole := place(pipeline), whole.feed())
     here = place(pipeline, slab_pages=data.draw(st.integers(1, 5)))
-    feed = here.feed()
+    feed, saved = here.feed(), nothing_saved()
     held: list[Batch] = []
-    got = []
-    while (made := step(feed)) is not Done:
+    got, done = [], set()
+    while len(got) < len(want):
+        made = step(feed)
         if isinstance(made, Batch):
             got.append(contents(here, made))
             held.append(made)
             continue
-        assert made is Blocked and feed.advance() is Blocked
-        assert feed.machine.first_number == len(got)
+        assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.finished
+        if data.draw(st.booleans()):
+            (beyond,) = feed.make(ANYONE, sys.maxsize, beyond=True)
+            got.append(contents(here, beyond))
+            held.append(beyond)
+            continue
+        assert feed.next_turn(ANYONE) == (0, len(got))
         there = place(pipeline)
         successor = there.feed()
-        successor.commits.restore(msgpack.unpackb(feed.commits.cursor(), strict_map_key=False))
-        assert successor.machine.first_number == len(got)
-        assert play(there, successor) == want[len(got) :]
+        successor.resume(deepcopy(saved))
+        assert play(there, successor) == [one for one in want if one[0] not in done]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
-        here.slab.free(gone.body.block)
+        done.add(gone.number)
+        commit(here, feed, gone, saved)
     assert got == want
+
+
+def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_others(
+    place: Callable[..., Place],
+):
+    examples = [{"key": b"%d" % i, "x": np.zeros((6, 16), np.float32)} for i in range(8)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        input_key="key", input_sequences=["x"], input_context=[], input_length=None,
+        initial_states={}, num_unroll=2, batch_size=2, capacity=8, order="lanes",
+    )  # fmt: skip
+    feed = place(pipeline, slab_pages=1).feed()
+
+    def made(slot: bytes, beyond: bool = False) -> list[Batch] | Outlook:
+        while not (out := feed.make(slot, sys.maxsize, beyond)):
+            pass
+        return out
+
+    assert made(b"one") and made(b"one") is Outlook.FULL
+    assert made(b"two") is Outlook.FULL
+    for slot in (b"two", b"one", b"two"):
+        (batch,) = made(slot, beyond=True)
+        assert batch.slot == slot
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -268,20 +338,21 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     """A read is a step of its own, and one that is to come when the input ends is not made."""
     pipeline = numbered(2000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
     here = place(pipeline)
-    feed, batches, read_next = here.feed(), [], 0
+    feed, batches, open_, read_next = here.feed(), [], [], 0
     for _ in range(steps):
-        made = feed.advance()
+        made = advance(feed)
         read_next += feed.reads_next
-        if isinstance(made, Batch):
-            batches.append(contents(here, made))
-            here.slab.free(made.body.block)
-    feed.close(cancel)
+        batches += [contents(here, one) for one in made]
+        open_ += made
+    feed.apply(feed.propose(("close", cancel)))
     assert not feed.reads_next
+    store(saved := nothing_saved(), feed)
+    for made in open_:
+        commit(here, feed, made)
     batches += play(here, feed)
-    meta = {name: value for c in feed.commits.take_changes() for name, value in c.meta.items()}
     there = place(pipeline)
     again = there.feed()
-    again.commits.resume(Saved(meta, Examples(), {}, [], []))
+    again.resume(saved)
     assert play(there, again) == batches and again.dropped() == feed.dropped()
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
 
@@ -299,19 +370,28 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     pipeline = numbered(1000).batch(10, dynamic_pad=True)
     here = place(pipeline)
     whole = play(here, here.feed())
-    feed = here.feed()
-    assert feed.claim(12, b"") == 12 and feed.claim(10**6, b"") == 10**6
+    feed, saved = here.feed(), nothing_saved()
+    assert feed.reclaim(Batch(0, 12, ANYONE, (0, 12), 10))
+    assert not feed.reclaim(Batch(0, 10**6, ANYONE, (0, 10**6), 10))
     if reads:
-        assert feed.advance() is Busy and feed.reads_next
-    feed.close(cancel)
-    batches = play(here, feed)
-    assert batches == whole[: len(batches)] and 13 <= len(batches) < len(whole)
-    meta = {name: value for c in feed.commits.take_changes() for name, value in c.meta.items()}
+        assert advance(feed) == [] and feed.reads_next
+    assert feed.propose(("close", cancel)) is None, "it makes the batches up to 12 first"
+    whole_slab = here.slab.allocate(here.slab.budget_bytes)
+    assert whole_slab is not None
+    order = ordered(feed, "close", cancel)
+    assert order.since == 13
+    here.slab.free(whole_slab)
+    store(saved, feed)
+    feed.apply(order)
+    batches = play(here, feed, Outlook.IDLE)  # a trainer has batch 12
+    whole.pop(12)
+    assert batches == whole[: len(batches)] and 12 <= len(batches) < len(whole)
     monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
     there = place(pipeline)
     again = there.feed()
-    again.commits.resume(Saved(meta, Examples(), {}, [], []))
-    assert play(there, again) == batches
+    again.resume(saved)
+    made = play(there, again)
+    assert made[:12] + made[13:] == batches
 
 
 RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
@@ -369,29 +449,33 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     """The stream does not depend on how much was read, made and committed before a change."""
     make, asked = RESIZED[name]
     here = place(make())
-    feed, batches, meta, committed = here.feed(), [], {}, 0
+    feed, batches, saved, open_ = here.feed(), [], nothing_saved(), []
     for sizes in asked:
         for _ in range(data.draw(st.integers(0, 12))):
-            made = feed.advance()
-            if isinstance(made, Batch):
-                batches.append(contents(here, made))
-                here.slab.free(made.body.block)
-                feed.commits.announced()
-        while committed < len(batches) and data.draw(st.booleans()):
-            assert feed.commits.saved(committed) == ("", "")
-            committed += 1
-        since = feed.set_batch_sizes(sizes)
-        assert since >= len(batches) and feed.set_batch_sizes(sizes) >= since, "asked again"
-        for change in feed.commits.take_changes():
-            meta.update(change.meta)
+            made = advance(feed)
+            assert isinstance(made, list)
+            batches += [contents(here, one) for one in made]
+            open_ += made
+            feed._mark_here()
+        while open_ and data.draw(st.booleans()):
+            commit(here, feed, open_.pop(0))
+        order = ordered(feed, "batch_size", sizes)
+        assert order.since >= len(batches)
+        feed.apply(order)
+        again = ordered(feed, "batch_size", sizes)
+        assert again.since >= order.since, "asked again"
+        feed.apply(again)
+        store(saved, feed)
+    committed = len(batches) - len(open_)
     there = place(make())
     again = there.feed()
-    again.commits.resume(Saved(meta, Examples(), {}, [], []))
-    base = again.machine.first_number
-    assert base <= committed and (base or again.maker.schema == feed.maker.schema)
+    again.resume(saved)
+    assert committed or again.schema == feed.schema
+    for made in open_:
+        commit(here, feed, made)
     batches += play(here, feed)
-    assert play(there, again) == batches[base:] and again.dropped() == feed.dropped()
-    assert again.maker.properties == feed.maker.properties
+    assert play(there, again) == batches[committed:] and again.dropped() == feed.dropped()
+    assert again.properties == feed.properties
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -408,7 +492,7 @@ def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     here = place(pipeline)
     for partition in range(2):
         feed = here.feed(partition, 2)
-        assert feed.maker.schema == {"twice": Field("int64", (10,))}
+        assert feed.schema == {"twice": Field("int64", (10,))}
         assert "bad:map_failed" not in feed.dropped() and "filtered" not in feed.dropped()
 
 
@@ -418,7 +502,7 @@ def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
     pipeline = numbered(500).filter(f"{__name__}:nothing").map(f"{__name__}:doubled").batch(10)
     here = place(pipeline)
     feed = here.feed()
-    assert feed.maker.schema == {}
+    assert feed.schema == {}
     assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
     monkeypatch.setattr("headrace_server.reading.intake._MOST_PROBE_ROWS", 300)
     with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):
@@ -467,3 +551,16 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
     dropped = [feed.dropped() for feed in feeds]
     assert [counts.pop("bad:corrupt_record", 0) for counts in dropped] == [22, 0, 0][:partitions]
     assert sum(counts["bad:map_failed"] for counts in dropped) == failed
+
+
+def test_where_ranks_are_is_not_that_of_a_run_of_the_same_name_before(place: Callable[..., Place]):
+    here = place(numbered(200).batch(5, dynamic_pad=True))
+    feed, saved = here.feed(), nothing_saved()
+    for rank in (1, 0):
+        batches = feed.deal(0, 2)
+        while len(batches) < 2:
+            batches += feed.make(0, 0)
+        commit(here, feed, batches[rank], saved)
+    again = here.feed()
+    again.resume(saved)
+    assert [again.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]

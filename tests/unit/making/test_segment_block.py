@@ -16,10 +16,10 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
-from headrace_server.core.admitted_examples import FIRST_INDEX
-from headrace_server.making.partition_run import Done
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.making.segment_block import write_strings
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shaping.admission import FIRST_INDEX
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, same_states
 
@@ -103,7 +103,7 @@ def check(
 def played(pipeline: Pipeline, directory: Path) -> tuple[Player, list[Taken]]:
     player = Player(pipeline, directory)
     batches, end = player.play(same_states)
-    assert end is Done and player.slab.used_bytes == 0
+    assert end is Outlook.ENDED and player.slab.used_bytes == 0
     return player, batches
 
 
@@ -121,7 +121,7 @@ def test_windows_of_every_dtype_are_exact_and_filled_up_with_zeros(
         "k", ["x"], [], None, STATES, 4, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert player.feed.maker.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
+    assert player.feed.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
     assert [len(taken) for taken in batches] == [3, 3, 3, 2, 1]
     for taken in batches:
         assert not taken["state:s"].any()
@@ -157,7 +157,7 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
         "k", ["x"], context, None, STATES, 2, 3
     )
     player, batches = played(pipeline, tmp_path)
-    assert list(player.feed.maker.schema) == [
+    assert list(player.feed.schema) == [
         *("@key", "@sequence", "@sequence_count", "@length", "@total_length"),
         *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
     ]

@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.core.admitted_examples import FIRST_INDEX
-from headrace_server.core.dispatch_effects import Batch
-from headrace_server.making.partition_run import Blocked, Busy, Done
+from headrace_server.leasing.protocol import Batch, Outlook
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading import intake
+from headrace_server.shaping.admission import FIRST_INDEX
 from tests.examples import some
 from tests.footprint import entries
 from tests.unit.changes import Model
@@ -88,22 +87,21 @@ def test_the_smallest_feeds_come_to_their_end(
 ):
     player = Player(cut(steps, batch_size, num_unroll, order, placement), tmp_path)
     batches, end = player.play(no_states if placement == "trainer" else same_states)
-    assert end is Done and list(map(len, batches)) == sizes
-    assert player.feed.commits.take_dry() == ([0] if order == "lanes" else [])
-    assert player.feed.dropped() == {} and player.feed.maker.offers == {}
+    assert end is Outlook.ENDED and list(map(len, batches)) == sizes
+    assert player.feed.dropped() == {} and player.feed.offers == {}
     assert player.feed.stats()["segments"]["in_flight"] == 0
-    assert player.step() is Done and player.slab.used_bytes == 0
+    assert player.step() is Outlook.ENDED and player.slab.used_bytes == 0
 
 
 def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     skipping = source([0] * 100).options(on_bad_example="skip")
     player = Player(cut(skipping, 3), tmp_path)
-    assert player.take() is Done and player.feed.dropped() == {"bad:no_steps": 100}
-    assert player.feed.maker.offers == {}
+    assert player.take() is Outlook.ENDED and player.feed.dropped() == {"bad:no_steps": 100}
+    assert player.feed.offers == {}
     player = Player(cut(source([1] * 100).filter(f"{__name__}:never"), 3), tmp_path)
-    assert player.take() is Done and player.feed.dropped() == {"filtered": 100}
+    assert player.take() is Outlook.ENDED and player.feed.dropped() == {"filtered": 100}
     endless = Player(cut(skipping.repeat(), 3), tmp_path)
-    assert endless.take() is Done, "epochs without examples are no feed"
+    assert endless.take() is Outlook.ENDED, "epochs without examples are no feed"
 
 
 # Room
@@ -117,46 +115,32 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     random = Random(seed)
     player = Player(cut([1 + i % 5 for i in range(20)], 3, 2, *kind), tmp_path, slab_pages=pages)
     held: list[Batch] = []
-    rows = blocked = 0
-    while True:
-        player.want()
-        made = player.step()
-        if made is Done:
-            break
+    rows = made_before = 0
+    while (made := player.step()) is not Outlook.ENDED:
         if isinstance(made, Batch):
+            assert made.number == made_before
+            made_before += 1
             held.append(made)
-        elif made is Blocked:
-            blocked += 1
-            assert (
-                player.feed.advance() is Blocked
-                and player.feed.machine.first_number == held[-1].number + 1
-            )
+        elif made is Outlook.FULL:
+            assert player.step() is Outlook.FULL
         if not isinstance(made, Batch) or random.random() < 0.3:
-            gone = held.pop(random.randrange(len(held)))
-            taken = player.taken(gone)
+            taken = player.taken(held.pop(0))
             rows += len(taken)
             states = same_states(taken) if kind[1] == "server" else {}
-            assert player.save(taken, states) == ("", "")
+            assert player.save(taken, states) is None
     assert not held and rows == sum(-(-(1 + i % 5) // 2) for i in range(20))
     assert player.slab.used_bytes == 0
 
 
 def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
-    player.want(0)
-    held = player.step()
-    player.want(1)
-    assert player.step() is Blocked
-    player.feed.commits.leave(1)
-    assert player.feed.advance() is Blocked
-    player.taken(held)
-    late = player.taken(player.feed.advance())
-    assert late.number == 1 and late.meta == {"stripe": 1}, "numbers have no holes"
-    assert player.save(late) == ("stale", "batch 1 is not out")
-    taken = player.take(2)
+    held = player.step(b"one")
+    assert player.step(b"two") is Outlook.FULL
+    player.feed.leave(b"two")
+    first = player.taken(held)
+    taken = player.take(b"three")
     assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
-    for number in (0, 2):
-        assert player.feed.commits.saved(number) == ("", "")
+    assert player.save(first) is None and player.save(taken) is None
 
 
 # The end that others set
@@ -172,24 +156,24 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
     states = same_states if placement == "server" else no_states
     for _ in range(after):
         taken = player.take()
-        assert player.save(taken, states(taken)) == ("", "")
+        assert player.save(taken, states(taken)) is None
     out = player.take()
-    player.feed.close(cancel)
-    player.feed.close(cancel)
+    player.order("close", cancel)
+    player.order("close", cancel)
     answer = player.save(out, states(out))
     if cancel and (out["@sequence"] == 0).any():
         assert answer[0] == "cancelled" and "drained with cancel=True" in answer[1]
     else:
-        assert answer == ("", "")
+        assert answer is None
     rows = 0
     while isinstance(taken := player.take(), Taken):
         rows += len(taken)
         if cancel:
             assert not taken["@sequence"].any() or order == "lanes"
-            assert player.save(taken, states(taken))[0] in ("cancelled", "")
+            assert (player.save(taken, states(taken)) or ["cancelled"])[0] == "cancelled"
         else:
-            assert player.save(taken, states(taken)) == ("", "")
-    assert taken is Done and player.feed.maker.offers == {}
+            assert player.save(taken, states(taken)) is None
+    assert taken is Outlook.ENDED and player.feed.offers == {}
     assert player.feed.stats()["segments"]["in_flight"] == 0
     dropped = player.feed.dropped()
     if cancel:
@@ -197,23 +181,21 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
     else:
         assert not dropped and rows > 0
     assert player.feed.stats()["segments"]["in_flight"] == 0
-    assert player.step() is Done
+    assert player.step() is Outlook.ENDED
 
 
 def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
     player = Player(cut([2] * 30, 10, capacity=20), tmp_path, slab_pages=1)
-    player.want()
     held = player.step()
-    player.want()
-    assert player.step() is Blocked
-    player.feed.close(cancel=True)
-    assert player.feed.advance() is Blocked
+    assert player.step() is Outlook.FULL
+    player.order("close", True)
+    assert player.step() is Outlook.FULL
     first = player.taken(held)
-    second = player.taken(player.feed.advance())
+    second = player.take()
     assert keys_of(second) == [b"k%d" % i for i in range(10, 20)]
     for taken in (first, second):
         assert player.save(taken, same_states(taken))[0] == "cancelled"
-    assert player.step() is Done
+    assert player.step() is Outlook.ENDED
 
 
 # What is let go of
@@ -222,14 +204,14 @@ def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
 def watched(player: Player, monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """References to the payload of every chunk that is offered from now on."""
     refs: list[weakref.ref[Any]] = []
-    offer = player.feed.maker.cutting.offer
+    offer = player.feed.cutting.offer
 
     def offered(*given: Any) -> Any:
         chunk, offered = offer(*given)
         refs.append(weakref.ref(offered.sequences["x"].raw))
         return chunk, offered
 
-    monkeypatch.setattr(player.feed.maker.cutting, "offer", offered)
+    monkeypatch.setattr(player.feed.cutting, "offer", offered)
     return refs
 
 
@@ -252,25 +234,24 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     states = same_states if placement == "server" else no_states
     most, kept = 0, []
     while isinstance(taken := player.take(), Taken):
-        assert player.save(taken, states(taken)) == ("", "")
-        player.feed.commits.take_changes()
+        assert player.save(taken, states(taken)) is None
+        player.feed.take_records()
         most = max(most, alive(refs))
         kept.append(entries(player.feed))
-    assert taken is Done and len(refs) > 40
+    assert taken is Outlook.ENDED and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed.maker.offers == {} and max(kept[200:230]) <= max(kept[20:100])
+    assert player.feed.offers == {} and max(kept[200:230]) <= max(kept[20:100])
 
 
 def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     pipeline = source([2] * 1000, [b"k"] * 1000).options(on_bad_example="skip")
     player = Player(cut(pipeline, 2, capacity=5), tmp_path)
-    player.want()
     kept = []
-    while player.feed.advance() is Busy:
+    while player.feed.make(-1, 0) == []:
         if player.feed.reads_next:
             continue
-        assert len(player.feed.maker.offers) == 1
-        player.feed.commits.take_changes()
+        assert len(player.feed.offers) == 1
+        player.feed.take_records()
         kept.append(entries(player.feed))
     assert len(kept) == 200 and max(kept[100:]) <= max(kept[:100])
     assert player.feed.dropped() == {"bad:duplicate_key": 999}
@@ -303,7 +284,7 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
 
     with mock.patch.object(intake.Intake, "limit", limit):
         batches, end = player.play(states)
-    assert end is Done
+    assert end is Outlook.ENDED
     rows: dict[int, list[tuple[bytes, int, int, int]]] = {}
     for taken in batches:
         ids = taken["@insertion_index"].tolist()
@@ -320,7 +301,7 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     bad = sum(not steps for _, steps in numbers)
     assert dropped.pop("bad:no_steps", 0) == bad
     assert dropped.pop("bad:duplicate_key", 0) == len(numbers) - bad - len(rows)
-    assert not dropped and player.feed.maker.offers == {}
+    assert not dropped and player.feed.offers == {}
 
 
 @settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -348,10 +329,10 @@ def test_rows_of_lanes_keep_their_places_when_a_worker_dies_while_a_batch_is_in_
     while isinstance(taken := player.take(), Taken):
         if random.random() < 0.4:
             player = Player(pipeline, directory)
-            player.feed.commits.resume(model.saved)
+            player.feed.resume(model.saved)
             continue
-        assert player.save(taken, same_states(taken)) == ("", "")
+        assert player.save(taken, same_states(taken)) is None
         got.append(taken)
-        for change in player.feed.commits.take_changes():
+        for change in player.feed.take_records():
             model.apply(change)
     assert [taken.rows for taken in got] == [taken.rows for taken in wanted]

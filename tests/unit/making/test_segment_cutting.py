@@ -12,7 +12,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server.making.partition_run import Done
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.pipeline.builder import Pipeline
 from tests.unit.segment_player import Player, Taken, same_states
 
@@ -144,7 +144,7 @@ def test_an_example_that_breaks_a_rule_is_skipped_counted_and_logged_and_the_res
     player = Player(pipeline.batch_sequences_with_states(**{**LEAST, **arguments}), tmp_path)
     with caplog.at_level(logging.WARNING, "headrace.data"):
         batches, end = player.play(same_states)
-    assert end is Done
+    assert end is Outlook.ENDED
     assert player.feed.dropped() == {f"bad:{reason}": len(where)}
     sound = [i for i in range(8) if i not in where]
     assert keys_of(batches) == [b"k%d" % i for i in sound]
@@ -188,7 +188,7 @@ def test_a_function_for_the_length_that_raises_makes_its_chunk_bad(tmp_path: Pat
         Player(failing, tmp_path).take()
     pipeline = source({}).options(on_bad_example="skip")
     player = Player(pipeline.batch_sequences_with_states(**arguments), tmp_path)
-    assert player.play(same_states) == ([], Done)
+    assert player.play(same_states) == ([], Outlook.ENDED)
     assert player.feed.dropped() == {"bad:value_failed": 8}
 
 
@@ -234,8 +234,8 @@ def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path
         "state:a": "bytes[?, 2, 3]" if at_trainer else "bytes[3, 2, 3]",
         "state:b": "int64[?]" if at_trainer else "int64[3]",
     }
-    assert [(name, str(field)) for name, field in feed.maker.schema.items()] == list(wanted.items())
-    assert feed.maker.properties == {
+    assert [(name, str(field)) for name, field in feed.schema.items()] == list(wanted.items())
+    assert feed.properties == {
         "shape": "sequences",
         "num_unroll": 2,
         "batch_size": 3,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.making.partition_run import Done
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.changes import Model
@@ -140,7 +139,7 @@ def test_every_step_is_where_it_is_declared_to_be(
         pipeline = declared_twice(examples, cut, order)
     player = Player(pipeline, tmp_path_factory.mktemp("windows"))
     batches, end = player.play(counting)
-    assert end is Done
+    assert end is Outlook.ENDED
     firsts: dict[Any, int] = {}
     shown: dict[Any, list[int]] = defaultdict(list)
     for taken in batches:
@@ -190,27 +189,25 @@ def test_it_goes_on_exactly_after_any_step(
     pipeline = declared(
         examples, cut, length="n", states=states, order=order, state_placement=placement
     )
-    directory, random = tmp_path_factory.mktemp("windows"), Random(seed)
+    directory = tmp_path_factory.mktemp("windows")
     model, firsts, seen = Model(), dict[Any, int](), []
     player = Player(pipeline, directory)
     while True:
-        taken = player.take(stripe := random.randrange(10**9))
+        taken = player.take()
         if not isinstance(taken, Taken):
-            player.feed.commits.leave(stripe)
-            if player.step() is Done:
-                break
-            continue
+            assert taken is Outlook.ENDED
+            break
         check(taken, cut, examples, firsts)
         kept = kind is not None and placement == "server"
-        assert player.save(taken, counting(taken) if kept else {}) == ("", "")
+        assert player.save(taken, counting(taken) if kept else {}) is None
         going = [i for i, (_, segment, count) in enumerate(taken.rows) if segment + 1 < count]
         if placement == "trainer" and going:
-            player.flush(taken.number, going, {"s": np.zeros((len(going), 1), np.int64)})
+            player.flush(taken, going, {"s": np.zeros((len(going), 1), np.int64)})
         seen += [row[:2] for row in taken.rows]
-        for change in player.feed.commits.take_changes():
+        for change in player.feed.take_records():
             model.apply(change)
         player = Player(pipeline, directory)
-        player.feed.commits.resume(model.saved)
+        player.feed.resume(model.saved)
     assert len(seen) == len(set(seen))
     assert {key for key, _ in seen} == {one["k"] for one in examples}
 
@@ -222,7 +219,7 @@ def test_long_windows_and_windows_longer_than_a_chunk_are_whole(phased: bool, tm
     player = Player(declared(examples, cut, names=["x", "long"]), tmp_path)
     batches, end = player.play(counting)
     firsts: dict[Any, int] = {}
-    assert end is Done
+    assert end is Outlook.ENDED
     for taken in batches:
         check(taken, cut, examples, firsts)
         of_long = taken["sequences:long"]

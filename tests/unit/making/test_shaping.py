@@ -7,9 +7,8 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.making.shaping import Shaping
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import BadRecords, Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
-from headrace_server.reading.reader import BadRecords
 
 INT32 = np.iinfo(np.int32)
 INT64 = np.iinfo(np.int64)

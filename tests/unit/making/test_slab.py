@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import queue
+import random
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,9 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import LimitExceeded
+from headrace_server.making.arena import Block
 from headrace_server.making.slab import Slab, map_segment, segment_name
+from tests.patience import PATIENCE_S
 
 PAGE = 4096
 
@@ -59,6 +65,21 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
     s.free(blocks[2])
     assert s.allocate(1) == blocks[2]
     assert len(sizes(tmp_path)) == 1
+
+
+def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path: Path, caplog):
+    s = slab(tmp_path, pages=4)
+    first = s.allocate(4 * PAGE)
+    block = s.allocate(2 * PAGE, beyond=True)
+    assert first is not None and block is not None
+    assert "set slab_bytes to 24576 or more" in caplog.text
+    s.memory(block)[:] = 7
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 2 * PAGE}
+    s.free(block)
+    assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE} and s.fraction_used == 1.0
+    s.free(first)
+    assert s.allocate(4 * PAGE, beyond=True) == first
 
 
 def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(
@@ -197,3 +218,35 @@ def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp
     second = s.lend(PAGE)
     assert second == first
     assert not s.use(first) and second is not None and s.use(second)
+
+
+def test_one_thread_may_free_blocks_while_another_allocates(tmp_path: Path):
+    s, pages = slab(tmp_path, 64, 64), np.arange(1, 5)
+    freed: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+    faults: list[Exception] = []
+
+    def free() -> None:
+        try:
+            while (block := freed.get()) is not None:
+                s.free(block)
+        except Exception as error:
+            faults.append(error)
+
+    porter, chance, held = threading.Thread(target=free), random.Random(5), []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    porter.start()
+    try:
+        for _ in range(20_000):
+            block = s.allocate(int(chance.choice(pages)) * PAGE)
+            if block is not None:
+                held.append(block)
+            if held and (block is None or chance.random() < 0.5):
+                freed.put(held.pop(chance.randrange(len(held))))
+    finally:
+        for block in (*held, None):
+            freed.put(block)
+        porter.join(PATIENCE_S)
+        sys.setswitchinterval(before)
+    assert not faults
+    assert s.used_bytes == 0 and s.allocate(64 * PAGE) == Block(0, 0, 64 * PAGE)

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.core.stored_state import Examples
-from headrace_server.making.partition_run import Done, Resting
+from headrace_server.leasing.protocol import ANYONE, Outlook, Slot
 from headrace_server.making.segment_block import (
     HandedStates,
     state_columns,
@@ -27,6 +26,7 @@ from headrace_server.making.segment_block import (
 )
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shaping.stored_state import Examples
 from tests.examples import some
 from tests.footprint import entries
 from tests.unit.segment_player import Player, Taken
@@ -134,21 +134,21 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
     out: list[Taken] = []
     rows, sizes = 0, list[int]()
     while True:
-        stripes = 9 if order == "lanes" and len(sizes) > 2 else 1
-        player.want(random.randrange(stripes))
-        taken = player.taken(player.step())
-        if taken is Done:
+        trainers = 9 if order == "lanes" and len(sizes) > 2 else 1
+        slot = b"trainer %d" % random.randrange(trainers) if order == "lanes" else ANYONE
+        taken = player.take(slot)
+        if taken is Outlook.ENDED:
             break
         if isinstance(taken, Taken):
             out.append(taken)
             rows += len(taken)
-        if taken is Resting or len(out) > min(len(sizes), 8):
+        if out and (taken is Outlook.IDLE or len(out) > min(len(sizes), 8)):
             done = out.pop(random.randrange(len(out)))
             for name in states:
                 for row, (key, segment, _) in enumerate(done.rows):
                     assert np.array_equal(done["state:" + name][row], seen(name, key, segment))
-            assert player.save(done, states_after(done, states)) == ("", "")
-            sizes.append(player.feed.maker.cutting.machine.slots)
+            assert player.save(done, states_after(done, states)) is None
+            sizes.append(player.feed.cutting.machine.slots)
     assert rows == sum(steps)
     assert sizes[0] < sizes[-1], "they grew after states were saved"
 
@@ -159,19 +159,19 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
 class LaneTrainer:
     """A trainer that keeps the states of its lanes, and checks each batch against them."""
 
-    def __init__(self, player: Player, stripe: int, names: Any) -> None:
-        self.player, self.stripe, self.names = player, stripe, names
+    def __init__(self, player: Player, slot: Slot, names: Any) -> None:
+        self.player, self.slot, self.names = player, slot, names
         self.lanes: dict[int, dict[str, Any]] = {}
         self.keys: dict[int, bytes] = {}
         self.last: Taken | None = None
 
     def take(self) -> Any:
-        return self.receive(self.player.take(self.stripe))
+        return self.receive(self.player.take(self.slot))
 
     def receive(self, taken: Any) -> Any:
         if not isinstance(taken, Taken):
             return taken
-        assert taken.meta == {"stripe": self.stripe}
+        assert taken.batch.slot == self.slot
         lanes = taken["@lane"].tolist()
         starts, which = taken["@starts"].tolist(), taken["@state_of"].tolist()
         assert starts == sorted(set(starts)) and len(starts) == len(which)
@@ -195,7 +195,7 @@ class LaneTrainer:
         return taken
 
     def save(self, taken: Taken) -> None:
-        assert self.player.save(taken) == ("", "")
+        assert self.player.save(taken) is None
         self.last = taken
 
     def flush(self, rows: list[int] | None = None) -> None:
@@ -204,7 +204,7 @@ class LaneTrainer:
         rows = list(range(len(self.last))) if rows is None else rows
         states = states_after(self.last, self.names)
         chosen = {name: array[rows] for name, array in states.items()}
-        self.player.flush(self.last.number, rows, chosen)
+        self.player.flush(self.last, rows, chosen)
 
 
 def at_trainer(
@@ -215,15 +215,15 @@ def at_trainer(
 
 def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
     player = Player(at_trainer([9] * 3, 3), tmp_path)
-    kept = entries(player.feed.maker.states)
-    one = LaneTrainer(player, 0, list(INITIAL))
+    kept = entries(player.feed.states)
+    one = LaneTrainer(player, b"one", list(INITIAL))
     for number in range(4):
         one.save(one.take())
         if number == 1:
             one.flush([2, 0])
     one.take()  # out when it leaves
-    player.feed.commits.leave(0)
-    other = LaneTrainer(player, 1, list(INITIAL))
+    player.feed.leave(b"one")
+    other = LaneTrainer(player, b"other", list(INITIAL))
     taken = other.take()
     assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
     assert taken["@starts"].tolist() == [0, 1, 2]
@@ -233,77 +233,78 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
     while isinstance(taken := other.take(), Taken):
         rest.append(taken.rows)
         other.save(taken)
-    assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert entries(player.feed.maker.states) == kept, "what is through is kept no longer"
+    assert taken is Outlook.ENDED and rest[-1] == [(b"k1", 8, 9)]
+    assert entries(player.feed.states) == kept, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
     player = Player(at_trainer([9, 1, 9], 3), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    kept = entries(player.feed.maker.states)
+    trainer = LaneTrainer(player, b"one", list(INITIAL))
+    kept = entries(player.feed.states)
     first, second = trainer.take(), trainer.take()
     states = states_after(first)
     flush = player.flush
-    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
+    flush(first, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
     trainer.save(first)
     trainer.save(second)
-    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
-    flush(77, [0], {n: a[:1] for n, a in states.items()})
-    flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
-    flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
-    flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert entries(player.feed.maker.states) == kept
+    flush(first, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
+    flush(second, [0, 3], {n: a[:2] for n, a in states.items()})
+    flush(second, [-1], {n: a[:1] for n, a in states.items()})
+    flush(second, [], {n: a[:0] for n, a in states.items()})
+    assert entries(player.feed.states) == kept
     trainer.flush()
-    assert entries(player.feed.maker.states) > kept
-    player.feed.commits.leave(0)
-    flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
-    other = LaneTrainer(player, 1, list(INITIAL))
+    assert entries(player.feed.states) > kept
+    player.feed.leave(b"one")
+    flush(second, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
+    other = LaneTrainer(player, b"other", list(INITIAL))
     assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
 
 
-def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
+def test_the_last_batch_is_the_one_to_flush(tmp_path: Path):
     player = Player(at_trainer([9, 9], 2), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
+    trainer = LaneTrainer(player, b"one", list(INITIAL))
     first, second = trainer.take(), trainer.take()
-    for taken in (second, first):
+    for taken in (first, second):
         trainer.save(taken)
-    trainer.last = second
     trainer.flush()
-    player.feed.commits.leave(0)
-    player.feed.commits.take_changes()
+    player.feed.leave(b"one")
+    player.feed.take_records()
     trainer.flush()
-    assert player.feed.commits.take_changes() == [], "its lanes are another's now"
-    assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
+    assert player.feed.take_records() == [], "its lanes are another's now"
+    assert LaneTrainer(player, b"other", list(INITIAL)).take().rows == [
+        (b"k0", 2, 9),
+        (b"k1", 2, 9),
+    ]
 
 
 def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     player = Player(at_trainer([1, 2, 2], 2), tmp_path)
-    trainer = LaneTrainer(player, 0, list(INITIAL))
-    kept = entries(player.feed.maker.states)
+    trainer = LaneTrainer(player, b"one", list(INITIAL))
+    kept = entries(player.feed.states)
     trainer.save(trainer.take())
     trainer.flush()
-    assert entries(player.feed.maker.states) > kept
+    assert entries(player.feed.states) > kept
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
-    assert trainer.take() is Done
-    assert entries(player.feed.maker.states) == kept and player.feed.commits.take_dry() == [0]
-    player.feed.commits.take_changes()
+    assert trainer.take() is Outlook.ENDED
+    assert entries(player.feed.states) == kept
+    player.feed.take_records()
     trainer.flush()
-    assert player.feed.commits.take_changes() == []
+    assert player.feed.take_records() == []
     assert player.feed.stats()["segments"]["in_flight"] == 0
 
 
-def test_a_trainer_that_comes_and_leaves_leaves_nothing_but_its_number(tmp_path: Path):
+def test_a_trainer_that_comes_and_leaves_leaves_nothing(tmp_path: Path):
     player = Player(at_trainer([1000] * 4, 2), tmp_path)
     kept = []
-    for stripe in range(200):
-        trainer = LaneTrainer(player, stripe, list(INITIAL))
+    for at in range(200):
+        trainer = LaneTrainer(player, b"trainer %d" % at, list(INITIAL))
         trainer.save(trainer.take())
         trainer.flush()
-        player.feed.commits.leave(stripe)
-        player.feed.commits.take_changes()
-        kept.append(entries(player.feed.commits) - stripe)
+        player.feed.leave(trainer.slot)
+        player.feed.take_records()
+        kept.append(entries(player.feed))
     assert max(kept[100:]) <= max(kept[:100])
 
 
@@ -319,25 +320,24 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
 ):
     capacity = None if more is None else batch_size + more
     player = Player(at_trainer(steps, batch_size, capacity=capacity), tmp_path)
-    random, kept = Random(seed), entries(player.feed.maker.states)
-    trainers: dict[int, LaneTrainer] = {}
-    out: dict[int, list[Taken]] = {}
+    random, kept = Random(seed), entries(player.feed.states)
+    trainers: dict[Slot, LaneTrainer] = {}
+    out: dict[Slot, list[Taken]] = {}
     saved: set[tuple[bytes, int]] = set()
-    stripes = leaves = 0
+    opened = leaves = 0
     end: Any = None
-    while end is not Done:
-        for stripe in player.feed.commits.take_dry():
-            assert not out.pop(stripe) and trainers.pop(stripe)
+    while end is not Outlook.ENDED:
         if not trainers or (len(trainers) < 3 and random.random() < 0.1):
-            trainers[stripes] = LaneTrainer(player, stripes, list(INITIAL))
-            out[stripes] = []
-            stripes += 1
-        stripe = random.choice(list(trainers))
-        trainer, act = trainers[stripe], random.random()
+            slot: Slot = b"trainer %d" % opened
+            trainers[slot], out[slot] = LaneTrainer(player, slot, list(INITIAL)), []
+            opened += 1
+        slot = random.choice(list(trainers))
+        trainer, act = trainers[slot], random.random()
         if act < 0.5:
-            player.want(stripe)
-        elif act < 0.85 and out[stripe]:
-            taken = out[stripe].pop(0)
+            if isinstance(end := trainer.take(), Taken):
+                out[slot].append(end)
+        elif act < 0.85 and out[slot]:
+            taken = out[slot].pop(0)
             trainer.save(taken)
             saved |= {(key, segment) for key, segment, _ in taken.rows}
         elif act < 0.95 and trainer.last is not None:
@@ -345,13 +345,10 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainer.flush(random.sample(range(size), random.randint(1, size)))
         elif leaves < 20:
             leaves += 1
-            player.feed.commits.leave(stripe)
-            del trainers[stripe], out[stripe]
-        while isinstance(end := player.taken(player.step()), Taken):
-            trainers[end.meta["stripe"]].receive(end)
-            out[end.meta["stripe"]].append(end)
+            player.feed.leave(slot)
+            del trainers[slot], out[slot]
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert entries(player.feed.maker.states) == kept and player.feed.maker.offers == {}
+    assert entries(player.feed.states) == kept and player.feed.offers == {}
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 
@@ -374,7 +371,7 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
     for rows in ([0, 1, 2, 3], [3, 1]):
         at = np.array(rows, np.int64)
         columns = state_columns([array[at] for array in arrays])
-        numbers = np.zeros((6, len(rows)), np.int64)
+        numbers = np.zeros((7, len(rows)), np.int64)
         keys = [(0, b"")] * len(rows)
         stored = Examples(numbers, keys, columns)
         as_one = Examples(numbers, keys, [stored.packed()])

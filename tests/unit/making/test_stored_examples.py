@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace_server.core.admitted_examples import FIRST_INDEX
-from headrace_server.core.arrival_order import ArrivalOrder
-from headrace_server.core.plan import Read
-from headrace_server.core.slots import Segments
-from headrace_server.core.stored_state import Change, Saved
+from headrace_server.leasing.protocol import ANYONE
 from headrace_server.making.stored_examples import Commit, StoredExamples
+from headrace_server.shaping.admission import FIRST_INDEX
+from headrace_server.shaping.input import Input
+from headrace_server.shaping.plan import Plan, Read
+from headrace_server.shaping.segments import Segments
+from headrace_server.shaping.stored_state import Change, Saved
 from tests.examples import some
 from tests.unit.changes import Example, examples_of, listed
 
@@ -79,8 +80,11 @@ class World:
     def begin(self) -> None:
         """A life, from what is stored."""
         self.record = StoredExamples()
-        self.machine = ArrivalOrder(self.batch_size, self.capacity, True)
-        self.out: list[Segments] = []
+        self.machine = Segments(0, self.batch_size, self.capacity, True)
+        self.machine.input = Input(self.machine, 0)
+        self.machine._asking = ANYONE  # this world reads when it likes
+        self.out: list[Plan] = []
+        self.token = 0
         self.unsettled: list[Commit] = []
         self.states: dict[int, bytes] = {}  # by slot
         self.position = self.chunk = 0
@@ -98,7 +102,7 @@ class World:
         assert self.position == cursor["line"]
         going = {n: s for n, s in self.truth.segments.items() if s < self.counts[n]}
         order = sorted(going, key=self.truth.index.__getitem__)
-        lines, indices, chunks, rows, segments, counts = examples.numbers.tolist()
+        lines, indices, chunks, rows, segments, counts, _ = examples.numbers.tolist()
         assert lines == order
         assert segments == [going[line] for line in order]
         assert counts == [self.counts[line] for line in order]
@@ -110,8 +114,8 @@ class World:
             assert read == Read(chunk, 0, read.position, read.limit)
             assert read.position + row == line and row < read.limit
             assert stages == ["as of", read.position]
-        self.record.in_slots(self.machine.resume(examples), examples.lines)
-        self.machine.next_index = cursor["index"]
+        slots = self.machine.resume(examples, cursor["index"], cursor["line"])
+        self.record.in_slots(slots, examples.lines)
 
     def crash(self) -> None:
         """Die; of what is not committed a part is, and in its order."""
@@ -132,14 +136,11 @@ class World:
     # Work
 
     def step(self) -> None:
-        self.machine.want(10**9)
         what = self.chance.random()
         if what < 0.3 and self.machine.hungry:
             self.read()
         elif what < 0.6:
-            batch = self.machine.next_draft()
-            if batch is not None:
-                self.out.append(batch)
+            self.out += self.machine.next_draft() or ()
             self.refused()
         elif what < 0.9 and self.out:
             self.save(self.out.pop(self.chance.randrange(len(self.out))))
@@ -195,8 +196,9 @@ class World:
             self.seen.refused.add(self.firsts[chunk] + row)
             self.submit(self.record.refused(chunk, row))
 
-    def save(self, batch: Segments) -> None:
-        assert self.machine.saved(batch) is not None
+    def save(self, plan: Plan) -> None:
+        self.token += 1
+        batch = self.machine.commit(plan.batch, self.token).rows
         for line, segment, index in zip(
             batch.lines.tolist(), batch.segments.tolist(), batch.indices.tolist(), strict=True
         ):

@@ -118,7 +118,7 @@ def test_the_text_of_a_pipeline_shows_what_was_declared():
         (lambda p: p.repeat(1).shuffle(), ValueError, "before repeat"),
         (lambda p: p.repeat(0), ValueError, "n=0 is too small: the least is 1"),
         (lambda p: p.repeat(1).repeat(2), ValueError, "repeat\\(\\) is called twice"),
-        (lambda p: p.select("x"), TypeError, "names='x' is not a list"),
+        (lambda p: p.select("x"), TypeError, "names='x' is a str; it is a list"),
         (lambda p: p.select([]), ValueError, "names is empty"),
         (lambda p: p.select(["x", "x"]), ValueError, "names 'x' twice"),
         (lambda p: p.select(["x", "z"]), ValueError, r"names\[1\]='z' is not one of .* x, audio"),

@@ -6,23 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.core.bucket import PlainBatches
-from headrace_server.core.partition import Partition
-from headrace_server.core.plan import Plan, Read
+from headrace_server.leasing.protocol import ANYONE
+from headrace_server.shaping.bucket import PlainBatches
+from headrace_server.shaping.input import Input
+from headrace_server.shaping.plain import Plain
+from headrace_server.shaping.plan import Read
 
 ROWS = hs.from_examples([{"x": i, "n": i} for i in range(9)])
 
 
 def made(share: int, size: int, smaller: bool, epochs: int, across: bool) -> int:
     """How many batches the machine of a partition makes of the whole feed."""
-    machine = Partition(PlainBatches(size, smaller), 0, epochs, across)
+    shaper = PlainBatches(size, smaller)
+    machine = Plain(0, Input(shaper, 0, epochs, across), shaper)
     batches = 0
-    while (step := machine.next_step(5)) is not None:
+    while not machine.finished:
+        step = machine.step(ANYONE, epochs, 5)
         if isinstance(step, Read):
             upto = min(step.position + step.limit, share)
-            machine.arrived(step, upto - step.position, upto if upto < share else None)
-        else:
-            batches += isinstance(step, Plan)
+            machine.input.arrived(step, upto - step.position, upto if upto < share else None)
+        elif isinstance(step, list):
+            batches += len(step)
     return batches
 
 

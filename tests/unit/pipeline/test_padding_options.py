@@ -41,7 +41,11 @@ def lengths(p, **more):
         (lambda p: p.batch(4, pad_to_multiple="8", **PADDED), TypeError, "pad_to_multiple='8'"),
         (lambda p: p.batch(4, pad_to=8, **PADDED), TypeError, "pad_to=8 is an int; it is a dict"),
         (lambda p: p.batch(4, pad_to={}, **PADDED), ValueError, "pad_to is empty"),
-        (lambda p: p.batch(4, pad_to={"y": 8}, **PADDED), ValueError, "no such column, only x, m"),
+        (
+            lambda p: p.batch(4, pad_to={"y": 8}, **PADDED),
+            ValueError,
+            "not one of the columns x, m",
+        ),
         (lambda p: p.batch(4, pad_to={"x": None}, **PADDED), TypeError, r"pad_to\['x'\]=None"),
         (lambda p: p.batch(4, pad_to={"x": 0}, **PADDED), ValueError, r"pad_to\['x'\]=0 is too"),
         (lambda p: p.batch(4, pad_to={"f": 3}, **PADDED), ValueError, "which does not vary"),

@@ -146,7 +146,7 @@ def test_every_argument_shows_in_what_is_declared():
             input_context=["tag", "label", "utt"],
             input_length="pkg.mod:length",
             num_unroll=np.int64(2**31 - 1),
-            batch_size=2**20,
+            batch_size=2000,
             capacity=2**20,
             allow_small_batch=False,
             make_keys_unique=True,
@@ -161,7 +161,7 @@ def test_every_argument_shows_in_what_is_declared():
         "utt",
     ]
     assert told["input_length"] == ["function", "pkg.mod:length"]
-    assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2**20)
+    assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2000)
     assert type(told["num_unroll"]) is int
     assert (told["capacity"], told["allow_small_batch"]) == (2**20, False)
     assert (told["make_keys_unique"], told["make_keys_unique_seed"]) == (True, -3)
@@ -193,14 +193,18 @@ def test_a_missing_required_argument_is_named(given, text):
 
 #: Mistakes that show without the schema.
 ALWAYS = [
-    ({"input_key": 3}, TypeError, "input_key=3 is an int, not a column's name"),
+    ({"input_key": 3}, TypeError, "input_key=3 is an int; it is a column's name"),
     ({"input_key": ""}, ValueError, "input_key='' has 0 characters"),
     (
         {"input_sequences": "audio"},
         TypeError,
         r"input_sequences='audio' is a str; it is a list of .* names, or a dict.*: \['audio'\]",
     ),
-    ({"input_sequences": {"audio": 1}}, TypeError, r"input_sequences\['audio'\]=1 is an int, not"),
+    (
+        {"input_sequences": {"audio": 1}},
+        TypeError,
+        r"input_sequences\['audio'\]=1 is an int",
+    ),
     ({"input_sequences": {1: "audio"}}, TypeError, "a name in input_sequences=1 is an int"),
     ({"input_sequences": {"": "audio"}}, ValueError, "a name in input_sequences='' has 0 char"),
     ({"input_sequences": {"a:b": "audio"}}, ValueError, "a name in input_sequences='a:b' holds a"),
@@ -350,6 +354,11 @@ def test_errors_that_need_the_schema_are_raised_when_it_is_known(arguments, erro
             "make_keys_unique_seed=9223372036854775808 is too large",
         ),
         ({"batch_size": 1001}, ValueError, "capacity=1000 is too small.*the least is 1001"),
+        (
+            {"batch_size": 2700, "capacity": None},
+            ValueError,
+            "batch_size=2700 is too large: .*segments in 24 bytes.*the most is 26",
+        ),
     ],
 )
 def test_invalid_arguments_of_batch_sequences_with_states_are_refused(arguments, error, text):
@@ -388,7 +397,7 @@ def test_the_text_shows_the_call_that_declares_it():
     text = shown(batch(initial_states=constant, capacity=None, make_keys_unique=True))
     assert text.startswith("  .batch_sequences_with_states(input_key='utt', ")
     assert (
-        "initial_states={'c': float64[64, 1000], 'lstm': zeros((2, 256), 'float32'), "
+        "initial_states={'c': float64[64, 1000], 'lstm': float32[2, 256], "
         "'seen': 'start'}, num_unroll=20, batch_size=32, capacity=None, make_keys_unique=True)"
     ) in text
     text = shown(saver(order="lanes", initial_states={"h": 0.5}))

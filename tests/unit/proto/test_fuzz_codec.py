@@ -14,21 +14,21 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Answered,
     Attach,
     Bye,
-    Deliver,
-    Delivery,
     Drain,
     Ended,
-    EpochBegun,
     Flush,
-    Following,
+    Get,
+    Give,
+    Given,
     Handed,
     Hello,
     Idle,
-    Outcome,
-    Passed,
+    LetGo,
+    Over,
     Pulse,
     Refused,
     Renew,
@@ -48,15 +48,15 @@ from .generated import REGISTRIES, atoms, plain, steady
 from .mutation import forms, mutant
 
 COLUMNS = [[0, 4096, [32, 32]], [4096, 300, [32]]]
-ITEM = Delivery(5, 9, 0, 4, 32, 4400, COLUMNS, {"bucket": 2}, "slab-0-1-2", 8192, 0, True)
+ITEM = Given(5, 9, 0, 4, 1, 4, 1, 32, 4400, COLUMNS, b"\2" * 24, 2, 0, "slab-0-1-2", 8192, 0, True)
 SCHEMA = [["x", "float32", [-1, 32]], ["utt", "bytes", [-1]]]
-PLACES = Handed(2**40, 3, 9, 2, b"\x03" * 24), Handed(4, 0, 1, 32)
+PLACES = Handed(2**40, 3, 9, 1, 2, 32, 24, True, 4400, COLUMNS), Handed(4, 0, 1, 0, 1, 32)
 MESSAGES = {
     FROM_TRAINER: [
-        Hello(1, 1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, (3, 4), "/d/f", PLACES),
+        Hello(1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, 3, 4, PLACES, (1, 0, 2), "/d/f"),
         Attach(7, b"\x02" * 16),
-        Step(7, 20, (1, 2**40), (3,), (4, 5), (Save(6, 1, COLUMNS), Save(2**40))),
-        Renew(7, 20, 99, (3, 4)),
+        Step(7, (1, 2**40), (3,), (4, 5), (1,), (Get(2, 0),), (Save(6, 1, COLUMNS), Save(2**40))),
+        Renew(7, 20, (3, 4), 99),
         Drain(7, 2, True),
         Bye(7),
         Retarget(7, 1, (0.25, 0.75)),
@@ -68,18 +68,17 @@ MESSAGES = {
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
         Refused("feed", "there is no feed 'x'; this server has 'y'"),
-        Deliver(7, (ITEM, ITEM), (1, 2**40), (3,), [[4, "state", "it has another shape"]]),
-        Outcome(7, (1, 2), (3,), [[4, "state", "it has another shape"]]),
-        Pulse(7, "batch 4 of partition 0 is being made"),
+        Give(7, (ITEM, ITEM), (1, 2**40), (3,), [[4, "state", "it has another shape"]]),
+        Answer(7, (1, 2), (3,), [[4, "state", "it has another shape"]]),
+        Pulse(7, 5, "batch 4 of partition 0 is being made"),
         Ended(7, "data", "a file went away"),
         Unknown(7),
         Retired(7, ("slab-0-1-2",)),
         Answered(7, 1, [[0, 5]]),
         Answered(7, 3, {"headrace": 1, "feed": "speech"}, "server", "the disk is full"),
-        Passed(7, 5, 2),
-        EpochBegun(7, 3),
-        Idle(7, 3),
-        Following(7, 12, 3),
+        Idle(7, (3, 4), (3,)),
+        Over(7, 5, 2, -1, (3, 4)),
+        LetGo(7),
         ServedShare("speech", 1, 4, 64, "headrace-0-1-2", {"shape": "0a"}, ("tcp://0.0.0.0:1",)),
     ],
 }

@@ -14,12 +14,13 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answer,
     Answered,
-    Deliver,
-    Delivery,
     Flush,
+    Get,
+    Give,
+    Given,
     Handed,
-    Outcome,
     Save,
     Step,
 )
@@ -55,12 +56,12 @@ def test_a_message_comes_out_as_it_went_in(registry, kind, data):
 
 def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
     saves = Save(300, 1, [[0, 64, [2, 8]]]), Save(301)
-    assert by_msgpack(FROM_TRAINER, Step(3, 9, (), (), (), saves)).hex() == (
-        "97030309909090" + "92" + "93cd012c01" + "9193004092" + "0208" + "93cd012d0090"
+    assert by_msgpack(FROM_TRAINER, Step(3, (), (), (), (), (Get(1, 2, 0),), saves)).hex() == (
+        "9803039090909091930102009293cd012c019193004092020893cd012d0090"
     )
-    outcome = Outcome(3, (1,), (2,), [[300, "state", "no"]])
+    answer = Answer(3, (1,), (2,), [[300, "state", "no"]])
     assert (
-        by_msgpack(FROM_SERVER, outcome).hex() == "9504039101910291" + "93cd012ca57374617465a26e6f"
+        by_msgpack(FROM_SERVER, answer).hex() == "9504039101910291" + "93cd012ca57374617465a26e6f"
     )
     flush = Flush(3, 1, 300, (0, 5), [[0, 64, [2, 8]]], True)
     assert FROM_TRAINER.encode(flush).hex() == "97080301cd012c920005" + "9193004092" + "0208" + "c3"
@@ -69,8 +70,8 @@ def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
 
 
 def test_an_error_names_message_record_and_field():
-    wire = FROM_SERVER.encode(Deliver(3, (Delivery(1, 2, 0, 5, 32, "64", [], {}),)))
-    with pytest.raises(ProtocolError, match=r"Deliver\.items: Delivery\.nbytes: '64' is not a cou"):
+    wire = FROM_SERVER.encode(Give(3, (Given(1, 2, 0, 5, 0, 5, 0, 32, "64", []),)))
+    with pytest.raises(ProtocolError, match=r"Give\.items: Given\.nbytes: '64' is not a count"):
         FROM_SERVER.decode(wire)
 
 
@@ -108,7 +109,7 @@ def test_the_document_lists_every_message_with_its_number_and_fields(registry):
     assert found == rows(registry)
 
 
-@pytest.mark.parametrize("record", [Delivery, Handed, Save])
+@pytest.mark.parametrize("record", [Get, Given, Handed, Save])
 def test_the_document_lists_the_fields_of_a_record(record):
     assert f"A `{record.__name__}` is the list {described(record)}." in DOCUMENT.read_text()
 

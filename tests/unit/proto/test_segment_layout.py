@@ -10,7 +10,7 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field
 from headrace_proto.segment_layout import SegmentLayout
 from tests.footprint import entries
-from tests.unit.client.serving import TAG, columns_of, delivery_of, properties, schema_of
+from tests.unit.client.serving import TAG, columns_of, given_of, properties, schema_of
 
 SERVER = properties()
 TRAINER = properties(placement="trainer", order="lanes")
@@ -22,17 +22,17 @@ def layout_of(told):
 
 @pytest.mark.parametrize("told", [SERVER, TRAINER, properties((["l", "int8", []], TAG))])
 def test_a_batch_that_is_as_promised_is_believed(told):
-    delivery, _ = delivery_of(told, 1, columns_of(told, rows=3))
-    places = layout_of(told).places(delivery)
-    assert [list(p[2]) for p in places.values()] == [shape for _, _, shape in delivery.columns]
-    assert [list(p[:2]) for p in places.values()] == [column[:2] for column in delivery.columns]
+    given, _ = given_of(told, 1, columns_of(told, rows=3))
+    places = layout_of(told).places(given)
+    assert [list(p[2]) for p in places.values()] == [shape for _, _, shape in given.columns]
+    assert [list(p[:2]) for p in places.values()] == [column[:2] for column in given.columns]
 
 
 def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():
     layout = layout_of(SERVER)
-    first, _ = delivery_of(SERVER, 1, columns_of(SERVER))
-    second, _ = delivery_of(SERVER, 2, columns_of(SERVER))
-    other, _ = delivery_of(SERVER, 3, columns_of(SERVER, rows=3))
+    first, _ = given_of(SERVER, 1, columns_of(SERVER))
+    second, _ = given_of(SERVER, 2, columns_of(SERVER))
+    other, _ = given_of(SERVER, 3, columns_of(SERVER, rows=3))
     places = layout.places(first)
     assert layout.places(second) == places != layout.places(other)
     assert layout.places(dataclasses.replace(second, columns=first.columns)) is places
@@ -43,7 +43,7 @@ def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():
         layout.places(dataclasses.replace(first, rows=1))
     kept = []
     for number in range(200):
-        layout.places(delivery_of(SERVER, number, columns_of(SERVER))[0])
+        layout.places(given_of(SERVER, number, columns_of(SERVER))[0])
         kept.append(entries(layout))
     assert max(kept[100:]) <= max(kept[:100]) and layout.places(first) == places
 
@@ -116,8 +116,8 @@ ANYTHING = st.recursive(
 
 @given(at=st.integers(0, 8), column=ANYTHING)
 def test_no_description_is_worse_than_a_protocol_error(at, column):
-    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER))
-    columns = list(delivery.columns)
+    given, _ = given_of(SERVER, 1, columns_of(SERVER))
+    columns = list(given.columns)
     columns[at] = column
     with pytest.raises(ProtocolError):
-        layout_of(SERVER).places(dataclasses.replace(delivery, columns=columns))
+        layout_of(SERVER).places(dataclasses.replace(given, columns=columns))

@@ -15,48 +15,71 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
-    Deliver,
-    Delivery,
-    Outcome,
+    Answer,
+    Get,
+    Give,
+    Given,
     Pulse,
     Save,
     Step,
 )
 
-from .generated import counts, of_kind, plain, steady
+from .generated import counts, of_kind, steady
 from .mutation import by_msgpack
 
 COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
-ITEM = Delivery(1, 2**40, 0, 5, 32, 192, COLUMNS, {"bucket": 3}, "slab-0-0-1", 4096)
-INLINE = Delivery(2, 2**40 + 1, 3, 6, 1, 8, [], {}, "", 0, 1, False, 4)
-STEP = Step(3, 9, (1, 2), (2**64 - 1,), (300,), (Save(300, 1, COLUMNS), Save(301)))
-DELIVER = Deliver(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
-OUTCOME = Outcome(3, (1,), (2,), [[300, "state", "no"]])
-WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, DELIVER), (FROM_SERVER, OUTCOME)]
-NAMES = ["Step", "Deliver", "Outcome"]
+ITEM = Given(
+    request=1,
+    token=2**40,
+    partition=0,
+    number=5,
+    turn_epoch=2,
+    turn_index=9,
+    epoch=2,
+    rows=32,
+    nbytes=192,
+    columns=COLUMNS,
+    place=b"\1\0\xff",
+    bucket=3,
+    empty=4,
+    segment="slab-0-0-1",
+    offset=4096,
+)
+INLINE = replace(
+    ITEM, place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
+)
+GETS = Get(7, 0), Get(8, 3, 2)
+STEP = Step(3, (1, 2), (2**64 - 1,), (300,), (5,), GETS, (Save(300, 1, COLUMNS), Save(301)))
+GIVE = Give(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
+ANSWER = Answer(3, (1,), (2,), [[300, "state", "no"]])
+WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWER)]
+NAMES = ["Step", "Give", "Answer"]
 
 _columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
 _saves = st.builds(Save, counts, st.integers(0, 2**16 + 1), _columns)
+_gets = st.builds(Get, counts, counts, counts)
+_signed = st.integers(-(2**63), 2**63 - 1)
 _items = st.builds(
-    Delivery,
-    *[counts] * 6,
+    Given,
+    *[counts] * 9,
     _columns,
-    st.dictionaries(st.text(max_size=6), plain(2), max_size=3),
+    st.binary(max_size=300),
+    _signed,
+    counts,
     st.text(max_size=300),
     counts,
     st.integers(0, 2**16 + 1),
     st.booleans(),
+    st.booleans(),
 )
 _tokens = st.lists(counts, max_size=9).map(tuple)
 _faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3)
+_listed = (st.lists(_gets, max_size=9).map(tuple), st.lists(_saves, max_size=9).map(tuple))
 MESSAGES = [
-    (FROM_TRAINER, st.builds(Step, counts, counts, *[_tokens] * 3, st.lists(_saves).map(tuple))),
-    (
-        FROM_SERVER,
-        st.builds(Deliver, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults),
-    ),
-    (FROM_SERVER, st.builds(Outcome, counts, _tokens, _tokens, _faults)),
-    *((r, of_kind(k)) for r, k in ((FROM_TRAINER, Step), (FROM_SERVER, Deliver))),
+    (FROM_TRAINER, st.builds(Step, counts, *[_tokens] * 4, *_listed)),
+    (FROM_SERVER, st.builds(Give, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults)),
+    (FROM_SERVER, st.builds(Answer, counts, _tokens, _tokens, _faults)),
+    *((r, of_kind(k)) for r, k in ((FROM_TRAINER, Step), (FROM_SERVER, Give))),
 ]
 
 
@@ -85,22 +108,24 @@ def test_a_message_comes_out_as_from_msgpack(registry, messages, data):
 
 
 ODD = {
-    "a negative number": (FROM_TRAINER, Step(1, -1)),
-    "a number that is none": (FROM_TRAINER, Step(1, 1, ("1",))),
-    "columns that are none": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, 7),))),
-    "no columns": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, None),))),
-    "columns by name": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, {}),))),
-    "a column of four": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, [], 2]]),))),
-    "a shape of bytes": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, b"ab"]]),))),
-    "a shape with a half": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, [0.5]]]),))),
-    "a frame beyond all": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 2**16),))),
-    "too many tokens": (FROM_TRAINER, Step(1, 1, tuple(range(70_000)))),
-    "a negative place": (FROM_SERVER, Deliver(1, (replace(ITEM, offset=-1),))),
-    "a long name": (FROM_SERVER, Deliver(1, (replace(ITEM, segment="s" * 256),))),
-    "a name that is no UTF-8": (FROM_SERVER, Deliver(1, (replace(ITEM, segment="\udce9"),))),
-    "a number of rows that is none": (FROM_SERVER, Deliver(1, (replace(ITEM, rows="32"),))),
-    "a token that is none": (FROM_SERVER, Outcome(1, (None,))),
-}  # fmt: skip
+    "a negative number": (FROM_TRAINER, Step(1, (-1,))),
+    "a number that is none": (FROM_TRAINER, Step(1, ("1",))),
+    "a request of no partition": (FROM_TRAINER, Step(1, gets=(Get(1, None),))),
+    "columns that are none": (FROM_TRAINER, Step(1, saves=(Save(1, 0, 7),))),
+    "no columns": (FROM_TRAINER, Step(1, saves=(Save(1, 0, None),))),
+    "columns by name": (FROM_TRAINER, Step(1, saves=(Save(1, 0, {}),))),
+    "a column of four": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, [], 2]]),))),
+    "a shape of bytes": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, b"ab"]]),))),
+    "a shape with a half": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, [0.5]]]),))),
+    "a frame beyond all": (FROM_TRAINER, Step(1, saves=(Save(1, 2**16),))),
+    "too many tokens": (FROM_TRAINER, Step(1, tuple(range(70_000)))),
+    "too many requests": (FROM_TRAINER, Step(1, gets=(Get(1, 0),) * 2000)),
+    "a negative offset": (FROM_SERVER, Give(1, (replace(ITEM, offset=-1),))),
+    "a long name": (FROM_SERVER, Give(1, (replace(ITEM, segment="s" * 256),))),
+    "a name that is no UTF-8": (FROM_SERVER, Give(1, (replace(ITEM, segment="\udce9"),))),
+    "a number of rows that is none": (FROM_SERVER, Give(1, (replace(ITEM, rows="32"),))),
+    "a token that is none": (FROM_SERVER, Answer(1, (None,))),
+}
 
 
 @pytest.mark.parametrize(("registry", "message"), ODD.values(), ids=ODD)
@@ -114,7 +139,7 @@ def test_a_message_that_does_not_fit_its_layout_goes_by_msgpack(registry, messag
 
 
 @pytest.mark.parametrize(
-    "message", [Step(1, 2**64), Step(1, 1, saves=(Save(1, 0, [[2**64, 1, []]]),))]
+    "message", [Step(1, (2**64,)), Step(1, saves=(Save(1, 0, [[2**64, 1, []]]),))]
 )
 def test_a_number_that_no_form_has_room_for_is_not_sent(message):
     with pytest.raises(TypeError, match="is not plain data"):
@@ -125,7 +150,7 @@ def test_a_message_whose_packed_form_is_too_long_goes_by_msgpack():
     """Small numbers take a byte there."""
     columns = [[0, 1, [1]]] * 3000
     item = replace(ITEM, columns=columns)
-    header = FROM_SERVER.encode(Deliver(1, (item,)))
+    header = FROM_SERVER.encode(Give(1, (item,)))
     assert not is_packed(header) and FROM_SERVER.decode(header).items == (item,)
 
 
@@ -152,18 +177,23 @@ def test_any_byte_may_be_changed(registry, message):
                 assert registry.decode(registry.encode(decoded)) == decoded
 
 
+def given_head(copy_out=0, named=0, columns=0, place=0):
+    """The fixed part of a packed Given."""
+    return struct.pack("<10QqQHBBBHI", *[0] * 13, copy_out, 0, named, columns, place)
+
+
 WRONG = {
     "nothing but a layout": (b"\x01", "no packed message that begins with 0x01"),
     "another layout": (b"\x02\x03" + bytes(40), "begins with 0x0203"),
     "another op": (b"\x01\x05" + bytes(40), "begins with 0x0105"),
-    "no head": (b"\x01\x03", "a packed Deliver does not fit the 2 bytes"),
+    "no head": (b"\x01\x03", "a packed Give does not fit the 2 bytes"),
     "more tokens than bytes": (
         struct.pack("<BB4HQ", 1, 3, 900, 0, 0, 0, 7) + bytes(100),
-        "a packed list of 900 tokens does not fit the 118 bytes",
+        "a packed list of 900 numbers does not fit the 118 bytes",
     ),
     "too many tokens": (
         struct.pack("<BB4HQ", 1, 4, 4097, 0, 0, 0, 7) + bytes(4097 * 8),
-        "4097 packed tokens; the limit is 4096",
+        "4097 packed numbers; the limit is 4096",
     ),
     "faults beyond the end": (
         struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 5, 7) + b"\x90",
@@ -177,52 +207,41 @@ WRONG = {
         struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 9, 7) + b"\x91" * 8 + b"\xc0",
         "faults is nested deeper than 7",
     ),
-    "an outcome with batches": (
+    "an answer with batches": (
         struct.pack("<BB4HQ", 1, 4, 0, 0, 1, 0, 7),
-        "a packed Outcome does not fit the 18 bytes",
+        "a packed Answer does not fit the 18 bytes",
     ),
     "more batches than bytes": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 9, 0, 7) + bytes(64),
-        "a packed Deliver does not fit the 82 bytes",
+        "a packed Give does not fit the 82 bytes",
     ),
     "a name beyond the end": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<8QHBBHH", *[0] * 10, 9, 0, 0),
-        "a packed Delivery does not fit",
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(named=9),
+        "a packed Given does not fit",
     ),
     "a flag that is none": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<8QHBBHH", *[0] * 9, 2, 0, 0, 0),
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(copy_out=2),
         "copy_out: 2 is not true or false",
     ),
     "a name that is no text": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<8QHBBHH", *[0] * 10, 1, 0, 0)
-        + b"\xff",
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(named=1) + b"\xff",
         "segment is not a text",
     ),
     "columns of 9 bytes": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<8QHBBHH", *[0] * 11, 9, 0)
-        + bytes(9),
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=9) + bytes(9),
         "9 bytes, not a multiple of 8",
     ),
     "a column that is cut": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<8QHBBHH", *[0] * 11, 16, 0)
-        + bytes(16),
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=16) + bytes(16),
         "column 0 does not fit the 2 numbers",
     ),
     "a rank beyond all": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<8QHBBHH", *[0] * 11, 24, 0)
-        + b"\xff" * 24,
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=24) + b"\xff" * 24,
         "column 1 does not fit the 3 numbers",
     ),
-    "deep meta": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
-        + struct.pack("<8QHBBHH", *[0] * 12, 7)
-        + b"\x91" * 6
-        + b"\xc0",
-        "meta is nested deeper than 5",
+    "a place beyond the end": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(place=2**32 - 1) + bytes(64),
+        "a packed Given does not fit",
     ),
     "a header that is too long": (
         b"\x01\x03" + bytes(limits.MAX_HEADER_BYTES),
@@ -242,12 +261,12 @@ def test_only_messages_that_have_a_layout_are_read_so():
     with pytest.raises(
         ProtocolError, match="trainer has no packed message that begins with 0x0104"
     ):
-        FROM_TRAINER.decode(FROM_SERVER.encode(OUTCOME))
+        FROM_TRAINER.decode(FROM_SERVER.encode(ANSWER))
 
 
 def test_columns_are_packed_correctly_after_any_others():
     def packed(columns):
-        header = FROM_TRAINER.encode(Step(1, 0, saves=(Save(1, 1, columns),)))
+        header = FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, columns),)))
         return header if is_packed(header) else None
 
     one, other = [[0, 8, [1]]], [[64, 8, [1]]]
@@ -260,7 +279,7 @@ def test_columns_are_packed_correctly_after_any_others():
 
 
 def encoded(n, count):
-    return FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, [[n, n, []]] * count),)))
+    return FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, [[n, n, []]] * count),)))
 
 
 @pytest.mark.parametrize(("count", "most"), [(340, 2e6), (1000, 2e5)])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import Ragged, Strings
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.source import IndexedSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, indexed, opened
@@ -167,7 +167,7 @@ def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: An
         "n": Feature("scalar", "int64", (), -1, True),
         "x": Feature("sequence", "float32", (), [9.0, 9.0], True),
         "s": Feature("scalar", "bytes", (), b"none", True),
-        "f": Feature("fixed", "int8", (2,), 0, True),
+        "f": Feature("fixed", "int8", (2,), [0, 0], True),
         "absent": Feature("sequence", "bytes", (), [], True),
     }
     assert all_of(opened("arrow", path, features=features)) == [

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.column_parts import ColumnPart, StoredRows, Whole, origin_in
 from headrace_server.reading.columns import Rows, column_from_rows, row_of, take
 from headrace_server.reading.example_rows import Schema
-from headrace_server.reading.reader import BadRecords
 from tests.unit.readers import plain
 
 

@@ -10,7 +10,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_server.files.manifest import resolve
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.sources.concat import _shared_out
 
 from .test_cut import ID, ids, lines, opened

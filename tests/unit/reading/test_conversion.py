@@ -14,9 +14,9 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import convertible
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.conversion import Conversion
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
 from tests.unit.tfrecord_writer import example, feature, frame
 

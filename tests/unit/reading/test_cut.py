@@ -16,9 +16,8 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading.parts_reader import PartsReader, ReaderPart
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.source import IndexedSource
+from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.source import IndexedSource, PartsReader, ReaderPart
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN, all_of

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import Ragged, column_from_rows, field_of, row_of
-from headrace_server.reading.declared_types import clash, fitted, misfit
+from headrace_server.reading.columns import (
+    Ragged,
+    clash,
+    column_from_rows,
+    field_of,
+    fitted,
+    misfit,
+    row_of,
+)
 from tests.unit.readers import plain
 from tests.unit.reading.test_columns import columns
 

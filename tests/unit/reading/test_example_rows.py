@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Origin
+from headrace_server.reading.chunk import BadRecords, Origin
 from headrace_server.reading.example_rows import schema_of
-from headrace_server.reading.reader import BadRecords
 from tests.unit.readers import examples
 
 FEATURES = {
     "n": Feature("scalar", "int8"),
     "x": Feature("sequence", "float32"),
-    "d": Feature("fixed", "bytes", (2,), b"-", True),
+    "d": Feature("fixed", "bytes", (2,), [b"-", b"-"], True),
 }
 GOOD: dict[str, list[Any]] = {"n": [1, -5], "x": [[], [1.0]], "d": [[b"a", b"b"], None]}
 BAD: dict[str, list[Any]] = {"n": [300, None, "a"], "x": [None, 3, [[1]]], "d": [[b"a"], 1]}

@@ -401,14 +401,6 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
     [
         (Feature("scalar", "complex64"), "TFRecord holds no complex numbers"),
         (Feature("sequence", "float32", (0,)), "a step of shape [0] holds nothing"),
-        (Feature("scalar", "int8", (), 300, True), "default 300 does not fit int8[]"),
-        (Feature("fixed", "float32", (2,), [1, 2, 3], True), "does not fit float32[2]"),
-        (Feature("scalar", "bytes", (), 5, True), "does not fit bytes[]"),
-        (Feature("scalar", "float32", (), None, True), "default None does not fit"),
-        (
-            Feature("sequence", "float32", (2,), [1, 2, 3], True),
-            "shape [3] does not fit",
-        ),
     ],
 )
 def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) -> None:

@@ -11,11 +11,10 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading import stage as module
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import BadRecords, Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.row_functions import examples_of
 from headrace_server.reading.stages import RowStages, flat_map
-from headrace_server.reading.user_columns import examples_of
 
 FIELDS = {
     "i": Field("int64", (None,)),

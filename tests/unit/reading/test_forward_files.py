@@ -17,8 +17,8 @@ from fsspec.spec import AbstractBufferedFile
 from headrace_proto.errors import DataError
 from headrace_server.files.manifest import resolve
 from headrace_server.reading import forward_files
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.forward_files import Damaged, Lines, open_forward
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import jsonl
 from tests.unit.readers import all_of, opened
 

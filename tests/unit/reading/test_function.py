@@ -12,7 +12,7 @@ import pytest
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 

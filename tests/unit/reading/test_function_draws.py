@@ -6,13 +6,13 @@ import numpy as np
 
 import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server.core.plan import Read
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.row_functions import Draws
 from headrace_server.reading.sources import open_reader
+from headrace_server.shaping.plan import Read
 
 FIELDS = {"i": Field("int64")}
 
@@ -40,7 +40,7 @@ def numbers(
         reader = open_reader(declaration.source, (), bad, IndexCache(None))
         intake = Intake(reader, declaration, partition, partitions, bad)
         for epoch in range(declaration.order.epochs or 0):
-            position = intake.start()
+            position = intake.start
             while position is not None:
                 most = intake.limit(limit)
                 chunk, position = intake.chunk(Read(0, epoch, position, most))

@@ -11,13 +11,13 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.core.plan import Read
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from headrace_server.shaping.plan import Read
 from tests.unit.readers import OPEN
 
 
@@ -48,7 +48,7 @@ def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_pa
     assert intake.limit(None) == intake.limit(7) == 30
     assert intake.stages.fact_fields == {"rate": Field("float32")}
     sound = [i for i in range(100) if i % 9 != 4]
-    position: Any = intake.start()
+    position: Any = intake.start
     means, groups = [], 0
     while position is not None:
         intake.begin()
@@ -118,7 +118,7 @@ def reads(intake: Intake, epoch: int, position: Any, rows: list[Any]) -> Any:
     names = sorted(chunk.columns)
     columns: list[Any] = [np.asarray(chunk.columns[name]).tolist() for name in names]
     rows += zip(chunk.ordinals.tolist(), *columns, strict=True)
-    return (epoch + 1, intake.start()) if after is None else (epoch, after)
+    return (epoch + 1, intake.start) if after is None else (epoch, after)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -129,7 +129,7 @@ def test_a_partition_goes_on_from_any_read_of_any_source_after_any_stage(
     pipeline = STAGES[stage](SOURCES[source]().repeat(2))
     whole = intake_of(pipeline)
     rows: list[Any] = []
-    stops, at = [], (0, whole.start())
+    stops, at = [], (0, whole.start)
     while at[0] < 2:
         stops.append((len(rows), at, whole.stages.state(), dict(whole.dropped)))
         at = reads(whole, *at, rows)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import jsonl
 from tests.examples import some
@@ -170,7 +170,7 @@ def test_declared_features_choose_cast_and_fill(tmp_path: Path) -> None:
     features = {
         "n": Feature("scalar", "float32"),
         "x": Feature("sequence", "float32"),
-        "z": Feature("fixed", "int8", (2,), 3, True),
+        "z": Feature("fixed", "int8", (2,), [3, 3], True),
     }
     path = write(tmp_path / "a", {"n": 1, "x": [], "y": "q"}, {"n": 2, "x": [1], "z": [4, 5]})
     reader = opened("jsonl", path, features=features)

@@ -15,8 +15,8 @@ import pytest
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import Ragged
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, opened
 

@@ -13,7 +13,7 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_arrow import FIELDS, rows_of, table
 

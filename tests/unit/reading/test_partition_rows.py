@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
-from headrace_server.core.chance import Permutation
 from headrace_server.pipeline.declaration import ReadingOrder
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import ORDINAL_BITS, Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader
-from headrace_server.reading.reader import ORDINAL_BITS
 from headrace_server.reading.source import IndexedSource, StreamSource
+from headrace_server.shaping.chance import Permutation
 from tests.examples import some
 
 FIELDS = {"x": Field("int64")}
@@ -252,29 +251,3 @@ def test_an_empty_partition_ends_at_once_and_logs_the_reason(reader, count, what
     assert (len(chunk), after, list(chunk.columns)) == (0, None, ["x"])
     assert part.share == 0
     assert part.holds == what
-
-
-class Checking(Numbered):
-    """Checks at most three examples at a time before they are read; remembers them."""
-
-    def __init__(self, length):
-        super().__init__(length)
-        self.checked = []
-
-    def check_ahead(self, rows, stop):
-        self.checked += rows[:3].tolist()
-        return min(3, len(rows))
-
-
-@pytest.mark.parametrize(
-    "order", [ReadingOrder(), ReadingOrder(seed=5), ReadingOrder(seed=5, window=8)]
-)
-def test_the_examples_of_a_later_read_are_checked_in_its_order(order):
-    reader = Checking(40)
-    share = partition_reader(reader, order, 1, 2)
-    while share.check_ahead(3, 5, 10, lambda: None):
-        pass
-    assert reader.checked == share.read(3, 5, 10)[0].ordinals.tolist()
-    while share.check_ahead(3, 18, 10, lambda: None):
-        pass
-    assert reader.checked[10:] == share.read(3, 18, 10)[0].ordinals.tolist()

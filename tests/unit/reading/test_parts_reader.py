@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Rows
-from headrace_server.reading.parts_reader import PartsReader
+from headrace_server.reading.source import PartsReader
 
 
 class Numbers:

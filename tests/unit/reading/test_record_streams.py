@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.reading.record_streams import Place, place_at
+from headrace_server.reading.example_rows import Place, place_at
 from tests.unit.readers import opened
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.chunk import BadRecords, Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
-from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.row_values import Rule, Values, as_int64
 
 FIELDS = {

@@ -9,8 +9,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Stage
-from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords, Chunk, Origin
 from headrace_server.reading.stages import RowStages
 
 

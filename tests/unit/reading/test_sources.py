@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_server.files.extras import PackageMissing
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading import sources
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import opened
 
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name: str, tmp_path:
         path.unlink()
 
 
-def _read_all(reader: sources.Reader) -> None:
+def _read_all(reader: sources.StreamSource) -> None:
     if isinstance(reader, IndexedSource):
         reader.take(np.arange(reader.length)[::-1])
         return

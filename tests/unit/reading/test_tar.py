@@ -19,7 +19,7 @@ from headrace_proto import limits
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import headrace_server as hs
+from headrace_server.journal.left_out_file import left_out_file, left_out_rows
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import IDLE, STEP, Entry
-from headrace_server.reading.reader import IN_STREAM, ORDINAL_BITS, READ_BEFORE
-from headrace_server.state.left_out_file import left_out_file, left_out_rows
+from headrace_server.reading.chunk import IN_STREAM, ORDINAL_BITS, READ_BEFORE
 from headrace_server.supervisor.deadly_rows import DeadlyRows, DeathVerdict
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_server.core.rewinding import USED
 from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.rewinding import USED
 from headrace_server.process.worker_diary import Diary
 from headrace_server.supervisor.asks import LOCATOR
 from headrace_server.supervisor.feeds import Feeds

@@ -12,9 +12,9 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError, ServerError
-from headrace_server.core.rewinding import BEGINNING
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.state.durable import Durable
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.supervisor.snapshot_requests import SnapshotRequests
 from tests.patience import PATIENCE_S
 
@@ -23,7 +23,7 @@ FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 
 
 class Supervisor:
     def __init__(self, path: Path) -> None:
-        self.durable = Durable(path, "power")
+        self.durable = StateDirectory(path, "power")
         self.durable.begin(RunConfig((FEED,), "", ()), {})
         self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self.notes: list[tuple[str, str]] = []

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_server.core.rewinding import BEGINNING
+from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.state.durable import Durable
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.supervisor import starts as module
 from headrace_server.supervisor.starts import Starts
 from tests.patience import PATIENCE_S
@@ -26,7 +26,7 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
     if request.param == "in memory":
         yield Starts(CONFIG, None)
         return
-    durable = Durable(tmp_path, "power")
+    durable = StateDirectory(tmp_path, "power")
     begun = durable.begin(CONFIG, {})
     durable.prepare(FEED, BEGINNING)
     yield Starts(begun, durable)
@@ -74,14 +74,14 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
     monkeypatch.setattr(starts, "_lock", Lock())
     began = threading.Thread(target=change)
     replaced = module.replace
-    stored = Durable.next_start
+    stored = StateDirectory.next_start
 
     def meanwhile() -> None:
         if not began.ident:
             began.start()
             assert waits_or_over.wait(PATIENCE_S)
 
-    def next_start(durable: Durable, config: RunConfig) -> RunConfig:
+    def next_start(durable: StateDirectory, config: RunConfig) -> RunConfig:
         meanwhile()
         return stored(durable, config)
 
@@ -90,7 +90,7 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
             meanwhile()
         return replaced(config, **values)
 
-    monkeypatch.setattr(Durable, "next_start", next_start)
+    monkeypatch.setattr(StateDirectory, "next_start", next_start)
     monkeypatch.setattr(module, "replace", replacing)
     starts.begin(1)
     began.join(PATIENCE_S)
@@ -101,7 +101,7 @@ def test_a_change_amid_the_start_of_an_owner_is_not_lost(
 def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    durable = Durable(tmp_path, "power")
+    durable = StateDirectory(tmp_path, "power")
     starts = Starts(durable.begin(CONFIG, {}), durable)
     starts.begin_all()
     before = terms(starts)

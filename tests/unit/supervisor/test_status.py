@@ -16,7 +16,7 @@ from headrace_server.supervisor.status import overview
 
 def trainer(number: int, nonce: str, **changes: Any) -> dict[str, Any]:
     told = {"trainer": number, "id": nonce, "host": "there:7", "name": "", "local": True}
-    told |= {"silent_s": 1.0, "rank": -1, "window": 2, "leases": 1, "batches": 3, "rows": 9}
+    told |= {"silent_s": 1.0, "rank": -1, "requests": 2, "leases": 1, "batches": 3, "rows": 9}
     told |= {"bytes": 90, "committed": 2, "stale": 0, "refused": {}, "blocked_s": 1.5}
     told |= {"wire_batches": 0, "wire_bytes": 0, "awaited_s": {"0/1": 0.5}}
     return {**told, "busy_s": 2.5, **changes}

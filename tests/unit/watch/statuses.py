@@ -10,7 +10,7 @@ __all__ = ["feed", "server", "trainer", "worker"]
 def trainer(number: int = 1, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"trainer": number, "host": f"there:{number}", "local": True, "name": ""}
     told |= {"id": f"id{number}", "awaited_s": {"0/1": 0.5}, "wire_batches": 0, "wire_bytes": 0}
-    told |= {"silent_s": 0.5, "rank": -1, "window": 1, "leases": 2, "batches": 5, "rows": 20}
+    told |= {"silent_s": 0.5, "rank": -1, "requests": 1, "leases": 2, "batches": 5, "rows": 20}
     told |= {"bytes": 640, "committed": 3, "stale": 0, "refused": {}, "blocked_s": 1.0}
     return {**told, "busy_s": 3.0, "rates": {}, **more}
 
@@ -20,7 +20,7 @@ def feed(**more: Any) -> dict[str, Any]:
     told["sent"] = {"batches": {"shm": 3, "wire": 1}, "bytes": {"shm": 300, "wire": 100}}
     told |= {"made": {"batches": 6, "rows": 24, "bytes": 768}, "refused": {}, "dropped": {}}
     told |= {"padding": {}, "classes": {}, "state": "open", "failure": None, "waiting": "nothing"}
-    told |= {"standing": {"ready": 1, "returned": 0, "leased": 2, "saving": 0}, "read": 30}
+    told |= {"standing": {"ready": 1, "leased": 2, "saving": 0}, "read": 30}
     told["partitions"] = [{"partition": 0, "worker": 0, "open": True, "done": False, "waits": ""}]
     told |= {"trainers": [trainer()], "trainers_more": 0, "rates": {}}
     told["pipeline"] = {"source": "npz", "stages": ["shuffle"], "shape": "batch", "partitions": 1}

@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.dispatch_effects import Answer, Batch
-from headrace_server.making.slab import BlockPlace
+from headrace_server.leasing.protocol import Answer, Batch
 from headrace_server.worker.counters import Counters, Tally
 
 
 @pytest.fixture
 def counters() -> Counters:
-    return Counters(Dispatcher(range(2), 10.0))
+    return Counters()
 
 
 def made(partition: int = 0) -> Batch:
-    return Batch(partition, 0, 4, BlockPlace("slab-0-0-0", 0, [], False), nbytes=32)
+    return Batch(partition, 0, -1, (0, 0), 4, nbytes=32)
 
 
 def test_dropped_rows_are_the_sum_of_the_last_reports_of_partitions(counters: Counters):
@@ -29,21 +27,6 @@ def test_dropped_rows_are_the_sum_of_the_last_reports_of_partitions(counters: Co
     counters.on_counted(1, {"dropped": {"filtered": 11, "remainder": 1}})
     assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
     assert counters.bad() == {"x": 3}
-
-
-def test_counts_of_the_dispatcher_are_reported_as_of_now():
-    dispatcher = Dispatcher(range(1), 10.0)
-    counters = Counters(dispatcher)
-    assert counters.totals()["batches"] == 0
-    dispatcher.join(1, 0.0)
-    dispatcher.window(1, 1)
-    dispatcher.made(Batch(0, 0, 4))
-    dispatcher.take_effects()
-    dispatcher.commit(1, (1,))
-    dispatcher.stored(0, [(0, "", "")])
-    dispatcher.dropped["incomplete_round"] = 5
-    told = counters.totals()
-    assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
 
 
 def padded(buckets: dict[str, list[int]]) -> dict[str, Any]:
@@ -89,8 +72,8 @@ def test_saves_that_are_refused_are_counted_by_their_code_and_stay_when_a_traine
 ):
     faults = ((7, "state", "no"), (8, "state", "no"), (9, "cancelled", "late"))
     one, other = Tally(), Tally()
-    one.answered(Answer(1, (1,), (2,), faults))
-    other.answered(Answer(2, (), (), faults[:1]))
+    one.answered(Answer((1,), (2,), faults))
+    other.answered(Answer(faults=faults[:1]))
     assert counters.totals([one, other])["refused"] == {"state": 3, "cancelled": 1}
     counters.on_left(one)
     assert counters.totals([other])["refused"] == {"state": 3, "cancelled": 1}
@@ -100,6 +83,6 @@ def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():
     tally = Tally()
     tally.sent(4, 100)
     tally.sent(2, 50)
-    tally.answered(Answer(1, (1, 2), (3,), ((4, "state", "no"),)))
+    tally.answered(Answer((1, 2), (3,), ((4, "state", "no"),)))
     assert (tally.batches, tally.rows, tally.bytes) == (2, 6, 150)
     assert (tally.committed, tally.stale, tally.refused) == (2, 1, {"state": 1})

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import headrace_server as hs
+from headrace_proto import messages
 from headrace_proto.messages import (
     FROM_SERVER,
     Answered,
-    Deliver,
     Ended,
-    Outcome,
+    Give,
+    Idle,
+    LetGo,
     Retired,
 )
-from headrace_server.core.dispatch_effects import Answer, Batch, Send
-from headrace_server.making.slab import BlockPlace
-from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.leasing import protocol
+from headrace_server.leasing.protocol import Answer, Batch
+from headrace_server.making.arena import Block
+from headrace_server.making.partition_run import Body
 from headrace_server.worker import outbox
-from headrace_server.worker.desk import Desk
-from headrace_server.worker.events import Opened
+from headrace_server.worker.blocks import Blocks, Untaken
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.sessions import Session, SessionTable
 from tests.patience import PATIENCE_S
@@ -50,7 +53,7 @@ class Socket:
 
 
 class Post:
-    """An outbox, the desk of one feed, and trainers elsewhere."""
+    """An outbox, and the trainers that it writes to."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = Socket()
@@ -60,30 +63,27 @@ class Post:
         self.outbox = Outbox(
             socket, directory, self.sessions, channels, slab_bytes=BLOCK * 64, max_credits=4
         )
-        feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
-        self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
-        self.desk.on_opened(Opened(0, [["i", "int64", [4]]]))
+        self.freed: list[Any] = []
+        slab: Any = SimpleNamespace(free=self.freed.append)
+        self.outbox.blocks = Blocks(slab, ["default"])
         self.path = directory / SEGMENT
         self.path.write_bytes(b"".join(bytes([k]) * BLOCK for k in range(64)))
 
     def trainer(self, name: bytes, local: bool, feed: str = "default") -> Session:
         session = self.sessions.open(name, feed, name)
-        session.local = local
+        session.local, session.welcome, session.open = local, True, True
         return session
 
-    def deliver(self, session: Session, batches: int, columns: int = 1) -> list[Batch]:
-        """So many batches are made, and go to one trainer; they are not flushed."""
-        dispatcher = self.desk.dispatcher
-        dispatcher.join(session.number, 0.0)
-        dispatcher.window(session.number, batches)
-        told = [[0, 32, [4]]] * columns
-        places = [BlockPlace(SEGMENT, n * BLOCK, told, False) for n in range(batches)]
-        for n, place in enumerate(places):
-            self.desk.on_made(Batch(0, n, 4, place, nbytes=BLOCK))
-        sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
-        for effect in sends:
-            self.outbox.deliver(self.desk, effect)
-        return [effect.batch for effect in sends]
+    def give(self, session: Session, batches: int, columns: int = 1) -> list[Batch]:
+        """Give so many batches to one trainer; they are not flushed."""
+        made = []
+        described = [[0, 32, [4]]] * columns
+        for n in range(batches):
+            body = Body(Block(0, n * BLOCK, BLOCK), described, SEGMENT, untaken=Untaken())
+            batch = Batch(0, n, -1, (0, n), 4, nbytes=BLOCK, body=body)
+            self.outbox.give(session, protocol.Give(n + 1, 100 + n, batch))
+            made.append(batch)
+        return made
 
     def received(self, session: Session) -> list[Any]:
         """Return the messages to a trainer since the last call."""
@@ -100,53 +100,78 @@ def post(tmp_path: Path) -> Post:
 
 def test_references_of_a_round_go_several_to_a_message_and_answers_with_the_first(post: Post):
     here = post.trainer(b"here", local=True)
-    post.outbox.answer(Answer(here.number, (7,), (8,)))
-    batches = post.deliver(here, 20)
-    assert all(batch.pins == {(here.number, token)} for token, batch in _mapped(here).items())
-    assert list(_mapped(here).values()) == batches
+    post.outbox.answer(here, Answer((7,), (8,)))
+    batches = post.give(here, 20)
+    assert all(batch.body.pins == 1 for batch in batches)
+    assert list(here.mapped.values()) == batches
     post.outbox.flush()
     first, second = post.received(here)
     assert [len(first.items), len(second.items)] == [16, 4]
-    assert [d.seq for d in (*first.items, *second.items)] == list(range(1, 21))
+    assert [given.request for given in (*first.items, *second.items)] == list(range(1, 21))
     assert (first.committed, first.stale) == ((7,), (8,)) and second.committed == ()
     assert (first.items[1].segment, first.items[1].offset) == (SEGMENT, BLOCK)
     post.outbox.flush()
     assert post.received(here) == []
 
 
-def _mapped(session: Session) -> dict[int, Batch]:
-    return {token: batch for token, (_, batch) in session.mapped.items()}
+def test_messages_keep_their_order_and_wait_until_the_trainer_has_answered_its_welcome(post: Post):
+    here = post.trainer(b"here", local=True)
+    here.open = False
+    post.give(here, 1)
+    for request in (5, 6):
+        post.outbox.tell(here, Idle(here.number, (request,), (request,)))
+    post.outbox.let_go(here)
+    post.outbox.flush()
+    assert post.received(here) == []
+    here.open = True
+    post.outbox.flush()
+    given, idle, let_go = post.received(here)
+    assert isinstance(given, Give) and isinstance(let_go, LetGo) and here.said == 3
+    assert idle == Idle(here.number, (5, 6), (5, 6))
 
 
 def test_references_that_do_not_fit_one_header_go_one_by_one_and_answers_by_themselves(
     post: Post,
 ):
     here = post.trainer(b"here", local=True)
-    post.outbox.answer(Answer(here.number, (7,), ()))
-    post.deliver(here, 16, columns=1000)
-    post.outbox.hurry(here.number)
+    post.outbox.answer(here, Answer((7,), ()))
+    post.give(here, 16, columns=1000)
+    post.outbox.hurry(here)
     post.outbox.flush()
     *batches, answers = post.received(here)
-    assert [d.seq for message in batches for d in message.items] == list(range(1, 17))
-    assert len(batches) == 16 and answers == Outcome(here.number, (7,), (), [])
+    assert [given.request for message in batches for given in message.items] == list(range(1, 17))
+    assert len(batches) == 16 and answers == messages.Answer(here.number, (7,), (), [])
+    assert here.said == 17
 
 
 def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_left(post: Post):
     away = post.trainer(b"away", local=False)
-    post.outbox.answer(Answer(away.number, (7,), ()))
-    batches = post.deliver(away, 2)
-    assert [len(batch.pins) for batch in batches] == [1, 1]
+    post.outbox.answer(away, Answer((7,), ()))
+    batches = post.give(away, 2)
+    assert [batch.body.pins for batch in batches] == [1, 1] and not away.mapped
+    post.outbox.flush()
     for number, (connection, header, block, _) in enumerate(post.socket.blocks):
         message = FROM_SERVER.decode(header)
-        assert isinstance(message, Deliver) and connection == away.identity
-        assert block == bytes([number]) * BLOCK
+        assert isinstance(message, Give) and connection == away.identity
+        assert bytes(block) == bytes([number]) * BLOCK
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
-    post.outbox.flush()
-    assert all(batch.pins for batch in batches)
+        post.outbox.blocks.gone(batches[number])
+    assert post.freed == []
     for *_, sent in post.socket.blocks:
         sent()
-    assert not any(batch.pins for batch in batches) and not away.mapped
+    assert post.freed == [batch.body.block for batch in batches]
+
+
+def test_a_block_is_free_when_its_trainer_maps_it_no_more_and_the_desk_is_done_with_it(post: Post):
+    here = post.trainer(b"here", local=True)
+    one, other = post.give(here, 2)
+    post.outbox.blocks.gone(one)
+    post.outbox.unmap(here, 101)
+    assert post.freed == []
+    post.outbox.unmap(here, 100)
+    post.outbox.blocks.gone(other)
+    assert post.freed == [one.body.block, other.body.block]
 
 
 def test_it_is_known_that_a_connection_is_gone(post: Post):
@@ -160,13 +185,13 @@ def test_it_is_known_that_a_connection_is_gone(post: Post):
 def test_answers_without_a_batch_go_by_themselves_and_many_in_several_messages(post: Post):
     here = post.trainer(b"here", local=True)
     for token in range(100):
-        post.outbox.answer(Answer(here.number, (token,), (), ()))
-    post.outbox.answer(Answer(here.number, (), (200,), ((201, "state", "none"),)))
+        post.outbox.answer(here, Answer((token,)))
+    post.outbox.answer(here, Answer((), (200,), ((201, "state", "none"),)))
     post.outbox.flush()
     first, second = post.received(here)
-    assert first == Outcome(here.number, tuple(range(64)), (), [])
+    assert first == messages.Answer(here.number, tuple(range(64)), (), [[201, "state", "none"]])
     assert (second.committed, second.stale) == (tuple(range(64, 100)), (200,))
-    assert [list(fault) for fault in second.faults] == [[201, "state", "none"]]
+    assert post.outbox.due_in_s == inf
 
 
 def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
@@ -174,23 +199,38 @@ def test_a_trainer_that_waits_for_answers_gets_them_without_a_batch(
 ):
     monkeypatch.setattr(outbox, "_MOMENT_S", PATIENCE_S)
     here = post.trainer(b"here", local=True)
-    post.outbox.answer(Answer(here.number, (1,), ()))
+    post.outbox.answer(here, Answer((1,)))
     post.outbox.flush()
     assert post.received(here) == [] and post.outbox.due_in_s > 0
-    post.outbox.hurry(here.number)
+    post.outbox.hurry(here)
     post.outbox.flush()
     assert [one.committed for one in post.received(here)] == [(1,)]
-    post.outbox.answer(Answer(here.number, (2,), ()))
+    post.outbox.answer(here, Answer((2,)))
     assert post.outbox.due_in_s == 0
     post.outbox.flush()
     assert [one.committed for one in post.received(here)] == [(2,)]
 
 
+def test_answers_ride_with_the_next_batch_and_wait_less_where_state_buffers_are_used_again(
+    post: Post,
+):
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(here, Answer((1,)))
+    assert outbox._BUFFERS_S < post.outbox.due_in_s <= outbox._MOMENT_S
+    post.give(here, 1)
+    post.outbox.flush()
+    (given,) = post.received(here)
+    assert isinstance(given, Give) and given.committed == (1,)
+    here.buffers = [memoryview(b"")]
+    post.outbox.answer(here, Answer((2,)))
+    assert post.outbox.due_in_s <= outbox._BUFFERS_S
+
+
 def test_gathered_messages_for_a_trainer_that_left_are_dropped(post: Post):
     here = post.trainer(b"here", local=True)
-    post.outbox.answer(Answer(here.number, (7,), ()))
-    post.deliver(here, 3)
-    post.outbox.forget(here.number)
+    post.outbox.answer(here, Answer((7,)))
+    post.give(here, 3)
+    post.outbox.forget(here)
     post.outbox.flush()
     assert post.received(here) == []
 
@@ -203,7 +243,8 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
     post.outbox.end("b", "data", "𝔣" * 100_000)
     answers = [Answered(one.number, 5), Answered(one.number, 6, None, "state", "it is none")]
     for answer in (*answers, Answered(99, 5)):
-        post.outbox.tell(answer)
+        post.outbox.answer_request(answer)
+    post.outbox.flush()
     assert post.received(one) == answers
     (ended,) = post.received(other)
     assert (ended.code, len(ended.text)) == ("data", 8000)
@@ -212,6 +253,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
 def test_trainers_that_map_a_removed_segment_are_notified_and_its_file_is_removed(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
+    post.outbox.flush()
     assert not post.path.exists()
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
     assert post.received(away) == []

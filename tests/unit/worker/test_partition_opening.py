@@ -10,8 +10,8 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import ServerError
-from headrace_server.making.partition_run import Done, Resting
-from headrace_server.making.plain_maker import PlainCommits
+from headrace_server.leasing.protocol import Outlook
+from headrace_server.making.plain_run import PlainRun
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.worker_diary import IDLE, OPENING
 from headrace_server.worker import partition_opening
@@ -47,8 +47,9 @@ def test_partitions_of_a_feed_share_one_reader(house: Open, monkeypatch: pytest.
     first, second = one.open(0), one.open(1)
     assert len(opened) == 1
     made = [step(run) for run in (first, second) for _ in range(5)]
-    assert [batch.number for batch in made] == [*range(5), *range(5)]
-    assert step(first) is Done and step(second) is Done
+    assert [batch.number for (batch,) in made] == [*range(5), *range(5)]
+    for run in (first, second):
+        assert step(run) is Outlook.IDLE and run.finished
     assert one.diary_file.read().doing == IDLE
 
 
@@ -57,7 +58,7 @@ def test_a_source_without_an_example_is_logged_once(
 ):
     (tmp_path / "empty.jsonl").touch()
     one = house(hs.read_jsonl(str(tmp_path / "empty.jsonl"), {"i": hs.scalar("int64")}).batch(1))
-    assert step(one.open(0)) is Done and step(one.open(1)) is Done
+    assert step(one.open(0)) is step(one.open(1)) is Outlook.ENDED
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and told[0].endswith(": the source has no example")
 
@@ -87,10 +88,10 @@ def test_the_partition_whose_opening_fails_stays_in_the_diary(
 ):
     one = house(durable=True)
 
-    def broken(memory: PlainCommits, saved: Any) -> None:
+    def broken(memory: PlainRun, saved: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(PlainCommits, "resume", broken)
+    monkeypatch.setattr(PlainRun, "resume", broken)
     with pytest.raises(MemoryError):
         one.open(1)
     entry = one.diary_file.read()
@@ -121,26 +122,14 @@ def test_how_far_an_index_is_stands_in_the_diary(
 
 
 def test_a_partition_goes_on_from_its_store(house: Open):
-    one = house(durable=True)
+    one, name = house(durable=True), ("f", 0)
     run = one.open()
-    for _ in range(4):
-        step(run)
-        run.commits.announced()
-    run.commits.saved(0)
-    one.stores.submit(("f", 0), run, [70])
-    one.stores.answer(("f", 0), "kept")
-    one.until_sent(1)
+    (batch,) = step(run)
+    assert run.commit(batch, 70, None) is None
+    one.stores.submit(name, run, [70], 1)
+    one.settle(name)
     one.stores.close()
     two = house(durable=True)
-    assert two.open().machine.first_number == 1 and two.stores.knows(("f", 0), 70)
-
-
-def test_segments_are_opened_as_segments(house: Open):
-    rows = [{"k": b"k%d" % i, "x": [1, 2]} for i in range(4)]
-    schema = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
-    states = {"s": hs.zeros((2,))}
-    cut = hs.from_examples(rows, schema).batch_sequences_with_states(
-        "k", ["x"], [], None, states, 1, 1
-    )
-    run = house(cut).open()
-    assert step(run) is Resting
+    run = two.open()
+    assert run.next_turn(-1) == (0, 1) and two.stores.tokens(name) == {70}
+    assert not two.stores.lacks(name, 70) and two.stores.lacks(name, 71)

@@ -14,8 +14,6 @@ from headrace_server.worker.reporter import Reporter
 
 
 class Run:
-    machine = SimpleNamespace(first_number=7)
-
     def __init__(self, read: int = 10, **more: Any) -> None:
         self.told = {
             "read": read,
@@ -28,6 +26,9 @@ class Run:
 
     def progress(self) -> dict[str, Any]:
         return self.told
+
+    def next_turn(self, slot: int) -> tuple[int, int]:
+        return 0, 7
 
 
 class Clock:
@@ -55,7 +56,8 @@ def test_a_report_has_the_progress_of_partitions_and_their_sums(
     diary_file: DiaryFile, clock: Clock
 ):
     one = reporter(diary_file)
-    one.look({("a", 0): Run(10, segments={"ready": 1})}, {("a", 1): Run(5, segments={"ready": 2})})
+    runs = {("a", 0): Run(10, segments={"ready": 1}), ("a", 1): Run(5, segments={"ready": 2})}
+    one.look(runs)
     told = one.feeds["a"]
     progress = {"number": 7, "epoch": 1, "position": 5, "share": 20}
     assert told.partitions == {0: progress, 1: progress}
@@ -144,7 +146,7 @@ def test_time_that_a_worker_did_not_wait_is_work(diary_file: DiaryFile, clock: C
     assert one.rest("slab", poll, 500) == "heard"
     one.rest("states", poll, 1000)
     clock.now += 2.0
-    one.look()
+    one.look({})
     assert one.worker["rests_s"] == {"trainers": 0.0, "states": 1.0, "slab": 0.5}
     assert one.worker["work_s"] == 2.0
 

@@ -9,8 +9,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig
+from headrace_server.process.rewinding import BEGINNING
 from headrace_server.worker.resuming import Later, PresentTrainer, Resuming
 
 S = "20260102T030405Z-0123456789ab"
@@ -22,7 +22,7 @@ def feed(generation: int = 0, snapshot: str = "", untouched: bool = False) -> Fe
 
 
 def hello(resume: str = "", generation: int = -1, nonce: bytes = b"n") -> Hello:
-    return Hello(1, 1, "1", "f", nonce, process=b"p", resume=resume, generation=generation)
+    return Hello(1, "1", "f", nonce, process=b"p", resume=resume, generation=generation)
 
 
 def test_a_trainer_from_before_the_rewind_is_refused_because_its_work_is_undone():
@@ -34,7 +34,7 @@ def test_a_trainer_from_before_the_rewind_is_refused_because_its_work_is_undone(
 
 @pytest.mark.parametrize(
     "of_start_7",
-    [{"term": 7}, {"held": (7 << 32,)}, {"batches": (Handed(7 << 32 | 1, 0, 0, 4),)}],
+    [{"term": 7}, {"batches": (Handed(7 << 32 | 1, 0, 0, 0, 0, 4),)}],
 )
 def test_a_trainer_of_an_unknown_start_is_refused_because_its_work_is_undone(
     of_start_7,
@@ -43,7 +43,7 @@ def test_a_trainer_of_an_unknown_start_is_refused_because_its_work_is_undone(
     desk = Resuming(feed(), durable=True, starts=(5, 6, 8))
     with pytest.raises(FeedRewound, match=r"does not know start 7 of the server.*put back"):
         desk.admit(replace(first, **of_start_7), [], 1.0)
-    desk.admit(replace(first, term=6, held=(6 << 32 | 1,)), [], 1.0)
+    desk.admit(replace(first, term=6, batches=(Handed(6 << 32 | 1, 0, 0, 0, 0, 4),)), [], 1.0)
     Resuming(feed(), durable=False).admit(replace(first, **of_start_7), [], 1.0)
 
 
@@ -63,7 +63,7 @@ def test_without_a_state_directory_there_is_nothing_to_go_on_from():
 
 
 def restarting(generation: int = -1) -> Hello:
-    return Hello(1, 1, "1", "f", b"n", process=b"p", generation=generation, restart=True)
+    return Hello(1, "1", "f", b"n", process=b"p", generation=generation, restart=True)
 
 
 @pytest.mark.parametrize("durable", [False, True])

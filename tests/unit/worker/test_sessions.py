@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.core.transitions import IllegalEvent
 from headrace_server.worker.sessions import Session, SessionTable, remove_files
 from tests.nursery import WarmPopen
 from tests.shortage import no_descriptors
@@ -157,7 +156,7 @@ def test_a_local_trainer_that_left_may_still_have_memory_mapped(
     assert list(table.dead()) == [] and table.present() == []
     assert table.get(session.number) is session
     assert table.find(session.number, session.identity) is None
-    assert table.resume(b"n", "feed", b"another") is None
+    assert table.named("feed", b"n") is None
     holder.let_go()
     assert list(table.dead()) == [session] and not session.present and not session.local
 
@@ -182,15 +181,6 @@ def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
     kept[0][1].let_go()
     assert list(table.dead()) == [kept[0][0]]
     assert table.open(b"4", "feed", b"x").number == 4
-
-
-def test_a_session_continues_only_for_the_trainer_that_has_its_key(tmp_path: Path):
-    table = SessionTable(tmp_path)
-    session = table.open(b"1", "feed", b"a", "key of alice", "alice")
-    assert session.who == "trainer 1 (alice)"
-    assert table.resume(b"1", "feed", b"b", "key of bob") is None
-    assert table.resume(b"1", "feed", b"b") is None
-    assert table.resume(b"1", "feed", b"b", "key of alice") is session
 
 
 def test_locks_are_looked_at_without_opening_a_file(tmp_path: Path, holders: list[Holder]):
@@ -229,17 +219,3 @@ def test_the_error_names_the_limit_of_trainers_where_it_is_not_the_option(tmp_pa
     with pytest.raises(LimitExceeded, match=r"1 trainers.*the limit of open files is 100"):
         table.open(b"b", "f", b"b")
     table.close()
-
-
-def test_an_illegal_event_changes_nothing_and_its_error_names_the_state(
-    tmp_path: Path,
-):
-    table = SessionTable(tmp_path)
-    session = table.open(b"a", "f", b"1")
-    table.attach(session, b"no proof")
-    table.leave(session)
-    what = "the session of trainer 1 has left already: it is left"
-    with pytest.raises(IllegalEvent, match=what):
-        table.leave(session)
-    assert session.state == "left" and not session.present
-    assert list(table.dead()) == [session] and session.state == "over"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_server.worker.desk import Usage, usage_of
+from headrace_server.worker.served_feed import Usage, usage_of
 
 
 def test_a_feed_that_nobody_used_has_no_times():

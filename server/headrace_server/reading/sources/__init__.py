@@ -14,22 +14,20 @@ from ...files.manifest import DataFile
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import is_theirs, kind_class
 from ...pipeline.examples import names_fault
-from ..chunk import Chunk
+from ..chunk import BadRecords, Chunk
 from ..columns import Rows
-from ..reader import BadRecords
-from ..row_functions import user_code
-from ..source import IndexedSource, Opening, Reader, Source, StreamSource
-from ..user_columns import Results
+from ..row_functions import Results, user_code
+from ..source import IndexedSource, Opening, Source, StreamSource
 
 
 def open_reader(
     source: Declared, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
-) -> Reader:
+) -> StreamSource:
     """Return the reader of a source.  ImportError names what is missing, or no class."""
     kind = kind_class("sources", source.kind)
     opening = Opening(files, source.features, bad, cache)
     if not is_theirs(source.kind):
-        return cast(Reader, kind.open(opening, **source.options))
+        return cast(StreamSource, kind.open(opening, **source.options))
     name = str(source.kind)
     with user_code(name, bad):
         reader = kind.open(opening, **source.options)

@@ -23,24 +23,30 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.extras import require
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.reading.chunk import Origin
-from headrace_server.reading.column_parts import (
+
+from ...files.extras import require
+from ...files.index_cache import IndexCache
+from ...files.manifest import DataFile
+from ...files.mapped_files import MappedFiles
+from ..chunk import BadRecords, Origin
+from ..column_parts import (
     ColumnPart,
     StoredColumn,
     StoredRows,
     files_that_serve,
     origin_in,
 )
-from headrace_server.reading.columns import Column, Ragged, Rows, Strings, numbers_of, ranges
-from headrace_server.reading.declared_types import rows_of_items
-from headrace_server.reading.example_rows import Schema
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.source import Opening
+from ..columns import (
+    Column,
+    Ragged,
+    Rows,
+    Strings,
+    numbers_of,
+    ranges,
+    rows_of_items,
+)
+from ..example_rows import Schema
+from ..source import Opening, PartsReader
 
 pa = require("pyarrow", "server", "read_arrow")
 
@@ -75,6 +81,8 @@ _WITHOUT_UTF8 = {
 }
 
 
+_TEXT = {*_WITHOUT_UTF8, *_WITHOUT_UTF8.values()}
+
 #: The errors of Arrow for what it can not read.
 _FAULTS = (pa.ArrowException, OSError, IndexError, UnicodeDecodeError)
 
@@ -103,17 +111,11 @@ def stored_field(kind: Any) -> Field:
     if sized or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inner = stored_field(kind.value_type)
         return Field(inner.dtype, (kind.list_size if sized else None, *inner.shape))
-    if _is_text(kind) or pa.types.is_fixed_size_binary(kind):
+    if kind in _TEXT or pa.types.is_fixed_size_binary(kind):
         return Field(dtypes.BYTES)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return Field(dtypes.canonical(np.dtype(kind.to_pandas_dtype())))
     raise TypeError(f"has the Arrow type {kind}, which is no number, string or list of them")
-
-
-def _is_text(kind: Any) -> bool:
-    of = pa.types
-    plain = (of.is_string, of.is_binary, of.is_large_string, of.is_large_binary)
-    return any(test(kind) for test in (*plain, of.is_string_view, of.is_binary_view))
 
 
 @dataclass(slots=True)
@@ -257,8 +259,8 @@ class ArrowColumn:
             raise NotMapped
         offsets = [array.offset for array in arrays]
         buffers = [array.buffers()[-1] for array in arrays]
-        if _is_text(kind):
-            large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        if kind in _TEXT:
+            large = kind in (pa.large_string(), pa.large_binary())
             sizes = _int64(buffer.size if buffer else 0 for buffer in buffers)
             self._text = self._offsets(arrays, 8 if large else 4, place, sizes)
             offsets = [0] * len(arrays)
@@ -415,15 +417,52 @@ def fields_of_schema(file: str, schema: Any, names: Collection[str] | None) -> d
     return fields
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _File:
     """One opened file: its batches by number, read again at each call."""
 
-    file: DataFile
-    fields: Mapping[str, Field]  # the fields that are read
-    schema: Any
-    batches: int
-    get: Callable[[int], Any]
+    def __init__(
+        self, file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords
+    ) -> None:
+        if data.size == 0:
+            raise DataError(f"{file.path} is empty: not even a schema is in it")
+        in_file = bytes(data[: len(_MAGIC)]) == _MAGIC
+        fault = f"it is no Arrow IPC file or stream, or it is cut off at byte {file.size}"
+        with naming(f"{file.path}: {fault}"):
+            reader = (pa.ipc.open_file if in_file else pa.ipc.open_stream)(pa.BufferReader(data))
+            #: The fields that are read.
+            self.fields = fields_of_schema(file.path, reader.schema, names)
+        self.file, self.schema = file, reader.schema
+        if in_file:
+            self.batches, self._get = reader.num_record_batches, reader.get_batch
+            return
+        batches: list[Any] = []
+        try:
+            batches.extend(reader)
+        except (pa.ArrowException, OSError) as error:
+            text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
+            bad.report(DataError(text), "truncated_file")
+        self.batches, self._get = len(batches), batches.__getitem__
+
+    def naming(self, number: int) -> AbstractContextManager[None]:
+        """Raise a fault as that of a record batch."""
+        return naming(f"{self.file.path}, record batch {number}: it is damaged")
+
+    def batch(self, number: int) -> Any:
+        """Return a record batch after a check of its buffers' sizes."""
+        with self.naming(number):
+            batch = self._get(number)
+            batch.validate()
+            return batch
+
+    def sound_batches(self, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
+        """Yield undamaged record batches with their numbers; append faults to ``damaged``."""
+        for number in range(self.batches):
+            try:
+                batch = self.batch(number)
+            except DataError as error:
+                damaged.append(error)
+            else:
+                yield number, batch
 
 
 class Arrow(PartsReader):
@@ -436,7 +475,7 @@ class Arrow(PartsReader):
 
         def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
             data = pa.py_buffer(maps.file_data(number[file]))
-            one = _open(file, data, opening.features, bad)
+            one = _File(file, data, opening.features, bad)
             return one, one.fields
 
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
@@ -446,57 +485,6 @@ class Arrow(PartsReader):
         except NotMapped:
             parts = _decoded(content, schema, bad, cache)
         super().__init__(schema.fields, parts)
-
-
-def _open(file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords) -> _File:
-    if data.size == 0:
-        raise DataError(f"{file.path} is empty: not even a schema is in it")
-    in_file = bytes(data[: len(_MAGIC)]) == _MAGIC
-    fault = f"it is no Arrow IPC file or stream, or it is cut off at byte {file.size}"
-    with naming(f"{file.path}: {fault}"):
-        reader = (pa.ipc.open_file if in_file else pa.ipc.open_stream)(pa.BufferReader(data))
-        fields = fields_of_schema(file.path, reader.schema, names)
-    if in_file:
-        return _File(file, fields, reader.schema, reader.num_record_batches, reader.get_batch)
-    batches: list[Any] = []
-    try:
-        batches.extend(reader)
-    except (pa.ArrowException, OSError) as error:
-        text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
-        bad.report(DataError(text), "truncated_file")
-    return _File(file, fields, reader.schema, len(batches), batches.__getitem__)
-
-
-def _batch(one: _File, number: int) -> Any:
-    """Return a record batch after a check of its buffers' sizes."""
-    with naming(_damaged(one, number)):
-        batch = one.get(number)
-        batch.validate()
-        return batch
-
-
-def _damaged(one: _File, number: int) -> str:
-    return f"{one.file.path}, record batch {number}: it is damaged"
-
-
-def _stored_alike(opened: Sequence[_File], schema: Schema) -> list[str]:
-    """Return the columns of the files; NotMapped where files store a column differently."""
-    names = [name for name in schema.fields if any(name in one.fields for one in opened)]
-    for name in names:
-        if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
-            raise NotMapped
-    return names
-
-
-def _sound_batches(one: _File, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
-    """Yield undamaged record batches with their numbers; append faults to ``damaged``."""
-    for number in range(one.batches):
-        try:
-            batch = _batch(one, number)
-        except DataError as error:
-            damaged.append(error)
-        else:
-            yield number, batch
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -562,13 +550,16 @@ def _mapped(
             raise NotMapped
         return maps.data, buffer.address - low
 
-    names = _stored_alike(opened, schema)
+    names = [name for name in schema.fields if any(name in one.fields for one in opened)]
+    for name in names:  # which files may store differently, or not have
+        if len({name in one.fields and one.schema.field(name).type for one in opened}) > 1:
+            raise NotMapped
     batches: list[tuple[int, int, int]] = []
     content: list[Any] = []
     damaged: list[DataError] = []
     for i, one in enumerate(opened):
         first = 0
-        for number, batch in _sound_batches(one, damaged):
+        for number, batch in one.sound_batches(damaged):
             if number == 0:  # the first batch shows early whether all have to be decoded
                 for buffer in (b for name in names for b in batch.column(name).buffers()):
                     place(buffer)
@@ -600,7 +591,7 @@ def _decoded(
         for number, rows in enumerate(counts.tolist()):
             if rows < 0:
                 try:
-                    _batch(one, number)
+                    one.batch(number)
                 except DataError as error:
                     bad.report(error, "corrupt_file")
                 continue
@@ -614,13 +605,13 @@ def _decoded(
 def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
     counts = np.full(one.batches, -1, np.int64)
-    for number, batch in _sound_batches(one, []):
+    for number, batch in one.sound_batches([]):
         counts[number] = batch.num_rows
         progress(one.file.size * (number + 1) // one.batches)
     return counts
 
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
-    batch = _batch(one, number)
-    with naming(_damaged(one, number)):
+    batch = one.batch(number)
+    with one.naming(number):
         return {name: decoded_column(batch.column(name)) for name in names}

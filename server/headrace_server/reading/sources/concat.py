@@ -13,20 +13,19 @@ from itertools import accumulate
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, resolve
-from headrace_server.pipeline.declaration import Plain, fields_text
-from headrace_server.pipeline.declaration import Source as Declared
-from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.parts_reader import PartsReader, ReaderPart
-from headrace_server.reading.source import (
+
+from ...files.manifest import DataFile, resolve
+from ...pipeline.declaration import Plain, fields_text
+from ...pipeline.declaration import Source as Declared
+from ..chunk import Chunk
+from ..source import (
     IndexedSource,
     Opening,
-    Reader,
+    PartsReader,
+    ReaderPart,
     Source,
     StreamSource,
-    streams_of,
 )
-
 from . import open_reader
 
 
@@ -34,8 +33,8 @@ class Concat(Source):
     """The sources in their order; DataError where their columns differ."""
 
     @classmethod
-    def open(cls, opening: Opening, sources: Sequence[Plain]) -> Reader:
-        readers: list[Reader] = []
+    def open(cls, opening: Opening, sources: Sequence[Plain]) -> StreamSource:
+        readers: list[StreamSource] = []
         parts = [Declared.from_plain(source) for source in sources]
         try:
             for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
@@ -77,8 +76,8 @@ def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field]) -> None:
 class _JoinedStreams(StreamSource):
     """A StreamSource of the streams of others, one after the other."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        self._readers = [streams_of(reader) for reader in readers]
+    def __init__(self, readers: Sequence[StreamSource]) -> None:
+        self._readers = readers
         self.fields = readers[0].fields
         self.may_wait = any(reader.may_wait for reader in self._readers)
         self._starts = [0, *accumulate(reader.streams for reader in self._readers)]

@@ -21,15 +21,16 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near, rewording
-from headrace_server.files.manifest import DataFile
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.forward_files import Damaged, Lines, open_forward
-from headrace_server.reading.record_streams import Place, Record, Records, file_streams
-from headrace_server.reading.source import Opening, Source, StreamSource
+
+from ...files.manifest import DataFile
+from ...pipeline.declaration import Feature
+from ..example_rows import Place, Record, Records, file_streams
+from ..forward_files import Damaged, Lines, open_forward
+from ..source import Opening, Source, StreamSource
 
 _PROBED_ROWS = 1000
 #: Maximum size of a cell; the csv module's own limit is 128 KiB.
@@ -43,6 +44,8 @@ _ENCODED = methodcaller("encode", "utf-8", "surrogateescape")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 Cells = list[str]
+#: A row: the bytes at which it begins and ends, its number, and its cells or its fault.
+_Row = tuple[int, int, int, Cells, str]
 #: A column's name, its place among the cells of a row, and the parser of its cells.
 _Column = tuple[str, int, Callable[[str], Any]]
 
@@ -107,14 +110,15 @@ class _Table:
                 for name, feature in self.features.items()
                 if name in names
             ]
-            for row in rows:
-                here = Place(row.byte, walk.place.record)
-                walk.place = Place(row.end, here.record + 1)
-                if row.wrong:
-                    yield Record(here, None, row.wrong)
+            for byte, end, number, cells, wrong in rows:
+                here = Place(byte, walk.place.record)
+                walk.place = Place(end, here.record + 1)
+                if wrong:
+                    yield Record(here, None, wrong)
                     continue
-                values, wrong = _values(row, columns)
-                yield Record(here, None, wrong, "wrong_type") if wrong else Record(here, values)
+                values, wrong = _values(cells, columns)
+                fault = f"row {number}, {wrong}", "wrong_type"
+                yield Record(here, None, *fault) if wrong else Record(here, values)
 
     def rows(self, lines: Lines, number: int, columns: int) -> Iterator[_Row]:
         """Yield the rows of lines, from the one of a number on."""
@@ -131,7 +135,7 @@ class _Table:
                 continue  # an empty line
             if cells and len(cells) != columns:
                 wrong = f"row {number} has {len(cells)} cells, and there are {columns} columns"
-            yield _Row(byte, lines.byte, number, cells, wrong)
+            yield byte, lines.byte, number, cells, wrong
             number += 1
 
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
@@ -144,7 +148,8 @@ class _Table:
                 with self.open(file, Place()) as (names, rows):
                     for name in names:
                         columns.setdefault(name, [])
-                    sound.extend(row.cells for row in islice(rows, _PROBED_ROWS) if not row.wrong)
+                    some = islice(rows, _PROBED_ROWS)
+                    sound.extend(cells for *_, cells, wrong_row in some if not wrong_row)
             except Damaged as error:  # reported when it is read
                 remedy = "; no row shows the columns: declare the features"
                 remedy = "" if isinstance(error, _WrongHeader) else remedy
@@ -158,16 +163,16 @@ class _Table:
         return {name: Feature("scalar", _dtype_of(cells)) for name, cells in columns.items()}
 
 
-def _values(row: _Row, columns: Sequence[_Column]) -> tuple[dict[str, Any], str]:
+def _values(cells: Cells, columns: Sequence[_Column]) -> tuple[dict[str, Any], str]:
     """Return the values of a row, and the fault of one of them, or ""."""
     values: dict[str, Any] = {}
     for name, i, parse in columns:
-        cell = row.cells[i]
+        cell = cells[i]
         try:
             values[name] = parse(cell) if cell or parse is _ENCODED else None
         except (ValueError, KeyError):
             dtype = "an integer" if parse is _integer else "a value of its dtype"
-            return {}, f"row {row.number}, column {name!r}: {cell!r:.60} is not {dtype}"
+            return {}, f"column {name!r}: {cell!r:.60} is not {dtype}"
     return values, ""
 
 
@@ -211,16 +216,6 @@ def _parser(dtype: str) -> Callable[[str], Any]:
     if kind in "iu":
         return _integer
     return partial(_number, kind=complex) if kind == "c" else _number
-
-
-class _Row(NamedTuple):
-    """A row: the bytes at which it begins and ends, its number, and its cells or its fault."""
-
-    byte: int
-    end: int
-    number: int
-    cells: Cells
-    wrong: str
 
 
 class _WrongHeader(Damaged):

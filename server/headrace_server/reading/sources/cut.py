@@ -19,13 +19,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace_server.pipeline.declaration import Plain
-from headrace_server.pipeline.declaration import Source as Declared
-from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.parts_reader import PartsReader, ReaderPart
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.source import IndexedSource, Opening, Reader, Source, StreamSource
-
+from ...pipeline.declaration import Plain
+from ...pipeline.declaration import Source as Declared
+from ..chunk import BadRecords, Chunk
+from ..source import (
+    IndexedSource,
+    Opening,
+    PartsReader,
+    ReaderPart,
+    Source,
+    StreamSource,
+)
 from . import open_reader
 
 #: Number of records that the walk to the first example reads at once.
@@ -40,7 +44,7 @@ class Cut(Source):
     @classmethod
     def open(
         cls, opening: Opening, sources: Sequence[Plain], start: int, stop: int | None
-    ) -> Reader:
+    ) -> StreamSource:
         bad, declared = opening.bad, Declared.from_plain(sources[0])
         reader = open_reader(declared, opening.files, bad, opening.cache)
         if isinstance(reader, IndexedSource):

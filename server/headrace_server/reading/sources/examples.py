@@ -9,12 +9,12 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import SharedBytes, packed_fields
-from headrace_server.reading.column_parts import whole_part
-from headrace_server.reading.columns import Column, Strings, column_of
-from headrace_server.reading.example_rows import Schema
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.source import Opening
+
+from ...pipeline.examples import SharedBytes, packed_fields
+from ..column_parts import whole_part
+from ..columns import Column, Strings, column_of
+from ..example_rows import Schema
+from ..source import Opening, PartsReader
 
 
 class Examples(PartsReader):

@@ -23,15 +23,14 @@ from itertools import islice
 from typing import Any, Final
 
 from headrace_proto.errors import DataError, brief, kind_of
-from headrace_server.pipeline.declaration import Plain
-from headrace_server.pipeline.forks import own, own_iterator
-from headrace_server.pipeline.function_names import Sent, error_with_place, resolve
-from headrace_server.reading.chunk import Chunk
-from headrace_server.reading.example_rows import PROBED
-from headrace_server.reading.forward_files import Damaged
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.record_streams import Place, Record, Records, record_streams
-from headrace_server.reading.source import Opening, Reader, Source
+
+from ...pipeline.declaration import Plain
+from ...pipeline.forks import own, own_iterator
+from ...pipeline.function_names import Sent, error_with_place, resolve
+from ..chunk import BadRecords, Chunk
+from ..example_rows import PROBED, Place, Record, Records, record_streams
+from ..forward_files import Damaged
+from ..source import Opening, Source, StreamSource
 
 #: Maximum number of partitions of a worker that share a stream, and each call the function once.
 _SHARED: Final = 64
@@ -47,7 +46,7 @@ class Function(Source):
     """The examples that a function of the user's gives."""
 
     @classmethod
-    def open(cls, opening: Opening, **options: Any) -> Reader:
+    def open(cls, opening: Opening, **options: Any) -> StreamSource:
         factory = _Factory(opening.bad, **options)
         opening.bad.enters(factory.name)  # its first examples may take long
         reader = _reader(factory, opening)
@@ -55,7 +54,7 @@ class Function(Source):
         return reader
 
 
-def _reader(factory: _Factory, opening: Opening) -> Reader:
+def _reader(factory: _Factory, opening: Opening) -> StreamSource:
     bad, name = opening.bad, factory.name
     streams = factory.shards or 1
 

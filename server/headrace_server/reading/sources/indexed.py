@@ -10,11 +10,12 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from headrace_proto.errors import DataError, brief, kind_of
-from headrace_server.pipeline.declaration import Plain
-from headrace_server.pipeline.forks import own
-from headrace_server.pipeline.function_names import Sent, error_with_place, resolve
-from headrace_server.reading.example_rows import Row, RowPart, reader_of_rows
-from headrace_server.reading.source import Opening, Reader, Source
+
+from ...pipeline.declaration import Plain
+from ...pipeline.forks import own
+from ...pipeline.function_names import Sent, error_with_place, resolve
+from ..example_rows import Row, RowPart, reader_of_rows
+from ..source import Opening, Source, StreamSource
 
 
 class Indexed(Source):
@@ -28,7 +29,7 @@ class Indexed(Source):
         args: Sequence[Plain],
         kwargs: Mapping[str, Plain],
         called: bool,
-    ) -> Reader:
+    ) -> StreamSource:
         """``called``: the function is one that returns the object."""
         name, bad = str(function), opening.bad
         bad.enters(name)

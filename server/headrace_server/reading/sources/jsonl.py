@@ -15,20 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
-from headrace_server.files.mapped_files import mapped
-from headrace_server.reading.example_rows import Row, RowPart, reader_of_rows
-from headrace_server.reading.forward_files import (
+from ...files.index_cache import IndexCache
+from ...files.manifest import DataFile
+from ...files.mapped_files import mapped
+from ..chunk import BadRecords
+from ..example_rows import (
+    Place,
+    Record,
+    Records,
+    Row,
+    RowPart,
+    file_streams,
+    reader_of_rows,
+)
+from ..forward_files import (
     MARK,
     MOST_LINE,
     Lines,
     compression_of,
     open_forward,
 )
-from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.record_streams import Place, Record, Records, file_streams
-from headrace_server.reading.source import Opening, Reader, Source
+from ..source import Opening, Source, StreamSource
 
 _NEWLINE = 10
 #: By byte whether it is more than white space.  Zeros count: a crash of the writer leaves them.
@@ -41,7 +48,7 @@ class Jsonl(Source):
     """Lines of files: by number, or forward where a file is compressed."""
 
     @classmethod
-    def open(cls, opening: Opening) -> Reader:
+    def open(cls, opening: Opening) -> StreamSource:
         files, features = opening.files, opening.features
         if any(compression_of(file.path) for file in files):
             return file_streams(opening, _lines, features)

@@ -24,12 +24,12 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile, open_stream
-from headrace_server.files.mapped_files import mapped
-from headrace_server.reading.column_parts import files_that_serve, whole_part
-from headrace_server.reading.columns import Column, Ragged, Strings, field_of
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.source import Opening
+
+from ...files.manifest import DataFile, open_stream
+from ...files.mapped_files import mapped
+from ..column_parts import files_that_serve, whole_part
+from ..columns import Column, Ragged, Strings, field_of
+from ..source import Opening, PartsReader
 
 # ── Arrays of the .npy format, as views of their bytes.  Object arrays are refused.
 

@@ -13,18 +13,17 @@ from typing import Any
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.extras import require
-from headrace_server.files.manifest import DataFile, is_remote, open_stream
-from headrace_server.files.mapped_files import mapped
-from headrace_server.reading.column_parts import (
+
+from ...files.extras import require
+from ...files.manifest import DataFile, is_remote, open_stream
+from ...files.mapped_files import mapped
+from ..column_parts import (
     ColumnPart,
     StoredColumn,
     files_that_serve,
     origin_in,
 )
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.source import Opening
-
+from ..source import Opening, PartsReader
 from .arrow import decoded_column, fields_of_schema, naming, pa
 
 pq = require("pyarrow.parquet", "server", "read_parquet")

@@ -23,12 +23,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from headrace_proto import limits
-from headrace_server.files.manifest import DataFile
-from headrace_server.reading.columns import Strings
-from headrace_server.reading.forward_files import Damaged, open_forward
-from headrace_server.reading.record_streams import Place, Record, Records, file_streams
-from headrace_server.reading.source import Opening, Source, StreamSource
 
+from ...files.manifest import DataFile
+from ..columns import Strings
+from ..example_rows import Place, Record, Records, file_streams
+from ..forward_files import Damaged, open_forward
+from ..source import Opening, Source, StreamSource
 from .npz import array_column, npy_array
 
 KEY = "__key__"

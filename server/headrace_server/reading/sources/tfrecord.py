@@ -15,20 +15,21 @@ import struct
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near
-from headrace_server.files.extras import require
-from headrace_server.files.manifest import DataFile, open_stream
-from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import (
+
+from ...files.extras import require
+from ...files.manifest import DataFile, open_stream
+from ...files.mapped_files import MappedFiles
+from ...pipeline.declaration import Feature
+from ..chunk import Chunk, Faults, Origin, without
+from ..columns import (
     Column,
     Ragged,
     Rows,
@@ -36,6 +37,7 @@ from headrace_server.reading.columns import (
     column_from_rows,
     column_of,
     concatenate,
+    defaults_of,
     gather,
     numbers_of,
     ranges,
@@ -43,17 +45,14 @@ from headrace_server.reading.columns import (
     take,
     window,
 )
-from headrace_server.reading.declared_types import default_column
-from headrace_server.reading.forward_files import (
+from ..example_rows import Place, Streams, Walk
+from ..forward_files import (
     Compression,
     Damaged,
     compression_of,
     open_forward,
 )
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.reader import Faults, without
-from headrace_server.reading.record_streams import Place, Streams, Walk
-from headrace_server.reading.source import IndexedSource, Opening, Reader, Source
+from ..source import IndexedSource, Opening, PartsReader, Source, StreamSource
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.
 #
@@ -86,13 +85,6 @@ _FLUSH = 65536
 _BIG_PAYLOAD = 4096
 
 
-class FrameIndex(NamedTuple):
-    """Frame i is ``bounds[i]`` … ``bounds[i + 1]``; at the last bound the damage begins, if any."""
-
-    bounds: np.ndarray  # int64 [n + 1]
-    damage: int = 0  # 0, CORRUPT or TRUNCATED
-
-
 def length_is_sound(header: bytes) -> bool:
     """Return whether the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
@@ -103,10 +95,11 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> FrameIndex:
-    """Return the frames of a whole file (uint8).
+def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+    """Return the bounds of the frames of a whole file (uint8), and its damage: 0, or the number.
 
-    ``progress`` is called now and then with the number of bytes scanned.
+    Frame i is bound i … bound i + 1; at the last bound the damage begins, if any.  ``progress`` is
+    called now and then with the number of bytes scanned.
     """
     view, size = data.data, data.size
     unpack = _HEADER.unpack_from
@@ -135,17 +128,18 @@ def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) 
             progress(position)
     else:
         damage = TRUNCATED if position < size else 0
-    parts.append(np.array([*fresh, position], np.int64))
-    return FrameIndex(np.concatenate(parts), damage)
+    return np.concatenate([*parts, np.array([*fresh, position, damage], np.int64)])
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the rows whose payload does not match its checksum."""
-    expected = _stored(data, starts, lengths)
+    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
+    expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
     distinct = np.unique(lengths)
     if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
-        found = np.fromiter(sound(data, starts, lengths), bool, starts.size)
-        return np.flatnonzero(~found)
+        payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
+        return np.flatnonzero(got != expected)
     got = np.zeros(starts.size, np.uint32)
     for length in distinct.tolist():
         if length:  # the checksum of no bytes is 0
@@ -153,20 +147,6 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
             payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
             got[rows] = list(map(crc32c.value, payloads))
     return np.flatnonzero(got != expected)
-
-
-def sound(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[bool]:
-    """Yield for each payload whether it matches its checksum; each is read when it is asked for."""
-    expected, stops, value = _stored(data, starts, lengths), starts + lengths, crc32c.value
-    places = zip(starts.tolist(), stops.tolist(), expected.tolist(), strict=True)
-    return (value(data[start:stop]) == stored for start, stop, stored in places)
-
-
-def _stored(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the checksums that the file has of payloads, unmasked."""
-    stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
-    unmasked: np.ndarray = (stored >> np.uint32(17)) | (stored << np.uint32(15))
-    return unmasked
 
 
 # ── Walks one tf.train.Example or SequenceExample and finds the places of the wanted values.
@@ -471,7 +451,7 @@ class WantedFeature:
             shape = list(feature.shape)
             raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
         #: A column of one row; None: the feature must be there.
-        self.default = default_column(name, feature) if feature.has_default else None
+        self.default = defaults_of({name: feature}).get(name)
         nothing = np.full([d or 0 for d in self.field.shape], b"" if self.dtype is None else 0)
         blank = column_from_rows([nothing.astype(self.dtype or object)], self.field)
         #: A column of one row, for records that do not have the feature.
@@ -1104,9 +1084,6 @@ def _by_length(
     return groups, [rows[np.repeat(~large, sizes)]]
 
 
-#: Maximum number of records that one call checks before they are read, and bytes of them between
-#: two looks whether a message has come: 6 µs, and as much again where pages are mapped.
-_AHEAD_RECORDS, _AHEAD_BYTES = 256, 64 << 10
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
 
@@ -1131,7 +1108,7 @@ class Tfrecord(Source):
     """By number where no file is compressed, else streams."""
 
     @classmethod
-    def open(cls, opening: Opening) -> Reader:
+    def open(cls, opening: Opening) -> StreamSource:
         features = opening.features or {}
         fields = {name: feature.field for name, feature in features.items()}
         compressions = [_detected(file) for file in opening.files]
@@ -1160,7 +1137,7 @@ class _Records(IndexedSource):
         for i, file in enumerate(files):
 
             def build(i: int = i, file: DataFile = file) -> np.ndarray:
-                return np.append(*scan(self._files.file_data(i), cache.progress_of(file)))
+                return scan(self._files.file_data(i), cache.progress_of(file))
 
             indexes.append(cache.get(file, "tfrecord frames", build))
         bounds = [index[:-1] for index in indexes]
@@ -1218,27 +1195,6 @@ class _Records(IndexedSource):
         record = ordinals - self._first[file]
         self._files.load(file)
         return file, record, record + self._first_bound[file]
-
-    def check_ahead(self, rows: np.ndarray, stop: Callable[[], object]) -> int:
-        """Verify checksums of these examples until ``stop`` returns a value; return how many."""
-        if self._damage or not self._files.local:
-            return 0
-        rows = rows[:_AHEAD_RECORDS]
-        fresh = np.flatnonzero(~self._verified[rows])
-        ordinals = rows[fresh]
-        *_, bound = self._find(ordinals)
-        starts = self._bounds[bound] + HEAD
-        lengths = self._bounds[bound + 1] - FOOT - starts
-        nbytes = 0
-        checked = sound(self._files.data, starts, lengths)
-        for place, length, is_sound in zip(fresh.tolist(), lengths.tolist(), checked, strict=True):
-            self._verified[rows[place]] = is_sound
-            nbytes += length
-            if nbytes >= _AHEAD_BYTES:
-                nbytes = 0
-                if stop():
-                    return place + 1
-        return len(rows)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
@@ -1299,52 +1255,34 @@ class _Walk(Walk):
     """A walk over the records of a compressed file."""
 
     def __init__(
-        self,
-        opening: Opening,
-        parser: ExampleParser,
-        stream: int,
-        compression: Compression,
-        place: Place,
+        self, opening: Opening, parser: ExampleParser, stream: int, kind: Compression, place: Place
     ) -> None:
-        self.place, self._name = place, opening.files[stream].path
+        file = opening.files[stream]
+        self.place, self._name, self._frames = place, file.path, _frames(file, kind, place)
         self._parser, self._bad = parser, opening.bad
-        self._frames = _frames(opening.files[stream], compression, place)
-        self._left: Iterator[bytes] = self._frames
-        self._damage: Damaged | None = None  # the fault where the frames end
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         found: list[bytes] = []
+        damage: Damaged | None = None
         try:
-            found.extend(islice(self._left, limit))
-        except Damaged as error:
-            self._damage = error
+            found.extend(islice(self._frames, limit))
+        except Damaged as error:  # after those that were found
+            damage = error
         at, bounds = self.place, np.cumsum([0, *map(len, found)])
-        chunk, faults = self._parse(np.frombuffer(b"".join(found), np.uint8), bounds)
-        if faults and not self._bad.skip and (good := min(faults)):
-            # Return the records before the bad one now; the bad one raises when it is next.
-            self._left = chain(found[good:], self._left)
-            self.place = Place(at.byte + int(bounds[good]), at.record + good)
-            return chunk.take(slice(0, good)), True
-        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
-        chunk = without(chunk, faults, self._bad)
-        if len(found) == limit or self._damage is None:
-            return chunk, len(found) == limit
-        if not self._bad.skip and found:
-            return chunk, True
-        where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
-        text = f"{where}: {self._damage}; the rest of the file can not be read. {_REMEDY}"
-        self._bad.report(DataError(text), self._damage.reason)
-        return chunk, False
-
-    def _parse(self, data: np.ndarray, bounds: np.ndarray) -> tuple[Chunk, Faults]:
-        starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
+        data, starts = np.frombuffer(b"".join(found), np.uint8), bounds[:-1] + HEAD
+        lengths = np.diff(bounds) - (HEAD + FOOT)
         columns, faults = self._parser.parse(data, starts, lengths)
-        if starts.size:
-            wrong = bad_payloads(data, starts, lengths)
-            faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
-        record = self.place.record + np.arange(starts.size, dtype=np.int64)
-        origin = Origin.single(self._name, record, bounds[:-1] + self.place.byte)
-        return Chunk(columns, record, origin), faults
+        wrong = bad_payloads(data, starts, lengths) if found else ()
+        faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
+        record = at.record + np.arange(len(found), dtype=np.int64)
+        origin = Origin.single(self._name, record, bounds[:-1] + at.byte)
+        chunk = without(Chunk(columns, record, origin), faults, self._bad)
+        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
+        if damage is not None:
+            where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
+            text = f"{where}: {damage}; the rest of the file can not be read. {_REMEDY}"
+            self._bad.report(DataError(text), damage.reason)
+        return chunk, len(found) == limit
 
     def close(self) -> None:
         self._frames.close()

@@ -18,14 +18,13 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
-from headrace_server.files.manifest import DataFile
-from headrace_server.files.mapped_files import RemoteCopies, mapped
-from headrace_server.reading.column_parts import whole_part
-from headrace_server.reading.columns import Column, Ragged, Strings
-from headrace_server.reading.example_rows import Schema
-from headrace_server.reading.parts_reader import PartsReader
-from headrace_server.reading.source import Opening
 
+from ...files.manifest import DataFile
+from ...files.mapped_files import RemoteCopies, mapped
+from ..column_parts import whole_part
+from ..columns import Column, Ragged, Strings
+from ..example_rows import Schema
+from ..source import Opening, PartsReader
 from .npz import npy_array
 
 

@@ -20,9 +20,8 @@ from headrace_proto.schema import RESERVED, Field
 from ...pipeline.declaration import Stage as Declared
 from ...pipeline.declaration import is_theirs
 from ...pipeline.examples import names_fault
-from ..chunk import Chunk
+from ..chunk import BadRecords, Chunk
 from ..columns import field_of
-from ..reader import BadRecords
 from ..row_functions import user_code
 from ..stage import Fields, Stage
 

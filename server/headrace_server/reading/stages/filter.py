@@ -9,8 +9,7 @@ import numpy as np
 from headrace_proto.errors import brief, kind_of
 
 from ...pipeline.function_names import Sent
-from ..chunk import Chunk
-from ..reader import BadRecords
+from ..chunk import BadRecords, Chunk
 from ..row_functions import RowFunction
 from ..stage import Stage
 

@@ -17,8 +17,7 @@ import numpy as np
 from headrace_proto.errors import brief, kind_of
 
 from ...pipeline.function_names import Sent
-from ..chunk import Chunk
-from ..reader import BadRecords
+from ..chunk import BadRecords, Chunk
 from .map import Map
 
 #: Rows of one example: more are a function without an end.

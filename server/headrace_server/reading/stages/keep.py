@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import Rule
-from ..sampling import Sampler
+from ..chunk import BadRecords, Chunk
+from ..row_values import Rule, Sampler
 
 
 class Keep(Sampler):

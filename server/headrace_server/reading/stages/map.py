@@ -15,11 +15,9 @@ from headrace_proto.schema import schema_from_wire
 
 from ...pipeline.examples import names_fault
 from ...pipeline.function_names import Sent
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_functions import Draws, RowFunction
+from ..chunk import BadRecords, Chunk
+from ..row_functions import Draws, Given, Results, RowFunction
 from ..stage import Fields, Stage
-from ..user_columns import Given, Results
 
 
 class Map(Stage):

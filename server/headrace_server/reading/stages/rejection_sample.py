@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.class_acceptance import keep
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import Rule
-from ..sampling import Sampler
+from ...shaping.class_acceptance import keep
+from ..chunk import BadRecords, Chunk
+from ..row_values import Rule, Sampler
 
 
 class RejectionSample(Sampler):

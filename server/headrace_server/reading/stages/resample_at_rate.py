@@ -8,11 +8,9 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ...core.row_copies import MAX_RATE, poisson
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import Rule
-from ..sampling import Sampler
+from ...shaping.row_copies import MAX_RATE, poisson
+from ..chunk import BadRecords, Chunk
+from ..row_values import Rule, Sampler
 
 
 class ResampleAtRate(Sampler):

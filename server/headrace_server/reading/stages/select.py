@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from headrace_proto.errors import DataError
 
-from ..chunk import Chunk
-from ..reader import BadRecords
+from ..chunk import BadRecords, Chunk
 from ..stage import Fields, Stage
 
 

@@ -9,17 +9,15 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...core.class_acceptance import (
+from ...shaping.class_acceptance import (
     ClassEstimator,
     Proportions,
     acceptance,
     keep,
     rejected_fraction,
 )
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import below
-from ..sampling import Sampler
+from ..chunk import BadRecords, Chunk
+from ..row_values import Sampler, below
 from ..stage import Fields
 
 logger = logging.getLogger("headrace.data")

@@ -10,9 +10,8 @@ import numpy as np
 from headrace_proto.errors import DataError, rewording
 
 from ...pipeline.declaration import unbatched_field
-from ..chunk import Chunk
+from ..chunk import BadRecords, Chunk, Faults, without
 from ..columns import Column, Ragged
-from ..reader import BadRecords, Faults, without
 from ..stage import Fields, Stage
 
 

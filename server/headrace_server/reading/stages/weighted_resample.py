@@ -9,11 +9,9 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ...core.row_copies import RunningMean
-from ..chunk import Chunk
-from ..reader import BadRecords
-from ..row_values import Rule, below
-from ..sampling import Sampler
+from ...shaping.row_copies import RunningMean
+from ..chunk import BadRecords, Chunk
+from ..row_values import Rule, Sampler, below
 from ..stage import Fields
 from .resample_at_rate import ResampleAtRate
 

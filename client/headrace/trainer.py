@@ -1,0 +1,648 @@
+"""One trainer: what it asks of whom, which batch its loop gets next, what is in its hands.  Pure.
+
+    a cell for each partition: bound, the least turn that may still come
+        ask: the cell with the least bound (and requests under way) ──► Get ──► its owner
+        take: in the order of requests ─┬─ the batch is here ──► the loop ──► commit, give_back
+                                        ├─ no answer yet: wait
+                                        └─ Idle: pass it by; its batch is taken when it comes
+
+| cell | Get sent | Give | Idle | Over (epoch e) | Over (all) | Welcome |
+| --- | --- | --- | --- | --- | --- | --- |
+| askable | asked | – | – | bound ≥ (e + 1, 0) | over | the first one: bound |
+| asked | asked + 1 | bound ≥ turn + 1 | standing; ranks: asked | as above | over | – |
+| standing | – | askable | – | askable, bound as above | over | – |
+
+Bounds grow, so requests are in the order of (turn, partition).  A lone trainer, and each rank, gets
+exactly the turns of its bounds, so its stream is in that order for any owners and any delays.  A
+batch that the loop gives back lowers the bound again, and comes first.
+
+With lanes one partition is asked at a time, until it is over, or idle with none of this trainer's
+lanes in it.  In any order, the loop takes what came first, and an owner that others overtake has
+one open request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_proto.step_messages import Given
+
+Token = int
+Turn = tuple[int, int]
+
+#: An epoch after all others.
+_NEVER = 1 << 62
+#: Fraction of the golden ratio: consecutive multiples of it lie far apart on a circle.
+_GOLDEN = 0.6180339887498949
+#: Part of the prefetch that is to be free before requests are sent, if the loop does not wait.
+_PART = 4
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A batch that came and is not committed or given back."""
+
+    given: Given
+    source: Any  # holds its bytes
+    request: int
+    order: int  # its place among batches of its epoch: the first request for it
+    stale: bool = False  # its owner has given it to another trainer
+    taken: bool = False
+
+    @property
+    def turn(self) -> Turn:
+        return self.given.turn_epoch, self.given.turn_index
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """One partition."""
+
+    number: int
+    rotated: int  # its place among partitions of equal bounds
+    turn: Turn = (0, 0)  # the least turn that may still come
+    asked: dict[int, int] = field(default_factory=dict)  # epochs by request
+    standing: dict[int, int] = field(default_factory=dict)  # the same, of those that are idle
+    back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
+    #: Since one was given back: orders for the batches that answer the requests, ascending.
+    orders: list[int] | None = None
+    epoch: int = 0  # the least that may still come
+    live: bool = False  # whether lanes of this trainer have examples there
+    over: bool = False
+    key: tuple[int, int, int, int] | None = None  # its place among cells to ask, if it may be
+
+
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """What is to be sent to one owner."""
+
+    welcome: bool = False  # whether it has answered the greeting
+    commits: list[Token] = field(default_factory=list)
+    returned: list[Token] = field(default_factory=list)
+    withdrawn: list[int] = field(default_factory=list)
+    gets: list[tuple[int, int, int]] = field(default_factory=list)
+    asked: dict[int, None] = field(default_factory=dict)  # requests under way, oldest first
+
+
+class Trainer:
+    """The machine of one trainer of a feed, over all owners.
+
+    ``owner_of``: by partition, the number of its owner, of ``owners``.
+    ``offset``: the partition that comes first among equal turns; for a trainer without a rank
+    the first greeting of owner 0 may set it.
+    ``lanes``: batches fill lanes of this trainer; ``chained``: each needs the states of the one
+    before, so it is asked for after that one's commit.
+    ``strict``: an epoch begins when all partitions have ended the one before.
+    ``any_order``: the loop takes what came first; not with lanes.
+    ``explicit``: the loop commits by name, so it ends where all that is left is in its hands.
+    ``lazy``: commits wait for a request to the same owner, since nobody else waits for them.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        owner_of: Sequence[int],
+        owners: int,
+        *,
+        rank: int = -1,
+        prefetch: int = 1,
+        offset: int = 0,
+        lanes: bool = False,
+        chained: bool = False,
+        strict: bool = False,
+        any_order: bool = False,
+        explicit: bool = False,
+        lazy: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.set_prefetch(prefetch)
+        self.lanes, self.chained, self.strict = lanes and rank < 0, chained, strict
+        self.in_order = lanes  # each batch counts once the earlier ones of its lanes do
+        self.any_order, self.explicit, self.lazy = any_order and rank < 0, explicit, lazy
+        self.hands: dict[Token, Held] = {}
+        self.commits: dict[Token, tuple[Held, Any]] = {}  # without an answer
+        self.epoch = 0  # of the loop
+        self.waits = False  # whether the loop waits for a batch
+        self._flying = 0  # requests under way, and batches that the loop has not taken
+        self._request = 0
+        self._last = 0  # the request whose batch the loop has taken last
+        self._of: dict[int, int] = {}  # partitions by request
+        self._idle: set[int] = set()  # requests of a rank that wait for trainers
+        self._epochs = Counter(
+            {0: partitions}
+        )  # cells that are not over, by the epoch of the bound
+        self._open = partitions  # cells that are not over
+        self._unknown = set(range(partitions))  # cells whose first bound has not come
+        self._line: list[tuple[int, int, int]] = []  # a heap of epochs, orders and requests
+        self._ready: dict[int, Held] = {}  # by request, as they came
+        self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
+        self._cells = [_Cell(p, 0) for p in range(partitions)]
+        self._rotate(offset)
+        self.regroup(owner_of, owners)
+
+    def _rotate(self, offset: int) -> None:
+        partitions = len(self._cells)
+        self._offset = self._home = offset % partitions
+        self._asks.clear()
+        for cell in self._cells:
+            cell.rotated, cell.key = (cell.number - offset) % partitions, None
+            self._changed(cell)
+
+    def regroup(self, owner_of: Sequence[int], owners: int) -> None:
+        """Take other owners, as after a restart of the server.  Each is to be greeted."""
+        self.owner_of = owner_of
+        self._owners = [_Owner() for _ in range(owners)]
+        for p, cell in enumerate(self._cells):
+            self._owners[owner_of[p]].asked.update(dict.fromkeys(cell.asked))
+
+    def set_prefetch(self, prefetch: int) -> None:
+        """Change the number of batches that are asked for ahead of the loop."""
+        self.prefetch = prefetch
+        self._part = max(1, prefetch // _PART)
+
+    # The order of cells
+
+    def _changed(self, cell: _Cell) -> None:
+        """Put a cell in its new place among those to ask."""
+        if cell.over or cell.standing:
+            cell.key = None
+            return
+        epoch, at = cell.turn
+        if cell.back:
+            under_way, back = len(cell.asked), len(cell.back)
+            epoch, at = sorted(cell.back)[under_way] if under_way < back else cell.turn
+            at += max(0, under_way - back)
+        elif cell.asked:
+            at += sum(of >= epoch for of in cell.asked.values())
+        key = epoch, at, cell.rotated, cell.number
+        if key != cell.key:
+            cell.key = key
+            heapq.heappush(self._asks, key)
+
+    def _move(self, cell: _Cell, turn: Turn) -> None:
+        """Raise a cell's bound: nothing before it comes."""
+        if turn > cell.turn:
+            cell.turn = turn
+        back = cell.back
+        while back and back[0] < turn:
+            heapq.heappop(back)
+        self._count(cell)
+
+    def _count(self, cell: _Cell) -> None:
+        """Count a cell by the least epoch that may still come from it."""
+        epoch = cell.back[0][0] if cell.back else cell.turn[0]
+        if epoch != cell.epoch and not cell.over:
+            self._epochs[cell.epoch] -= 1
+            self._epochs[epoch] += 1
+            cell.epoch = epoch
+
+    @property
+    def least(self) -> int:
+        """The least epoch of which batches may still come; _NEVER: none."""
+        while self._epochs and not self._epochs[least := min(self._epochs)]:
+            del self._epochs[least]
+        return min(self._epochs, default=_NEVER)
+
+    # What is known, for the caller
+
+    @property
+    def partitions(self) -> int:
+        return len(self._cells)
+
+    @property
+    def latest(self) -> int:
+        """The latest epoch that is known to have begun."""
+        return max([self.epoch, *(cell.turn[0] for cell in self._cells)])
+
+    @property
+    def ready(self) -> bool:
+        """Whether a batch is here that the loop has not taken."""
+        return bool(self._ready)
+
+    @property
+    def awaited(self) -> int | None:
+        """The owner whose batch the loop waits for; None: trainers have to act."""
+        request = self._next()
+        partition = None if request is None else self._of.get(request)
+        return None if partition is None else self.owner_of[partition]
+
+    def unanswered(self, owner: int) -> int:
+        """Return the number of commits that an owner has not answered, and should soon.
+
+        In lanes a commit waits for those of earlier batches, which may be in this loop's hands.
+        """
+        held = [one for one, _ in self.commits.values()]
+        if self.in_order and self.hands:
+            held = [one for one in held if not self._waits_for_hands(one)]
+        return sum(self.owner_of[one.given.partition] == owner for one in held)
+
+    def _waits_for_hands(self, held: Held) -> bool:
+        partition, turn = held.given.partition, held.turn
+        return any(
+            one.given.partition == partition and one.turn < turn and not one.stale
+            for one in self.hands.values()
+        )
+
+    # The loop
+
+    def _next(self) -> int | None:
+        """Return the request whose batch is next; None: trainers have to act."""
+        if self.any_order and self._ready:
+            return next(iter(self._ready))
+        line, ready, of = self._line, self._ready, self._of
+        while line:
+            request = line[0][2]
+            if request in ready or (
+                (p := of.get(request)) is not None and request in self._cells[p].asked
+            ):
+                return request
+            heapq.heappop(line)
+        return None
+
+    def take(self) -> Held | None:
+        """Return the next batch, if it is here.  The loop goes from epoch to epoch by itself."""
+        request = self._next()
+        held = None if request is None else self._ready.get(request)
+        if request is None or held is None:
+            self.waits = True
+            return None
+        epoch = held.given.turn_epoch
+        if epoch > self.epoch:
+            # others may have more of the epoch before
+            if self.least <= self.epoch:
+                self.waits = True
+                return None
+            self.epoch = epoch
+        self.waits = False
+        del self._ready[request]
+        self._flying -= 1
+        self._last = request
+        held.taken = True
+        return held
+
+    def untake(self, held: Held) -> None:
+        """Put a batch back that the loop has not used: it is the next one again."""
+        if held.given.token in self.hands:
+            held.taken = False
+            self._ready = {held.request: held, **self._ready}
+            heapq.heappush(self._line, (held.given.turn_epoch, held.order, held.request))
+            self._flying += 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether all is committed and answered."""
+        return not (self._open or self._flying or self.commits)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing comes before some trainer acts; it may be this one, see ``hands``."""
+        if not self.waits:
+            return False
+        self._pump()  # what may come is asked for first
+        if self._idle:
+            request = self._next()
+            return request is None or request in self._idle
+        return self._flying == len(self._ready)
+
+    def commit(self, token: Token, payload: Any = None) -> bool:
+        """Commit a batch; return False where it is known to be stale."""
+        held = self.hands[token]
+        if not held.stale:
+            self.commits[token] = held, payload
+            self._owners[self.owner_of[held.given.partition]].commits.append(token)
+        del self.hands[token]  # last: Ctrl-C may come before
+        return not held.stale
+
+    def give_back(self, token: Token) -> None:
+        """Return a batch: other trainers may get it.  A lone one gets it again, in its place."""
+        held = self.hands.pop(token)
+        given = held.given
+        if not held.taken:
+            del self._ready[held.request]
+            self._flying -= 1
+        if held.stale:
+            return
+        self._owners[self.owner_of[given.partition]].returned.append(given.token)
+        cell = self._cells[given.partition]
+        if not (self.lanes or cell.over):
+            orders, cell.orders = cell.orders or [*cell.asked], None
+            if cell.asked or cell.standing:  # it comes first, so they are made anew
+                self._withdraw([*cell.asked, *cell.standing])
+            insort(orders, held.order)
+            cell.orders = orders
+            heapq.heappush(cell.back, held.turn)
+            self._count(cell)
+            self._changed(cell)
+
+    def let_go(self) -> None:
+        """Return all that the loop has not taken: the server stops."""
+        for held in list(self._ready.values()):
+            self.give_back(held.given.token)
+
+    # Requests
+
+    def _to_ask(self) -> _Cell | None:
+        if self.lanes:
+            return self._home_to_ask()
+        asks = self._asks
+        overtaken: list[tuple[int, int, int, int]] = []
+        found = None
+        while asks:
+            key = asks[0]
+            cell = self._cells[key[3]]
+            if key != cell.key:
+                heapq.heappop(asks)
+            elif self.any_order and self._is_overtaken(key[3]):
+                overtaken.append(heapq.heappop(asks))
+            else:
+                found = None if self.strict and key[0] > self.least else cell
+                break
+        for key in overtaken:
+            heapq.heappush(asks, key)
+        return found
+
+    def _is_overtaken(self, partition: int) -> bool:
+        """Return whether an owner has an open request that is older than a batch of another."""
+        owner = self._owners[self.owner_of[partition]]
+        return bool(owner.asked) and (not owner.welcome or next(iter(owner.asked)) < self._last)
+
+    def _home_to_ask(self) -> _Cell | None:
+        """With lanes: stay while examples are in them, or some may come."""
+        home = self._cells[self._home]
+        if home.over or home.turn[0] > self.least or (home.standing and not home.live):
+            for ahead in range(len(self._cells)):
+                cell = self._cells[(self._home + ahead) % len(self._cells)]
+                if not (cell.over or cell.standing) and cell.turn[0] <= self.least:
+                    self._home, home = cell.number, cell
+                    break
+            else:
+                return None
+        if home.standing or (self.chained and (home.asked or self._in_hand(self._home))):
+            return None
+        return home
+
+    def _in_hand(self, partition: int) -> bool:
+        return any(held.given.partition == partition for held in self.hands.values())
+
+    def _pump(self) -> None:
+        """Ask for as many batches as are wanted."""
+        if self._unknown:
+            return
+        wanted = self.prefetch + self.waits
+        under_way = self._flying
+        if self.any_order:
+            under_way -= self._lagging()
+        if not self.waits and wanted - under_way < self._part:
+            return
+        # batches of a later epoch, which the loop can not take yet, do not count
+        while under_way < wanted or (self.waits and self._flying == len(self._ready)):
+            if (cell := self._to_ask()) is None:
+                return
+            self._get(cell)
+            under_way += 1
+
+    def _lagging(self) -> int:
+        """Return the number of requests at owners that are overtaken."""
+        return sum(
+            len(owner.asked)
+            for owner in self._owners
+            if owner.asked and (not owner.welcome or next(iter(owner.asked)) < self._last)
+        )
+
+    def _get(self, cell: _Cell) -> None:
+        self._request = request = self._request + 1
+        epoch, p = cell.key[0] if cell.key else cell.turn[0], cell.number
+        cell.asked[request] = epoch
+        self._of[request] = p
+        owner = self._owners[self.owner_of[p]]
+        owner.gets.append((request, p, epoch))
+        if self.any_order:
+            owner.asked[request] = None
+        heapq.heappush(self._line, (epoch, request, request))
+        if cell.orders is not None:
+            if len(cell.orders) < len(cell.asked):
+                cell.orders.append(request)
+            self._line_up(cell)
+        self._flying += 1
+        self._changed(cell)
+
+    def _line_up(self, cell: _Cell) -> None:
+        """Give requests the orders of the batches that answer them, returned ones first."""
+        for order, (request, epoch) in zip(cell.orders or (), cell.asked.items(), strict=False):
+            if order != request:
+                heapq.heappush(self._line, (epoch, order, request))
+
+    def _order(self, cell: _Cell, request: int) -> int:
+        """Return the order of the batch for a request under way, which gets its answer."""
+        if cell.orders is None:
+            return request
+        asked = [*cell.asked]
+        at = asked.index(request)
+        order = cell.orders.pop(at)
+        del asked[at]
+        if cell.orders == asked:  # all is in order again
+            cell.orders = None
+        return order
+
+    # Owners: what comes
+
+    def greeting(
+        self, owner: int
+    ) -> tuple[list[Given], list[tuple[Given, Any]], list[tuple[int, int, int]]]:
+        """Return what a greeting lists: batches in hand, commits without an answer, requests."""
+        here = self._owners[owner] = _Owner()
+        of = self.owner_of
+        held = [
+            h.given for h in self.hands.values() if of[h.given.partition] == owner and not h.stale
+        ]
+        commits = [
+            (h.given, load) for h, load in self.commits.values() if of[h.given.partition] == owner
+        ]
+        gets = []
+        for cell in self._cells:
+            if of[cell.number] == owner and (cell.asked or cell.standing):
+                here.asked.update(dict.fromkeys(cell.asked))
+                of_cell = {**cell.asked, **cell.standing}
+                gets += [(request, cell.number, epoch) for request, epoch in of_cell.items()]
+        return held, commits, gets
+
+    def welcome(
+        self, owner: int, next_turns: Mapping[int, Turn], stale: Iterable[Token], others: int = 0
+    ) -> None:
+        """Take the answer to a greeting: by partition the least turn that may still come."""
+        self._owners[owner].welcome = True
+        if owner == 0 and others and self.rank < 0 and not self._request:
+            self._rotate(int(_GOLDEN * others % 1 * len(self._cells)))
+        for p, turn in next_turns.items():
+            cell = self._cells[p]
+            if not (cell.asked or cell.standing or cell.back):
+                self._move(cell, turn)
+            self._changed(cell)
+        self._unknown.difference_update(next_turns)
+        for token in stale:
+            held = self.hands.get(token)
+            if held is not None and not held.stale:
+                held.stale = True
+                if not held.taken:
+                    del self.hands[token], self._ready[held.request]
+                    self._flying -= 1
+
+    def later(self, owner: int, commits: list[Token], gets: list[tuple[int, int, int]]) -> None:
+        """Send these after the Welcome: the greeting has no room for them."""
+        here = self._owners[owner]
+        here.commits, here.gets = [*commits, *here.commits], [*gets, *here.gets]
+
+    def lost(self, owner: int) -> None:
+        """Note that the connection with an owner ended: nothing is sent before it is greeted."""
+        self._owners[owner].welcome = False
+
+    def _answered(self, request: int) -> tuple[_Cell | None, int]:
+        """Forget a request that has its answer; return its cell, and the order of its batch."""
+        if (p := self._of.pop(request, None)) is None:
+            return None, request
+        cell, order = self._cells[p], request
+        if request in cell.asked:
+            if cell.orders is not None:
+                order = self._order(cell, request)
+            del cell.asked[request]
+            self._flying -= 1
+            if self.any_order:
+                self._owners[self.owner_of[p]].asked.pop(request, None)
+            if self._idle:
+                self._idle.discard(request)
+        else:
+            del cell.standing[request]
+        return cell, order
+
+    def give(self, owner: int, given: Given, source: Any) -> bool:
+        """Take a batch; return False where it is returned at once."""
+        epoch, index, request = given.turn_epoch, given.turn_index, given.request
+        cell, order = self._answered(request)
+        if cell is None:
+            self._owners[owner].returned.append(given.token)
+            return False
+        if self.lanes:
+            home = self._cells[self._home]
+            if cell is not home and (home.live or home.asked):  # it has lanes elsewhere
+                self._owners[owner].returned.append(given.token)
+                self._withdraw([*cell.asked, *cell.standing])
+                self._changed(cell)
+                return False
+            self._home, cell.live = given.partition, given.live
+        held = self.hands[given.token] = Held(given, source, request, order)
+        self._ready[request] = held
+        heapq.heappush(self._line, (epoch, order, request))
+        self._flying += 1
+        self._move(cell, (epoch, index + 1))
+        self._changed(cell)
+        if len(self._ready) > 2 * self.prefetch + 1:
+            self._withdraw([r for one in self._cells for r in one.standing])
+        return True
+
+    def _withdraw(self, requests: Iterable[int]) -> None:
+        """Take requests back that did not get a batch."""
+        for request in requests:
+            p = self._of[request]
+            cell, _ = self._answered(request)
+            owner = self._owners[self.owner_of[p]]
+            owner.withdrawn.append(request)
+            owner.gets = [get for get in owner.gets if get[0] != request]
+            if cell is not None:
+                self._changed(cell)
+
+    def idle(self, owner: int, requests: Iterable[int], live: Collection[int] = ()) -> None:
+        """Pass requests by, which wait for trainers.  Ranks wait for them, to stay in step."""
+        for request in requests:
+            if (p := self._of.get(request)) is None:
+                continue
+            cell = self._cells[p]
+            cell.live = request in live
+            if self.rank >= 0:
+                self._idle.add(request)
+            elif request in cell.asked:
+                self._order(cell, request)
+                cell.standing[request] = cell.asked.pop(request)
+                self._owners[owner].asked.pop(request, None)
+                self._flying -= 1
+                self._changed(cell)
+
+    def over(
+        self, owner: int, request: int, partition: int, epoch: int, also: Iterable[int] = ()
+    ) -> None:
+        """Note that nothing more of an epoch comes from partitions; -1: nothing more at all."""
+        self._answered(request)
+        for p in (partition, *also):
+            cell = self._cells[p]
+            if not cell.over and epoch < 0:
+                self._epochs[cell.epoch] -= 1
+                self._open -= 1
+                cell.over = True
+            elif not cell.over:
+                self._move(cell, (epoch + 1, 0))
+            cell.live = False
+            self._changed(cell)
+
+    def answer(
+        self,
+        owner: int,
+        committed: Iterable[Token],
+        stale: Sequence[Token] = (),
+        faults: Sequence[tuple[Token, str, str]] = (),
+    ) -> list[tuple[Held, str, str]]:
+        """Take answers to commits; return those that were refused, with code and text of why."""
+        commits = self.commits
+        for token in committed:
+            commits.pop(token, None)
+        refused: list[tuple[Held, str, str]] = []
+        if not (stale or faults):
+            return refused
+        for token, code, text in (*((token, "stale", "") for token in stale), *faults):
+            if (commit := commits.pop(token, None)) is not None:
+                refused.append((commit[0], code, text))
+        return refused
+
+    # Owners: what goes
+
+    def due(self, owner: int) -> bool:
+        """Return whether a message to an owner is due."""
+        self._pump()
+        return self._is_due(self._owners[owner])
+
+    @property
+    def any_due(self) -> bool:
+        """Whether a message to some owner is due."""
+        self._pump()
+        return any(map(self._is_due, self._owners))
+
+    def _is_due(self, owner: _Owner) -> bool:
+        if not owner.welcome:
+            return False
+        if owner.gets or owner.returned or owner.withdrawn:
+            return True
+        if not owner.commits:
+            return False
+        return not self.lazy or self.waits or len(owner.commits) > self._part
+
+    def owes(self, owner: int) -> bool:
+        """Return whether there is something to send to an owner, now or later."""
+        here = self._owners[owner]
+        return here.welcome and bool(here.commits or here.gets or here.returned or here.withdrawn)
+
+    def outgoing(
+        self, owner: int
+    ) -> tuple[list[tuple[Token, Any]], list[Token], list[int], list[tuple[int, int, int]]]:
+        """Return what to send now, and forget it: commits, returned, withdrawn, requests."""
+        here = self._owners[owner]
+        if not here.welcome:
+            return [], [], [], []
+        commits = [
+            (token, self.commits[token][1]) for token in here.commits if token in self.commits
+        ]
+        out = commits, here.returned, here.withdrawn, here.gets
+        here.commits, here.returned, here.withdrawn, here.gets = [], [], [], []
+        return out

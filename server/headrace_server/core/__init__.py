@@ -1,1 +1,0 @@
-"""Pure machines: events in, decisions out."""

@@ -1,0 +1,141 @@
+"""Taking a feed's state back to a snapshot: whole or not at all, also under kill -9.
+
+    snapshots/FEED/ID/ ─ prepare ─► feeds/.FEED.new/ ─ take_back ─► feeds/FEED/
+                                    the state before ────────────► feeds/.FEED.old/
+
+Once the new directory has a file ``COMPLETE`` it is the valid one, and the next start completes a
+change that was cut off.  The state before stays until the next time.
+
+The beginning of a feed is a snapshot without stores.
+
+Each such change is a *generation* of the feed.  Trainers of an earlier generation are not let in:
+their work since the snapshot is undone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
+from ..process.config import FeedConfig
+from ..process.rewinding import BEGINNING
+from .feed_directory import SUFFIX, check_feed, described
+from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
+from .snapshots import BESIDE, GENERATION, sync_file
+
+logger = logging.getLogger("headrace.server")
+
+_COMPLETE = "COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How often a feed was taken back to a snapshot, and to which one last.
+
+    ``before`` is the snapshot that it had gone on from before it was taken back to its beginning.
+    """
+
+    generation: int = 0
+    snapshot: str = ""
+    before: str = ""
+
+
+def resumption(state: Path, feed: str) -> Resumption:
+    """Read the generation of a feed."""
+    return read_json(state / "feeds" / feed / GENERATION, _resumption) or Resumption()
+
+
+def _resumption(plain: Any) -> Resumption:
+    return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
+
+
+def prepare(
+    state: Path,
+    feed: FeedConfig,
+    source: Path | None,
+    snapshot: str,
+    allow_change: bool = False,
+) -> None:
+    """Copy the snapshot in ``source`` to a new directory beside a feed's state.
+
+    None stands for the beginning.  ConfigChanged where the feed differs from that of the snapshot.
+    """
+    feeds = state / "feeds"
+    before = resumption(state, feed.name)
+    new = feeds / f".{feed.name}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    with writing(new):
+        new.mkdir(parents=True)
+    if source is not None:
+        for path in sorted(source.iterdir()):
+            if path.suffix == SUFFIX or path.name in BESIDE:
+                with writing(new / path.name, path.stat().st_size):
+                    shutil.copyfile(path, new / path.name)
+                    sync_file(new / path.name)
+        _follow_files(new / "feed.json", feed)
+    check_feed(state, feed, allow_change, new)
+    plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
+    if snapshot == BEGINNING:
+        plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
+    write_durably(new / GENERATION, json.dumps(plain))
+
+
+def take_back(state: Path, names: Iterable[str]) -> None:
+    """Replace the states of feeds by the prepared ones.  No process may have their stores open."""
+    feeds = state / "feeds"
+    for name in names:
+        new = feeds / f".{name}.new"
+        since = left_out_rows(feeds / name / LEFT_OUT)  # they stay out
+        write_left_out(new / LEFT_OUT, left_out_rows(new / LEFT_OUT) | since)
+        write_durably(new / _COMPLETE, "")
+    sync_directory(feeds)
+    finish(state)  # once: it removes what is prepared and not complete
+
+
+def finish(state: Path) -> None:
+    """Complete changes that a crash has cut off, and remove those that were not valid yet."""
+    feeds = state / "feeds"
+    for new in sorted(feeds.glob(".*.new")):
+        name = new.name[1 : -len(".new")]
+        if not (new / _COMPLETE).exists():
+            shutil.rmtree(new, ignore_errors=True)
+            continue
+        present, old = feeds / name, feeds / f".{name}.old"
+        if present.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(present, old)
+        os.rename(new, present)
+        sync_directory(feeds)
+        (present / _COMPLETE).unlink()
+    for done in sorted(feeds.glob(f"*/{_COMPLETE}")):
+        if not done.parent.name.startswith("."):
+            done.unlink()
+
+
+def _follow_files(file: Path, feed: FeedConfig) -> None:
+    """Accept the same files at other places and with other times, as on another machine."""
+    found = read_json(file, lambda one: (one, one["pipeline"]["source"], _names(one["files"])))
+    if found is None:
+        return  # ``check_feed`` says that it is gone
+    (known, source, names), now = found, described(feed)
+    if known["files"] == now["files"] or names != _names(now["files"]):
+        return  # the same, or other files, which ``check_feed`` refuses
+    logger.warning(
+        "feed %r: files of the same names and sizes as in the snapshot are taken for the same, "
+        "though they lie elsewhere or were written at another time",
+        feed.name,
+    )
+    known["files"] = now["files"]
+    source["paths"] = now["pipeline"]["source"]["paths"]
+    write_durably(file, json.dumps(known, indent=1, sort_keys=True))
+
+
+def _names(files: list[Any]) -> list[tuple[str, int]]:
+    return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]

@@ -1,0 +1,434 @@
+"""Snapshots of feeds: copies of a feed's whole state, each as of one moment.
+
+    state directory: snapshots/FEED/ID/     snapshot.json   feed, term, checksums of the others
+                                            feed.json       the declaration of the feed
+                                            K.journal       partition K
+                                            left_out.json   rows that are left out, if any
+    anywhere else:   URL/FEED/ID/           the same, where copies are wanted
+                     URL/FEED/ID/I-of-N/    … of share I, where N servers share the feed
+
+A snapshot that is being made lies in ``ID.part``; the final name means that it is whole.  At a URL
+a snapshot is whole once its ``snapshot.json`` is there, which is written last.
+
+Only the newest stay, so that they do not fill the disk, and the one that the feed went on from: a
+checkpoint that names another can not be resumed any more.
+
+Servers that share a feed each keep their share of a snapshot, all under one name.  Once a trainer
+knows that every one has its share, older ones may be forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import ServerError
+from headrace_proto.placement import WHOLE, Share
+from headrace_proto.token import SNAPSHOT, Token, new_snapshot
+
+from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
+from ..files.extras import filesystem
+from ..process.settings import KEEP_SNAPSHOTS
+from .feed_directory import SHARE, SUFFIX
+from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
+
+logger = logging.getLogger("headrace.server")
+
+_FORMAT = 3
+#: In the state of a feed: how often it was taken back, and to which snapshot.
+GENERATION = "generation.json"
+LEAF = "snapshot.json"
+BESIDE = ("feed.json", "left_out.json")
+_PART = ".part"
+#: The file that says that every server of the feed has its share of a snapshot.
+SETTLED = "SETTLED"
+#: The directory of one share at a URL.
+_SHARE_OF = re.compile(r"([0-9]{1,4})-of-([0-9]{1,4})")
+_REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
+_READ_BYTES = 1 << 20
+
+
+class SnapshotDamaged(ServerError):
+    """A snapshot differs from the one that was stored."""
+
+
+class Shelf:
+    """The snapshots of one state directory, and their copies at a URL.
+
+    ``keep`` is how many of each feed stay; the oldest go first.  0: all.  ``share`` is that of the
+    server.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        url: str | None = None,
+        keep: int = KEEP_SNAPSHOTS,
+        share: Share = WHOLE,
+    ) -> None:
+        self._state = state
+        self._share = share
+        self._root = state / "snapshots"
+        self._keep = keep
+        self._forgotten: set[str] = set()  # feeds of which one was removed
+        self._far = None if url is None else _Far(url)
+
+    @property
+    def far(self) -> bool:
+        """Whether there are copies at a URL."""
+        return self._far is not None
+
+    def check(self) -> None:
+        """Raise OSError where copies can not be written to the URL, if that is a directory."""
+        if self._far is not None:
+            self._far.check()
+
+    def sweep(self) -> None:
+        """Remove snapshots that an earlier server did not finish."""
+        for part in self._root.glob(f"*/*{_PART}"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    # Making one
+
+    def begin(self, feed: str, name: str = "") -> tuple[str, Path]:
+        """Begin a snapshot: return its name, and the directory for the copies of its stores.
+
+        ``name``: that under which the other servers of the feed make it, too.
+        """
+        name = name or new_snapshot()
+        part = self._root / feed / f"{name}{_PART}"
+        if not SNAPSHOT.fullmatch(name):
+            raise ServerError(f"{name!r:.80} is not the name of a snapshot")
+        if part.exists():
+            raise ServerError(f"snapshot {name} is being made: ask again later")
+        with writing(part, remedy=_REMEDY):
+            part.mkdir(parents=True)
+        return name, part
+
+    def finish(self, feed: str, name: str, term: int) -> Token:
+        """Complete a snapshot whose stores are copied; it is whole also after a power cut.
+
+        ``term`` is the server's: the stores have no tokens of a later one.
+        """
+        part = self._root / feed / f"{name}{_PART}"
+        for beside in BESIDE:
+            source = self._state / "feeds" / feed / beside
+            if source.exists():
+                with writing(part / beside, source.stat().st_size, _REMEDY):
+                    shutil.copyfile(source, part / beside)
+        files = _write_leaf(part, feed, name, term)
+        whole = part.with_suffix("")
+        os.rename(part, whole)
+        sync_directory(whole.parent)
+        sync_directory(self._root)
+        sync_directory(self._state)
+        if self._far is not None:
+            self._far.put(feed, name, whole, self._share, [*files, LEAF])
+        if self._share == WHOLE:
+            self._forget_old(feed)
+        return self.token(feed, name)
+
+    def has(self, feed: str, name: str) -> bool:
+        """Return whether a snapshot of this name lies in the state directory."""
+        return bool(SNAPSHOT.fullmatch(name)) and (self._root / feed / name / LEAF).exists()
+
+    def token(self, feed: str, name: str) -> Token:
+        """Return the token of a snapshot."""
+        return Token(feed, name, "" if self._far is None else self._far.url)
+
+    def settle(self, feed: str, name: str) -> None:
+        """Note that every server of the feed has its share of a snapshot; forget old ones."""
+        if not self.has(feed, name):
+            raise ServerError(self._missing(feed, name))
+        write_durably(self._root / feed / name / SETTLED, "")
+        self._forget_old(feed)
+
+    def abandon(self, feed: str, name: str) -> None:
+        """Remove a snapshot that can not be made."""
+        shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
+
+    def _forget_old(self, feed: str) -> None:
+        """Remove all but the newest, and but the one that the feed was last taken back to."""
+        if not self._keep:
+            return
+        names = settled = self.stored(feed)
+        if self._share != WHOLE:
+            settled = [name for name in names if (self._root / feed / name / SETTLED).exists()]
+        generation = read_json(self._state / "feeds" / feed / GENERATION, dict) or {}
+        kept = {*settled[-self._keep :], generation.get("snapshot")}
+        for name in names[: names.index(settled[-1])]:
+            if name in kept:
+                continue
+            logger.log(
+                logging.INFO if feed in self._forgotten else logging.WARNING,
+                "feed %r: snapshot %s is removed, since the newest %d are kept "
+                "(keep_snapshots=%d, 0 keeps all): no checkpoint that names it can be resumed",
+                *(feed, name, self._keep, self._keep),
+            )
+            self._forgotten.add(feed)
+            shutil.rmtree(self._root / feed / name, ignore_errors=True)
+            if self._far is not None:
+                self._far.remove(feed, name, self._share)
+
+    # Finding one
+
+    def stored(self, feed: str) -> list[str]:
+        """Return the feed's snapshots in the state directory, the oldest first."""
+        names = (path.name for path in (self._root / feed).glob("*"))
+        found = [name for name in names if self.has(feed, name)]
+        made = {name: (self._root / feed / name / LEAF).stat().st_mtime_ns for name in found}
+        # A name has the second; what was fetched from the URL was written later.
+        return sorted(found, key=lambda name: (_second(name), made[name]))
+
+    def newest(self, feed: str, since: str) -> str:
+        """Return the last snapshot after ``since`` that all servers have at the URL; "" if none."""
+        return "" if self._far is None else self._far.newest(feed, since, self._share[1])
+
+    def fetch(self, feed: str, name: str) -> tuple[Path, int]:
+        """Return the directory of a snapshot, after a check, and the term that it was made in.
+
+        Where the state directory lacks it, it is fetched from the URL.
+        """
+        if not SNAPSHOT.fullmatch(name):
+            raise ServerError(f"{name!r:.80} is not the name of a snapshot")
+        whole = self._root / feed / name
+        if not (whole / LEAF).exists():
+            part = self._root / feed / f"{name}{_PART}"
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                with writing(part, remedy=_REMEDY):
+                    part.mkdir(parents=True)
+                if self._far is None:
+                    raise ServerError(self._missing(feed, name))
+                if not self._far.get(feed, name, part, self._share):
+                    self._redivide(self._far, feed, name, part)
+                term = _check(part, feed, name)
+                shutil.rmtree(whole, ignore_errors=True)
+                os.rename(part, whole)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            return whole, term
+        return whole, _check(whole, feed, name)
+
+    def _redivide(self, far: _Far, feed: str, name: str, part: Path) -> None:
+        """Make a snapshot for this share of those of another number of servers."""
+        shares, terms, fetched = far.shares(feed, name), [], []
+        if not shares:
+            raise ServerError(self._missing(feed, name))
+        servers = shares[0][1]
+        if [index for index, of in shares if of == servers] != list(range(servers)):
+            there = ", ".join(f"{index}/{of}" for index, of in shares)
+            raise ServerError(
+                f"snapshot {name} of feed {feed!r} at {far.url} has not the shares of all "
+                f"servers; there are {there}"
+            )
+        for share in shares:
+            directory = part / far.leaf_of(share)
+            directory.mkdir()
+            far.get(feed, name, directory, share)
+            terms.append(_check(directory, feed, name))
+            fetched.append(directory)
+        redivide(fetched, self._share, part)
+        for directory in fetched:
+            shutil.rmtree(directory)
+        _write_leaf(part, feed, name, max(terms))
+
+    def _missing(self, feed: str, name: str) -> str:
+        stored = self.stored(feed)
+        listed = ", ".join(stored[-3:]) or "none"
+        places = str(self._root / feed)
+        if self._far is not None:
+            places += f" and {self._far.url}"
+        text = f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
+        if self._keep and stored and _second(name) <= _second(stored[0]):
+            text += (
+                f".  It was made before these: the newest {self._keep} of each feed are "
+                f"kept (keep_snapshots={self._keep}, 0 keeps all).  Resume from a checkpoint that "
+                "names a later one"
+            )
+        return text
+
+
+def _second(name: str) -> str:
+    """Return the time in the name of a snapshot."""
+    return name.partition("-")[0]
+
+
+def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
+    """Write the checksums of a snapshot's files beside them; return the names of these."""
+    files = {}
+    for path in sorted(directory.iterdir()):
+        sync_file(path)
+        files[path.name] = _sum(path)
+    leaf: dict[str, Any] = {
+        "format": _FORMAT,
+        "feed": feed,
+        "snapshot": name,
+        "term": term,
+        "files": files,
+    }
+    leaf["sum"] = _sum_of(leaf)
+    write_durably(directory / LEAF, json.dumps(leaf, indent=1))
+    return list(files)
+
+
+def _check(directory: Path, feed: str, name: str) -> int:
+    """Check a snapshot against its checksums; return its term."""
+    leaf = read_json(directory / LEAF, dict) or {}
+    if leaf.get("format", _FORMAT) != _FORMAT:
+        raise ServerError(
+            f"{directory} was written by another release of headrace (format "
+            f"{leaf['format']!r:.40}, this one reads {_FORMAT}): go on with that release, or begin "
+            "without a snapshot (without resume)"
+        )
+    if leaf.pop("sum", None) != _sum_of(leaf):  # from here on it is what was stored
+        raise SnapshotDamaged(f"{directory / LEAF} is damaged: it is not what was stored")
+    if (named := (leaf["feed"], leaf["snapshot"])) != (feed, name):
+        raise SnapshotDamaged(f"{directory} says that it is {named}, not {(feed, name)}")
+    for file, expected in leaf["files"].items():
+        path = directory / file
+        if Path(file).name != file or not path.exists():
+            raise SnapshotDamaged(f"{path} is gone: the snapshot can not be used")
+        if _sum(path) != expected:
+            raise SnapshotDamaged(f"{path} is damaged: it is not what was stored")
+    return int(leaf["term"])
+
+
+def _sum_of(leaf: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(leaf, sort_keys=True).encode()).hexdigest()
+
+
+def _sum(path: Path) -> list[Any]:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(_READ_BYTES):
+            digest.update(part)
+    return [path.stat().st_size, digest.hexdigest()]
+
+
+def sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+class _Far:
+    """Copies at a URL, by fsspec."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._system, self._path = filesystem(self.url, f"snapshots={url!r}")
+
+    def check(self) -> None:
+        """Make a local directory; an error here names it, and that of a snapshot comes late.
+
+        Another store may be away now, and back for the first snapshot.
+        """
+        if "file" in self._system.protocol:
+            with usable("snapshots", self.url), writing(self._path):
+                os.makedirs(self._path, exist_ok=True)
+                tempfile.TemporaryFile(dir=self._path).close()
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ServerError:
+            raise
+        except Exception as error:  # each file system raises its own errors
+            raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from None
+
+    @staticmethod
+    def leaf_of(share: Share) -> str:
+        """Return the name of the directory of a share, in that of its snapshot."""
+        return f"{share[0]}-of-{share[1]}"
+
+    def _place(self, feed: str, name: str, share: Share) -> str:
+        whole = f"{self._path}/{feed}/{name}"
+        return whole if share == WHOLE else f"{whole}/{self.leaf_of(share)}"
+
+    def shares(self, feed: str, name: str) -> list[Share]:
+        """Return the shares of a snapshot that lie here, of whichever number of servers."""
+        whole = f"{self._path}/{feed}/{name}"
+        with self._named("a snapshot could not be looked for at"):
+            if not self._system.exists(whole):
+                return []
+            if self._system.exists(f"{whole}/{LEAF}"):
+                return [WHOLE]
+            names = [path.rsplit("/", 1)[-1] for path in self._system.ls(whole, detail=False)]
+            found = [match for one in names if (match := _SHARE_OF.fullmatch(one))]
+            return sorted((int(match[1]), int(match[2])) for match in found)
+
+    def newest(self, feed: str, since: str, servers: int) -> str:
+        """Return the last snapshot after ``since`` with the shares of all servers; "" if none."""
+        of_feed = f"{self._path}/{feed}"
+        with self._named("a snapshot could not be looked for at"):
+            found = self._system.ls(of_feed, detail=False) if self._system.exists(of_feed) else []
+            for name in sorted((str(path).rsplit("/", 1)[-1] for path in found), reverse=True):
+                places = [self._place(feed, name, (share, servers)) for share in range(servers)]
+                later = SNAPSHOT.fullmatch(name) and name > since
+                if later and all(self._system.exists(f"{place}/{LEAF}") for place in places):
+                    return name
+        return ""
+
+    def put(self, feed: str, name: str, directory: Path, share: Share, files: list[str]) -> None:
+        place = self._place(feed, name, share)
+        with self._named("the snapshot is in the state directory and could not be copied to"):
+            self._system.makedirs(place, exist_ok=True)
+            for file in files:
+                self._system.put_file(str(directory / file), f"{place}/{file}")
+
+    def get(self, feed: str, name: str, directory: Path, share: Share) -> bool:
+        """Fetch a share of a snapshot.  False where there is none."""
+        place = self._place(feed, name, share)
+        with self._named("a snapshot could not be brought from"):
+            if not self._system.exists(f"{place}/{LEAF}"):
+                return False
+            for path in self._system.ls(place, detail=False):
+                file = path.rsplit("/", 1)[-1]
+                with writing(directory / file, remedy=_REMEDY):
+                    self._system.get_file(path, str(directory / file))
+        return True
+
+    def remove(self, feed: str, name: str, share: Share) -> None:
+        place = self._place(feed, name, share)
+        with self._named("an old snapshot could not be removed from"):
+            if self._system.exists(place):
+                self._system.rm(place, recursive=True)
+
+
+def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
+    """Move a share's partitions from the snapshots of all shares of another number of servers.
+
+        0-of-4/  1-of-4/  2-of-4/  3-of-4/ ─► the stores of the partitions of share 1/2
+                                           ─► feed.json with that share
+                                           ─► the rows that any of them leaves out
+
+    The store of a partition is the same whichever server owns it, so nothing in it changes.
+    """
+    left_out: LeftOutRows = {}
+    for part in parts:
+        for path in sorted(part.iterdir()):
+            if path.suffix == SUFFIX:
+                if int(path.stem) % share[1] == share[0]:
+                    os.rename(path, into / path.name)
+            elif path.name == LEFT_OUT:
+                left_out.update(left_out_rows(path))
+            elif path.name in ("feed.json", "functions.json"):
+                os.replace(path, into / path.name)
+    write_left_out(into / LEFT_OUT, left_out)
+    file = into / "feed.json"
+    noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
+    if noted is None:
+        raise ServerError(f"the snapshot lacks {file}")
+    if share != WHOLE:
+        noted[SHARE] = share
+    file.write_text(json.dumps(noted, indent=1, sort_keys=True))

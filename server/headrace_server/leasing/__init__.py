@@ -1,0 +1,1 @@
+"""Who gets which batch, and what becomes of it: pure machines."""

@@ -1,0 +1,1317 @@
+"""The desk of one feed at one owner: it decides which trainer gets which batch.  A pure machine.
+
+    ask() ─► asking[p][slot, epoch] ─┬─ a batch is in heaps[p, slot] ─────────► Give, and a lease
+                                     └─ next_work() ─► partition.make() ─► made() ─► heaps
+                                                           └─► Idle, Over
+    commit() ─► partition.commit() ─► log ─► stored() ─► Answer
+    returned, or its trainer left ─► the heap again, before all newer batches
+
+| request | event | becomes |
+| --- | --- | --- |
+| new | a batch of its epoch or an earlier one is in the heap | answered: Give |
+| new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
+| new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
+| new | make says FULL, and no batch comes before that one | made beyond the memory |
+| idle | for a second no memory is freed, and its session has no batch | the first, made beyond it |
+| new | make says WAITS, or the partition has an order that is not stored | stands |
+| idle | a commit, a return, a leave, an order, freed memory | considered again |
+| new | its session has ``max_open`` batches and requests that it uses first | idle, until fewer |
+| any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
+
+| lease | event | becomes |
+| --- | --- | --- |
+| held | its session commits | over: logged, and answered when that is stored |
+| held | its session commits before an earlier one of its lanes | held until that counts, or stale |
+| held | its session commits, and that is refused | answered by a fault; the batch as if returned |
+| held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
+| held | the session greets without it, with its request | held: Give again under the same token |
+| held | the session greets without both | in the heap again |
+| – | commit without a lease | answered if the token is known to be committed, else stale |
+
+While ``partition.make`` runs, between ``next_work`` and ``made``, the desk calls nothing of that
+partition: commits, returns and leaves that concern it wait here, in order.
+
+A life that begins hands nothing out until all trainers of the earlier life have greeted, or a
+grace is over.  Then it judges what they hold and have committed, in the order of tokens:
+
+| the token is … | then |
+| --- | --- |
+| leased to this session (it only lost its connection) | stays |
+| of a stored commit | answered |
+| larger than all that were issued | stale |
+| of this life, of a batch that another one has | stale |
+| of an earlier life, of a batch that another one has under a larger token | stale |
+| of an earlier life, of a batch that another one has under a smaller token | taken over |
+| of a batch in a heap, or one that the partition can reclaim | leased again under this token |
+| else | stale |
+
+A rank without a run's number gets it with its Welcome, from one owner; it tells that to the others:
+
+| what is there of the run | the rank gets |
+| --- | --- |
+| nothing, or a process of this rank that is gone with all others | a new run |
+| other ranks, and none of this one so far | that run |
+| other ranks, and an earlier process of this one | that run, once one of them speaks |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import chain, count, islice
+from typing import Any, NamedTuple
+
+from .protocol import (
+    ANYONE,
+    COUNTER_BITS,
+    EARLY,
+    Answer,
+    Batch,
+    Give,
+    Hello,
+    Idle,
+    Outlook,
+    Over,
+    Partition,
+    Refused,
+    Slot,
+    Token,
+    Turn,
+    Unknown,
+    Welcome,
+)
+
+#: An epoch after all others.
+FOREVER = 1 << 62
+#: In place of a partition: joins and leaves, which have a journal of their own.
+SESSIONS = -1
+#: Number of commits that are remembered, twice over, for answers that were lost on their way.
+_REMEMBERED = 65_536
+#: How long a trainer without a batch waits for memory that nobody frees.
+_PATIENCE_S = 1.0
+_RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
+_REPLACED = "another process has the rank of this trainer, which began later"
+#: Ranks that a text lists.
+_LISTED = 8
+
+
+class Work(NamedTuple):
+    """What to make next: ``partition.make(slot, epoch, beyond)``."""
+
+    partition: int
+    slot: Slot
+    epoch: int
+    #: The request's partition, slot and epoch; None where nobody has asked.
+    wanted: tuple[int, Slot, int] | None
+    beyond: bool = False  # whether it is made even if there is no memory for it
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    name: bytes
+    rank: int
+    slot: Slot
+    seen: float
+    leases: dict[Token, _Lease] = field(default_factory=dict)
+    asked: dict[int, _Request] = field(default_factory=dict)
+    latest: int = -1  # the largest number of a request
+    idle: int = 0  # requests that were told Idle
+    unstored: int = 0  # commits
+    #: Requests beyond the limit.
+    parked: deque[tuple[int, int, int]] = field(default_factory=deque)
+    early: dict[Token, Any] = field(default_factory=dict)  # commits that wait for earlier ones
+    #: Of lanes, by partition: token and batch of the last commit.
+    last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
+    greeting: Hello | None = None  # its last one
+    joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    session: _Session
+    number: int
+    partition: int
+    epoch: int
+    idle: bool = False  # it waits for trainers …
+    told: bool = False  # … and its trainer knows
+    gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    token: Token
+    batch: Batch
+    session: _Session
+    request: int
+    since: float
+
+
+class Desk:
+    """One feed at one owner.  All calls but ``Partition.make`` are made under the owner's lock.
+
+    The caller drains these lists after each call:
+
+    ``sent``: (session, message), to the session's present connection.
+    ``log``: entries ("commit", partition, token, rows), ("deal" | "order" | "made", partition), for
+    which the partition has records to store, and ("join", session, run, rank, birth) and
+    ("leave", session): ``stored`` counts these as of ``SESSIONS``.
+    ``gone``: batches whose bytes nobody needs any more.
+
+    ``known``: sessions of the earlier life, with run, rank and birth of each.
+    ``births``: run and birth of the last process of each rank that had a session.
+    ``tokens``: those of commits that are stored.
+    ``ahead``: batches that a partition makes ahead, for each rank.
+    ``max_open``: leases and requests of a session beyond which later ones wait.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[int, Partition],
+        term: int,
+        *,
+        known: Mapping[bytes, tuple[int, int, int]] | None = None,
+        births: Mapping[int, tuple[int, int]] | None = None,
+        tokens: Container[Token] = (),
+        now: float = 0.0,
+        ttl: float = 10.0,
+        grace: float = 3.0,
+        ahead: int = 2,
+        max_open: int = 64,
+    ) -> None:
+        self.partitions = partitions
+        self.ahead, self.ttl, self.max_open = ahead, ttl, max_open
+        # requests of a session: a whole prefetch may stand at each partition
+        self._most_requests = (max_open + 2) * (len(partitions) + 1)
+        self.sent: list[tuple[bytes, Any]] = []
+        self.log: list[tuple[Any, ...]] = []
+        self.gone: list[Batch] = []
+        self.counts = dict.fromkeys(("batches", "rows", "stale", "expired", "redelivered"), 0)
+        self.sessions: dict[bytes, _Session] = {}
+        self._now, self._grace_ends = now, now + grace
+        self._token = self._since = term << COUNTER_BITS
+        self._stored_tokens = tokens
+        # of commits of this life: their partitions
+        self._recent: dict[Token, int] = {}
+        self._before: dict[Token, int] = {}
+        # What is stored, by partition
+        self._logged = dict.fromkeys((SESSIONS, *partitions), 0)
+        self._stored = dict.fromkeys((SESSIONS, *partitions), 0)
+        self._unstored: dict[int, deque[tuple[int, Any, Any]]] = {
+            p: deque() for p in (SESSIONS, *partitions)
+        }
+        self._ordered: set[int] = set()  # partitions with an order that is not stored …
+        self._behind_orders: set[int] = set()  # … or that take one only after another step
+        # Batches and requests
+        self._lanes = any(one.lanes for one in partitions.values())
+        self._heaps: dict[tuple[int, Slot], list[tuple[Turn, int, Batch]]] = {}
+        self._waiting = Counter[int]()  # by partition: batches in heaps
+        self._asking: dict[int, dict[tuple[Slot, int], deque[_Request]]] = {
+            p: {} for p in partitions
+        }
+        self._came_back: set[int] = set()  # partitions with batches that were put back …
+        #: … or, with their slots, that are made again before later ones go out
+        self._remakes: set[tuple[int, Slot]] = set()
+        self._ties = count()
+        self._todo: dict[tuple[int, Slot, int], None] = {}
+        self._parked: dict[_Session, None] = {}  # sessions with requests beyond their limit
+        self._held_up: set[int] = set()  # partitions with requests that wait for memory or rows
+        self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
+        self._ended: set[int] = set()  # partitions with nothing more, and all is committed
+        # Making
+        self._busy: int | None = None  # the partition that makes now …
+        self._again = False  # … whether it may have more memory or rows since it began
+        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._greeting = Counter[bytes]()  # sessions whose greeting waits there
+        self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
+        self._full = False  # whether making ahead waits for memory
+        self._full_since: float | None = None  # when a request found none, and none was freed since
+        self._beyond: tuple[int, Slot, int] | None = None  # of _todo: first, beyond the memory
+        self._paused = False
+        # An earlier life
+        self._known = dict(known or {})
+        self._greeted: dict[bytes, Hello] | None = {}
+        self._newcomers: dict[bytes, Hello] = {}  # whose run is not known yet
+        deals = [(one.run, one.world) for one in partitions.values()]
+        self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
+        self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
+        self._births: dict[int, int] = {}  # by rank
+        before = [(run, rank, birth) for rank, (run, birth) in (births or {}).items()]
+        for run, rank, birth in (*before, *self._known.values()):
+            if run == self.run and rank >= 0:
+                self._births[rank] = max(birth, self._births.get(rank, 0))
+        self._make_all_ahead()
+        for number, one in partitions.items():
+            if (one.run, one.world) != (self.run, self.world):
+                self._deal_one(number)
+        if not self._known:
+            self._recover()
+
+    # Greetings
+
+    def hello(self, hello: Hello, now: float) -> None:
+        """Take a greeting.  The caller drops messages of the session's earlier connections."""
+        self._now = now
+        name = hello.session
+        if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
+            self._greeting[name] += 1
+            self._deferred.append((self._hear_deferred, (hello,)))
+            if (session := self.sessions.get(name)) is not None:
+                self._forget_requests(session)  # the greeting names them again
+        else:
+            self._hear(hello)
+
+    def _is_simple(self, hello: Hello) -> bool:
+        """Return whether a greeting is of a new trainer without a rank that has nothing.
+
+        Ranks must learn the same least turns to stay in step, also of the partition that makes.
+        """
+        if self.world or hello.rank >= 0 or self._greeted is not None or self._greeting:
+            return False
+        return hello.session not in self.sessions and not (hello.held or hello.commits)
+
+    def _hear_deferred(self, hello: Hello) -> None:
+        self._greeting[hello.session] -= 1
+        if not self._greeting[hello.session]:  # else it has greeted again
+            del self._greeting[hello.session]
+            self._hear(hello)
+
+    def _hear(self, hello: Hello) -> None:
+        if self._greeted is None:
+            if self._is_newcomer(hello):
+                self._newcomers[hello.session] = hello
+                self._look_at_newcomers()
+            else:
+                self._admit([hello])
+            return
+        self._greeted[hello.session] = hello
+        if self._known.keys() <= self._greeted.keys():
+            self._recover()
+
+    def _recover(self) -> None:
+        """End the grace: nothing was handed out yet."""
+        assert self._greeted is not None
+        hellos = [*self._greeted.values()]
+        for name in self._known.keys() - self._greeted.keys():
+            self._write("leave", name)
+        self._greeted = None
+        self._admit(one for one in hellos if one.run or one.rank < 0)
+        self._known.clear()
+        for hello in hellos:
+            if not (hello.run or hello.rank < 0):
+                self._hear(hello)
+
+    def _admit(self, hellos: Iterable[Hello]) -> None:
+        admitted = []
+        for hello in sorted(hellos, key=lambda one: (one.run, one.birth)):
+            name = hello.session
+            if refused := self._refusal(hello):
+                self.sent.append((name, refused))
+                continue
+            if (session := self.sessions.get(name)) is None:
+                slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
+                session = self.sessions[name] = _Session(name, hello.rank, slot, self._now)
+                self._write("join", name, hello.run, hello.rank, hello.birth)
+                session.joined = self._logged[SESSIONS]
+            session.greeting, session.seen = hello, self._now
+            admitted.append((hello, session, len(self.sessions) - 1))
+        admitted = [of for of in admitted if of[1].name in self.sessions]
+        stale = self._judge(admitted)
+        for hello, session, others in admitted:
+            # The next life must know of it before it gets anything.
+            self._unstored[SESSIONS].append((session.joined, session, (hello, stale, others)))
+        self.stored(SESSIONS, 0)
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Return why a trainer does not fit the others; begin its run, if that is new."""
+        others = [one for one in self.sessions.values() if one.name != hello.session]
+        if hello.rank < 0:
+            if self.world and others:
+                text = (
+                    f"the feed is in coordinated mode with world_size={self.world}: "
+                    "connect with rank= and world_size="
+                )
+                return Refused("protocol", text)
+            if self.world:
+                self._deal(self.run, 0)
+            return None
+        if any(one.rank < 0 for one in others):
+            text = "the feed is shared by trainers without rank: all or none give one"
+            return Refused("protocol", text)
+        if not hello.run:  # it goes on with this one unless all others are gone
+            goes_on = others or not self._is_new(hello) or hello.session in self.sessions
+            hello.run = self.run + (0 if goes_on and self.run else 1)
+        if hello.run < self.run:
+            return Refused("in_use", _RUN_OVER)
+        if hello.run > self.run:
+            self._deal(hello.run, hello.world)
+        elif hello.world != self.world:
+            if self.world:
+                text = f"world_size={hello.world} differs from {self.world}, that of its run"
+                return Refused("protocol", text)
+            self._deal(hello.run, hello.world)
+        if self._births.get(hello.rank, -1) > hello.birth:
+            return Refused("in_use", _REPLACED)
+        self._births[hello.rank] = hello.birth
+        for rival in others:
+            if rival.rank == hello.rank and rival.name in self.sessions:
+                self.sent.append((rival.name, Refused("in_use", _REPLACED)))
+                self._leave(rival.name)
+        return None
+
+    def _is_new(self, hello: Hello) -> bool:
+        """Return whether another process had this rank, or there were other ranks."""
+        return hello.world != self.world or self._births.get(hello.rank, hello.birth) != hello.birth
+
+    def _is_newcomer(self, hello: Hello) -> bool:
+        """Return whether a rank without a run's number has to wait for a sign of the others."""
+        if hello.run or hello.rank < 0 or hello.session in self.sessions:
+            return False
+        return self._is_new(hello) and any(one.rank >= 0 for one in self.sessions.values())
+
+    def _look_at_newcomers(self, alive: bool = False) -> None:
+        """Admit the newcomers, to this run if it is alive, to a new one if nobody else is left."""
+        if not self._newcomers:
+            return
+        if self._busy is not None:
+            self._deferred.append((self._look_at_newcomers, (alive,)))
+            return
+        ranks = {hello.rank for hello in self._newcomers.values()}
+        if alive or all(one.rank in ranks for one in self.sessions.values()):
+            hellos, self._newcomers = [*self._newcomers.values()], {}
+            for hello in hellos:
+                hello.run = self.run + (not alive)
+            self._admit(hellos)
+
+    def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
+        """Take what trainers hold and have committed; return the held tokens that are void."""
+        claims = []
+        for hello, session, _ in admitted:
+            claims += [(token, batch, session, False, None) for token, batch in hello.held]
+            claims += [(token, batch, session, True, load) for token, batch, load in hello.commits]
+        claims.sort(key=lambda claim: claim[0])
+        stale: set[Token] = set()
+        leases: dict[Any, _Lease] = {}
+        if any(token not in session.leases for token, _, session, _, _ in claims):
+            everyone = self.sessions.values()
+            leases = {one.batch.name: one for of in everyone for one in of.leases.values()}
+        for token, batch, session, committed, payload in claims:
+            batch.slot = session.slot
+            there = token in session.leases
+            if not there and not self._is_committed(token):
+                there = self._reclaim(session, token, batch, leases)
+            if committed:
+                self._commit(session, token, payload)
+            elif not there:
+                stale.add(token)
+        return stale
+
+    def _reclaim(
+        self, session: _Session, token: Token, batch: Batch, leases: dict[Any, _Lease]
+    ) -> bool:
+        """Lease a batch under a token that it had, if nobody has a later one."""
+        partition = batch.partition
+        if partition not in self.partitions or token > self._token:  # which nobody was given
+            return False
+        rival = leases.get(batch.name)
+        if rival is not None and rival.session.leases.get(rival.token) is rival:
+            if rival.token > token or token >= self._since:  # only recovery can settle that
+                return False
+            del rival.session.leases[rival.token]
+            self._forget_early(rival)
+            batch = rival.batch
+        elif (waiting := self._take_out(batch)) is not None:
+            batch = waiting
+        elif not self.partitions[partition].reclaim(batch):
+            return False
+        lease = _Lease(token, batch, session, 0, self._now)
+        leases[batch.name] = session.leases[token] = lease
+        return True
+
+    def _take_out(self, batch: Batch) -> Batch | None:
+        """Take a batch out of its heap, if it is there."""
+        heap = self._heaps.get((batch.partition, batch.slot), [])
+        for at, (turn, _, one) in enumerate(heap):
+            if turn == batch.turn and one.name == batch.name:
+                del heap[at]
+                heapify(heap)
+                self._waiting[batch.partition] -= 1
+                return one
+        return None
+
+    def _welcome(self, hello: Hello, session: _Session, stale: set[Token], others: int) -> None:
+        gets = {request: (partition, epoch) for request, partition, epoch in hello.gets}
+        kept = {of[0] for of in (*hello.held, *hello.commits)}
+        again = []
+        for token, lease in list(session.leases.items()):
+            if token not in kept and lease.request in gets:
+                del gets[lease.request]
+                again.append(lease)  # it was lost on the way
+            elif token not in kept:
+                self._end(lease)
+        self._forget_requests(session)
+        places = {number: self._next_turn(number, session.slot) for number in self.partitions}
+        void = [token for token, *_ in hello.held if token in stale]
+        self.sent.append((session.name, Welcome(places, void, others, hello.run)))
+        for lease in again:
+            self.counts["redelivered"] += 1
+            self._send(lease)
+        session.latest = max(session.latest, *gets, -1)
+        for number in sorted(gets):
+            self._ask(session, number, *gets[number])
+
+    @staticmethod
+    def _forget_requests(session: _Session) -> None:
+        for request in session.asked.values():
+            request.gone = True
+        session.asked.clear()
+        session.parked.clear()
+        session.idle = 0
+
+    def _next_turn(self, partition: int, slot: Slot) -> Turn:
+        if partition == self._busy:  # it changes now, and nothing comes before this
+            turn = self._made_from
+        else:
+            turn = self.partitions[partition].next_turn(slot)
+        heap = self._heaps.get((partition, slot))
+        return min(turn, heap[0][0]) if heap else turn
+
+    # Sessions
+
+    def seen(self, name: bytes, now: float) -> None:
+        """Renew the leases of a session, which has sent a message."""
+        self._now = now
+        session = self.sessions.get(name)
+        if session is not None:
+            session.seen = now
+            self._look_at_newcomers(alive=True)
+        elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
+            self.sent.append((name, Unknown()))
+
+    def tick(self, now: float) -> list[bytes]:
+        """End leases of silent sessions, and return these sessions.  The caller calls it often."""
+        self._now = now
+        if self._greeted is not None and now >= self._grace_ends:
+            self._recover()
+        silent = [one.name for one in self.sessions.values() if one.seen + self.ttl <= now]
+        for name in silent:
+            if (session := self.sessions.get(name)) is not None:  # else a new run has begun
+                self.counts["expired"] += len(session.leases)
+                self.leave(name)
+        if self.world:
+            self._tell_ranks()
+        if self._full_since is not None and now - self._full_since >= _PATIENCE_S:
+            self._full_since = now
+            self._beyond = self._next_without()
+            if self._beyond is not None:
+                self._todo[self._beyond] = None
+        return silent
+
+    def _next_without(self) -> tuple[int, Slot, int] | None:
+        """Return what a trainer asks for that has no batch, while others hold all memory.
+
+        They may never free it: where one thread has several trainers, it waits for this one.  So
+        its request comes before theirs.
+        """
+        for partition in self._held_up:
+            for (slot, epoch), queue in self._asking[partition].items():
+                for request in queue:
+                    if not (request.gone or request.session.leases):
+                        queue.remove(request)
+                        queue.appendleft(request)
+                        return partition, slot, epoch
+        return None
+
+    def _tell_ranks(self) -> None:
+        """Tell ranks that hold batches which of their requests wait for trainers.
+
+        They wait all the same, to stay in step; but one that holds its own batch back learns it.
+        """
+        for session in self.sessions.values():
+            for request in session.asked.values() if session.leases else ():
+                if request.idle and not request.told:
+                    request.told = True
+                    self.sent.append((session.name, Idle(request.number)))
+
+    def leave(self, name: bytes) -> None:
+        """End a session: its batches go to others."""
+        if self._greeting[name]:  # its greeting waits for a partition
+            self._deferred.append((self._leave, (name,)))
+        else:
+            self._leave(name)
+
+    def _leave(self, name: bytes) -> None:
+        self._newcomers.pop(name, None)
+        if self._greeted is not None:
+            self._greeted.pop(name, None)
+            if self._known.pop(name, None) is not None:
+                self._write("leave", name)
+            if self._known.keys() <= self._greeted.keys():
+                self._recover()
+        elif (session := self.sessions.pop(name, None)) is not None:
+            session.greeting = None
+            self._forget_requests(session)
+            for lease in list(session.leases.values()):
+                self._end(lease)
+            for number, one in self.partitions.items():
+                if one.voids:
+                    self._void(session, number)
+                if self._lanes:
+                    self._over.pop((number, session.slot), None)
+            self._write("leave", name)
+            self._look_at_newcomers()
+
+    # Leases
+
+    def commit(self, name: bytes, token: Token, payload: Any = None) -> None:
+        """Commit a batch of a session, with states if the feed has them."""
+        if (session := self.sessions.get(name)) is not None:
+            self._commit(session, token, payload)
+
+    def _commit(self, session: _Session, token: Token, payload: Any) -> None:
+        lease = session.leases.get(token)
+        if lease is None:
+            self._commit_again(session, token)
+            return
+        batch = lease.batch
+        partition = batch.partition
+        if partition == self._busy:
+            self._deferred.append((self._commit, (session, token, payload)))
+            return
+        if fault := self.partitions[partition].commit(batch, token, payload):
+            if fault[0] == EARLY:
+                session.early[token] = payload
+            else:
+                self._refuse(lease, *fault)
+            return
+        del session.leases[token]
+        session.early.pop(token, None)
+        recent = self._recent
+        recent[token] = partition
+        if len(recent) > _REMEMBERED:
+            self._before, self._recent = recent, {}
+        if self._lanes:
+            session.last[partition] = token, batch
+        rows = batch.rows - batch.empty
+        self.log.append(("commit", partition, token, rows))
+        self._logged[partition] = logged = self._logged[partition] + 1
+        self._unstored[partition].append((logged, session, token))
+        session.unstored += 1
+        counts = self.counts
+        counts["batches"] += 1
+        counts["rows"] += rows
+        self.gone.append(batch)
+        if self._asking[partition]:
+            self._look(partition)
+        if session.early:
+            waiting = [session.leases[of] for of in session.early]
+            of_lanes = [one for one in waiting if one.batch.partition == partition]
+            if of_lanes:
+                first = min(of_lanes, key=lambda one: one.batch.turn).token
+                self._commit(session, first, session.early[first])
+
+    def _forget_early(self, lease: _Lease) -> None:
+        """Call a commit stale that waited for an earlier batch of its lanes, which came back."""
+        session = lease.session
+        if lease.token in session.early:
+            del session.early[lease.token]
+            self.counts["stale"] += 1
+            if session.name in self.sessions:  # else it greets again, and its commit is judged
+                self.sent.append((session.name, Answer((), (lease.token,))))
+
+    def _commit_again(self, session: _Session, token: Token) -> None:
+        """Answer a commit without a lease."""
+        partition = self._recent.get(token, self._before.get(token))
+        if partition is not None:
+            session.unstored += 1
+            self._when_stored(partition, session, token)
+        elif self._is_committed(token):
+            self.sent.append((session.name, Answer((token,))))
+        else:
+            self.counts["stale"] += 1
+            self.sent.append((session.name, Answer((), (token,))))
+
+    def _is_committed(self, token: Token) -> bool:
+        return token in self._recent or token in self._before or token in self._stored_tokens
+
+    def refuse(self, name: bytes, token: Token, code: str, text: str) -> None:
+        """Refuse a commit whose states are not valid; the batch goes to another trainer."""
+        session = self.sessions.get(name)
+        lease = None if session is None else session.leases.get(token)
+        if lease is not None:
+            self._refuse(lease, code, text)
+        elif session is not None:
+            self._commit_again(session, token)
+
+    def _refuse(self, lease: _Lease, code: str, text: str) -> None:
+        lease.session.early.pop(lease.token, None)
+        self.sent.append((lease.session.name, Answer(faults=((lease.token, code, text),))))
+        self._end(lease)
+
+    def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
+        """Take batches that a session returns."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        for token in tokens:
+            if (lease := session.leases.get(token)) is not None:
+                self._end(lease)
+
+    def _end(self, lease: _Lease) -> None:
+        """Take a batch back that was not committed."""
+        batch, session = lease.batch, lease.session
+        partition = batch.partition
+        if partition == self._busy:
+            self._deferred.append((self._end, (lease,)))
+            return
+        if session.leases.pop(lease.token, None) is None:
+            return
+        self._forget_early(lease)
+        self.counts["redelivered"] += 1
+        if self.partitions[partition].voids:
+            self.gone.append(batch)
+            self._void(session, partition, batch.turn)
+        elif self.partitions[partition].returned(batch):
+            self._push(batch)
+            self._came_back.add(partition)
+        else:
+            self._remakes.add((partition, batch.slot))
+            self.gone.append(batch)
+        self._look(partition)
+
+    def _void(self, session: _Session, partition: int, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a session, and the batches of them from a turn on."""
+        if partition == self._busy:
+            self._deferred.append((self._void, (session, partition, since)))
+            return
+        for token, lease in list(session.leases.items()):
+            if lease.batch.partition == partition and lease.batch.turn >= since:
+                del session.leases[token]
+                self._forget_early(lease)
+                self.counts["redelivered"] += 1
+                self.gone.append(lease.batch)
+        for _, _, batch in self._heaps.pop((partition, session.slot), ()):
+            self._waiting[partition] -= 1
+            self.gone.append(batch)
+        session.last.pop(partition, None)
+        self.partitions[partition].leave(session.slot, since)
+        self._look(partition)
+
+    def _grant(self, session: _Session, request: int, batch: Batch) -> None:
+        self._token = token = self._token + 1
+        lease = session.leases[token] = _Lease(token, batch, session, request, self._now)
+        self._send(lease)
+
+    def _send(self, lease: _Lease) -> None:
+        batch = lease.batch
+        live = not self._lanes or self.partitions[batch.partition].live(batch.slot)
+        self.sent.append((lease.session.name, Give(lease.request, lease.token, batch, live)))
+
+    # The journals
+
+    def _write(self, kind: str, key: Any, *rest: Any) -> None:
+        self.log.append((kind, key, *rest))
+        self._logged[SESSIONS if kind in ("join", "leave") else key] += 1
+
+    def _when_stored(self, partition: int, session: _Session, what: Any) -> None:
+        """Answer a session once all entries of a partition so far are stored."""
+        self._unstored[partition].append((self._logged[partition], session, what))
+        self.stored(partition, self._stored[partition])
+
+    def stored(self, partition: int, number: int) -> None:
+        """Note that the first ``number`` entries of ``log`` that name a partition are stored.
+
+        ``SESSIONS`` in place of a partition: joins and leaves.
+        """
+        if number > self._stored[partition]:
+            self._stored[partition] = number
+        else:
+            number = self._stored[partition]
+        queue = self._unstored[partition]
+        if not queue or queue[0][0] > number:
+            return
+        answers: dict[_Session, list[Token]] = {}
+        while queue and queue[0][0] <= number:
+            busy = partition == SESSIONS and self._busy is not None
+            if busy and (self.world or queue[0][1].leases):
+                self._deferred.append((self.stored, (partition, number)))
+                break
+            _, session, what = queue.popleft()
+            if type(what) is int:
+                session.unstored -= 1
+                answers.setdefault(session, []).append(what)
+            elif partition == SESSIONS:
+                hello, stale, others = what
+                # else it has left, or greeted again
+                if session.greeting is hello and not self._greeting[session.name]:
+                    self._welcome(hello, session, stale, others)
+            elif isinstance(what, Over):
+                self._over[partition, session.slot] = FOREVER if what.epoch is None else what.epoch
+                what.also = self._over_as_well(partition, session.slot)
+                self.sent.append((session.name, what))
+            else:
+                self._apply(partition, what)
+        for session, tokens in answers.items():
+            self.sent.append((session.name, Answer(tuple(tokens))))
+
+    # Orders
+
+    def steer(self, partition: int, what: tuple[str, Any]) -> Any:
+        """Change what a partition makes.  Return the order; None: ask again after its next step.
+
+        It is carried out when it is stored.  ValueError where it can not be.
+        """
+        if partition == self._busy or partition in self._ordered:
+            return None
+        order = self.partitions[partition].propose(what)
+        if order is None:
+            self._behind_orders.add(partition)
+        else:
+            self._write("order", partition)
+            self._ordered.add(partition)
+            self._unstored[partition].append((self._logged[partition], None, order))
+        return order
+
+    def _apply(self, partition: int, order: Any) -> None:
+        if partition == self._busy:
+            self._deferred.append((self._apply, (partition, order)))
+            return
+        one = self.partitions[partition]
+        one.apply(order)
+        self._ordered.discard(partition)
+        self._ended.discard(partition)
+        self._look(partition)
+        if one.ahead:
+            heappush(self._behind, ((0, 0), partition))
+
+    # Runs of ranks
+
+    def _deal(self, run: int, world: int) -> None:
+        for session in list(self.sessions.values()):
+            self.sent.append((session.name, Refused("in_use", _RUN_OVER)))
+            self._leave(session.name)  # at once, also if it has greeted again
+        self.run, self.world, self._low = run, world, self.ahead * (world or 1)
+        self._births.clear()
+        for (number, _), heap in self._heaps.items():
+            if not self.partitions[number].ahead:  # else it keeps them
+                self.gone += [batch for _, _, batch in heap]
+        self._heaps.clear()
+        self._waiting.clear()
+        self._over.clear()
+        self._ended.clear()
+        self._make_all_ahead()
+        for number in self.partitions:
+            self._deal_one(number)
+
+    def _deal_one(self, number: int) -> None:
+        self._write("deal", number)
+        one = self.partitions[number]
+        for batch in one.deal(self.run, self.world):
+            self._push(batch)
+        self._take_gone(one)
+
+    def _take_gone(self, one: Partition) -> None:
+        """Take what a partition has left out."""
+        if one.gone:
+            self.gone += one.gone
+            one.gone.clear()
+
+    # Requests
+
+    def ask(self, name: bytes, gets: Iterable[tuple[int, int, int]]) -> None:
+        """Take requests: number, partition and epoch of each.  ValueError: it takes none."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        gets = list(gets)
+        if len(session.asked) + len(session.parked) + len(gets) > self._most_requests:
+            raise ValueError(f"more than {self._most_requests} requests are open")
+        latest = session.latest
+        for request, partition, _ in gets:
+            if partition not in self.partitions:
+                raise ValueError(f"partition {partition} is not of this owner")
+            if request <= latest:
+                raise ValueError(f"request {request} comes after {latest}: numbers grow")
+            latest = request
+        session.latest = latest
+        for get in gets:
+            self._ask(session, *get)
+
+    def _ask(
+        self, session: _Session, number: int, partition: int, epoch: int, again: bool = False
+    ) -> None:
+        open_ = len(session.leases) - len(session.early) + len(session.asked) - session.idle
+        most = self.max_open
+        full = session.parked or open_ >= most or session.unstored >= most
+        if full and not self._may_open(session, partition, epoch):
+            session.parked.append((number, partition, epoch))
+            self._parked[session] = None
+            if not (self.world or again):
+                self.sent.append((session.name, Idle(number)))
+            return
+        slot = session.slot
+        queues = self._asking[partition]
+        queue = queues.get((slot, epoch))
+        if queue is None:
+            heap = self._heaps.get((partition, slot))
+            if heap and heap[0][0][0] <= epoch and self._is_open(partition, slot):
+                self._grant(session, number, self._pop(partition, heap))
+                return
+            queue = queues[slot, epoch] = deque()
+        request = session.asked[number] = _Request(session, number, partition, epoch)
+        queue.append(request)
+        self._todo[partition, slot, epoch] = None
+
+    def _may_open(self, session: _Session, partition: int, epoch: int) -> bool:
+        """Return whether a session may have one more open request.
+
+        Batches that its trainer can not use before this one do not count.
+        """
+        if session.unstored >= self.max_open or (self.world and partition == self._busy):
+            return False  # of a rank whose partition makes a batch, the next turn is not known
+        place = self._place(session, partition, epoch)
+        if any(self._place(session, *get[1:]) <= place for get in session.parked):
+            return False
+        batches = (of.batch for token, of in session.leases.items() if token not in session.early)
+        asked = (of for of in session.asked.values() if not of.idle)
+        open_ = sum(self._place(session, of.partition, *of.turn) <= place for of in batches)
+        open_ += sum(self._place(session, of.partition, of.epoch) <= place for of in asked)
+        return open_ < self.max_open
+
+    def _place(
+        self, session: _Session, partition: int, epoch: int, number: int = -1
+    ) -> tuple[Any, ...]:
+        """Return where a batch is in the order in which its trainer uses what it gets.
+
+        Epochs come in their order, and for a rank each turn.  Without a number: of a request.
+        """
+        if not self.world:
+            return (epoch,)
+        turn = self._next_turn(partition, session.slot) if number < 0 else (epoch, number)
+        return epoch, turn, partition
+
+    def _unpark(self) -> None:
+        """Take parked requests of sessions that have fewer open ones now."""
+        for session in list(self._parked):
+            parked, session.parked = session.parked, deque()
+            for get in parked:
+                self._ask(session, *get, again=True)
+            if not session.parked:
+                del self._parked[session]
+
+    def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
+        """Forget requests of a session."""
+        if (session := self.sessions.get(name)) is None:
+            return
+        numbers = set(requests)
+        for number in numbers:
+            if (request := session.asked.pop(number, None)) is not None:
+                request.gone = True
+                session.idle -= request.idle
+        if session.parked:
+            session.parked = deque(get for get in session.parked if get[0] not in numbers)
+
+    def _is_open(self, partition: int, slot: Slot) -> bool:
+        """Return whether the next batch of a partition may be handed out now."""
+        if self._paused or self._greeted is not None:
+            return False
+        if (partition, slot) in self._remakes:
+            heap = self._heaps.get((partition, slot))
+            if not (self.world and heap) or partition == self._busy:
+                return False
+            return heap[0][0] < self.partitions[partition].next_turn(slot)
+        return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
+
+    def _look(self, partition: int) -> None:
+        """Consider the requests at a partition again, and those that are held up."""
+        todo = self._todo
+        for slot, epoch in self._asking[partition]:
+            todo[partition, slot, epoch] = None
+        if self._held_up:
+            held_up, self._held_up = self._held_up, set()
+            for number in held_up:
+                for slot, epoch in self._asking[number]:
+                    todo[number, slot, epoch] = None
+
+    def freed(self) -> None:
+        """Note that memory was freed."""
+        self._full, self._full_since, self._again = False, None, True
+        for number in self._held_up:
+            self._look(number)
+            break  # that looks at all of them
+
+    def wake(self, partition: int) -> None:
+        """Note that a source may have something, which had nothing."""
+        self._again = True
+        self._look(partition)
+        if self.partitions[partition].ahead:
+            heappush(self._behind, ((0, 0), partition))
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is handed out; commits still count."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        if not paused:
+            for number in self.partitions:
+                self._look(number)
+
+    def _push(self, batch: Batch) -> None:
+        partition, slot = batch.partition, batch.slot
+        heap = self._heaps.get((partition, slot))
+        if heap is None:
+            heap = self._heaps[partition, slot] = []
+        heappush(heap, (batch.turn, next(self._ties), batch))
+        self._waiting[partition] += 1
+        if self._over:
+            self._over.pop((partition, slot), None)
+        self._ended.discard(partition)
+        for of, epoch in self._asking[partition]:
+            if of == slot:
+                self._todo[partition, slot, epoch] = None
+
+    def _pop(self, partition: int, heap: list[tuple[Turn, int, Batch]]) -> Batch:
+        self._waiting[partition] -= 1
+        one = self.partitions[partition]
+        if one.ahead and self._waiting[partition] == self._low - 1 and partition != self._busy:
+            heappush(self._behind, (one.next_turn(0), partition))
+        return heappop(heap)[2]
+
+    def _hand_out(self, partition: int, slot: Slot, epoch: int) -> bool:
+        """Answer requests by batches that are there; return whether others are left."""
+        queue = self._asking[partition].get((slot, epoch))
+        heap = self._heaps.get((partition, slot))
+        while queue:
+            request = queue[0]
+            if not request.gone:
+                if not (heap and self._is_open(partition, slot)):
+                    return True
+                if heap[0][0][0] > epoch:
+                    self._answer_over(request, partition, epoch)
+                else:
+                    session = request.session
+                    del session.asked[request.number]
+                    session.idle -= request.idle
+                    self._grant(session, request.number, self._pop(partition, heap))
+            queue.popleft()
+        self._asking[partition].pop((slot, epoch), None)
+        return False
+
+    def _answer_over(self, request: _Request, partition: int, epoch: int | None) -> None:
+        session = request.session
+        del session.asked[request.number]
+        session.idle -= request.idle
+        self._when_stored(partition, session, Over(request.number, partition, epoch))
+
+    def _over_as_well(self, partition: int, slot: Slot) -> tuple[int, ...]:
+        """Return the other partitions of which the same was said before."""
+        if self._lanes:
+            return ()
+        over = self._over[partition, slot]
+        others = (p for p in self.partitions if self._over.get((p, slot), -1) >= over)
+        return tuple(p for p in others if p != partition)
+
+    # Making
+
+    def next_work(self, ahead: bool = True) -> Work | None:
+        """Hand out what is there; return what to make next, or None.
+
+        Without ``ahead`` nothing is made that nobody has asked for.
+
+        The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
+        this after other events, too, also while a partition makes something.
+        """
+        if self._parked:
+            self._unpark()
+        if self._busy is not None:
+            for partition in self._came_back:
+                self._serve(partition)
+            self._came_back.clear()
+            return None
+        self._came_back.clear()
+        if self._behind_orders:
+            return self._begin(Work(self._behind_orders.pop(), ANYONE, FOREVER, None))
+        while self._todo and self._greeted is None and not self._paused:
+            wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
+            partition, slot, epoch = wanted
+            del self._todo[wanted]
+            if not self._hand_out(partition, slot, epoch):
+                continue
+            one = self.partitions[partition]
+            if one.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+                work = Work(partition, slot, epoch, wanted)
+                self._answer_made(work, *wanted, Outlook.OVER)
+                continue
+            first = partition if epoch < one.epoch else self._first(partition)
+            if first in self._ordered:
+                self._held_up.add(partition)
+                continue
+            beyond, self._beyond = wanted == self._beyond, None
+            until = epoch if first == partition else FOREVER
+            return self._begin(Work(first, slot, until, wanted, beyond))
+        return self._work_ahead() if ahead and self._behind else None
+
+    def _begin(self, work: Work) -> Work:
+        self._busy, self._again = work.partition, False
+        one = self.partitions[work.partition]
+        self._made_before = one.epoch, one.finished
+        self._made_from = (0, 0) if self.world else one.next_turn(ANYONE)
+        return work
+
+    def _first(self, partition: int) -> int:
+        """Return the partition that makes first: one in an earlier epoch, if there is any.
+
+        Else batches that trainers have and can not use yet could take the memory of those that
+        they need.
+        """
+        one = self.partitions[partition]
+        if not (one.ahead and one.epoch):
+            return partition
+        going = [(p.epoch, number) for number, p in self.partitions.items() if not p.finished]
+        epoch, first = min(going, default=(one.epoch, partition))
+        return first if epoch < one.epoch else partition
+
+    def _make_all_ahead(self) -> None:
+        self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
+
+    def _work_ahead(self) -> Work | None:
+        """Return the first batch, in the order of the feed, that nobody has asked for."""
+        if self._greeted is not None or self._paused or self._full:
+            return None
+        behind = self._behind
+        while behind:
+            turn, partition = heappop(behind)
+            one = self.partitions[partition]
+            if self._waiting[partition] >= self._low or partition in self._ordered or one.finished:
+                continue
+            here = one.next_turn(0)
+            if turn != here:
+                heappush(behind, (here, partition))
+            elif self._first(partition) != partition:
+                heappush(behind, (here, partition))
+                return None
+            else:
+                return self._begin(Work(partition, 0 if self.world else ANYONE, FOREVER, None))
+        return None
+
+    def made(self, work: Work, made: list[Batch] | Outlook) -> None:
+        """Take what a partition has made, and what has waited for that."""
+        partition = work.partition
+        one = self.partitions[partition]
+        self._busy = None
+        remade = bool(self._remakes) and made is not Outlook.WAITS
+        if self._again and made in (Outlook.FULL, Outlook.WAITS):
+            made = []  # try it again
+        elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
+            made, self._beyond = [], work.wanted
+        elif work.beyond and not made:  # it has only read
+            self._beyond = work.wanted
+        changed = self._made_before != (one.epoch, one.finished)
+        ends = made is Outlook.ENDED and partition not in self._ended
+        if changed or ends:  # it may have left batches out
+            self._write("made", partition)
+        if isinstance(made, list):
+            for batch in made:
+                self._push(batch)
+        if remade:
+            self._note_remade(partition)
+        self._take_gone(one)
+        if ends:
+            self._ended.add(partition)
+        if changed:
+            self._look(partition)
+        if work.wanted is None:
+            if isinstance(made, list):
+                if self._waiting[partition] < self._low:
+                    heappush(self._behind, (one.next_turn(0), partition))
+            elif made is Outlook.FULL:
+                self._full = True
+                heappush(self._behind, (one.next_turn(0), partition))
+        else:
+            self._answer_made(work, *work.wanted, made)
+        while self._deferred and self._busy is None:
+            call, arguments = self._deferred.popleft()
+            call(*arguments)
+        if self._asking[partition]:
+            self._serve(partition)
+
+    def _note_remade(self, partition: int) -> None:
+        """Let all batches go out again; to a rank only once none of its earlier ones is to come."""
+        for of in [of for of in self._remakes if of[0] == partition]:
+            turn = self.partitions[partition].next_turn(of[1])
+            if not self.world or all(one[0] < turn for one in self._heaps.get(of, ())):
+                self._remakes.discard(of)
+
+    def _precedes(self, work: Work) -> bool:
+        """Return whether a batch that is out or waits comes before the one that has no memory.
+
+        If none does, none of them frees memory before that one is there.
+        """
+        here = self.partitions[work.partition].next_turn(work.slot)
+        heaps = (batch for heap in self._heaps.values() for _, _, batch in heap)
+        leased = (one.batch for of in self.sessions.values() for one in of.leases.values())
+        if not self.world:
+            return any(batch.turn[0] <= here[0] for batch in chain(heaps, leased))
+        place = here, work.partition
+        return any((batch.turn, batch.partition) < place for batch in chain(heaps, leased))
+
+    def _serve(self, partition: int) -> None:
+        """Answer requests at a partition by batches that are there."""
+        heaps = self._heaps
+        for slot, epoch in list(self._asking[partition]):
+            if heaps.get((partition, slot)) and not self._hand_out(partition, slot, epoch):
+                self._todo.pop((partition, slot, epoch), None)
+
+    def _answer_made(
+        self, work: Work, partition: int, slot: Slot, epoch: int, made: list[Batch] | Outlook
+    ) -> None:
+        """Answer requests where nothing comes now."""
+        if isinstance(made, list) or (
+            work.partition != partition and made not in (Outlook.FULL, Outlook.WAITS)
+        ):
+            self._todo[partition, slot, epoch] = None
+            return
+        queue = self._asking[partition].get((slot, epoch), ())
+        if made in (Outlook.OVER, Outlook.ENDED):
+            # A trainer that got nothing of the last epochs learns how many there were.
+            last = self.partitions[partition].epoch
+            over = epoch if made is Outlook.OVER else last - 1 if epoch < last else None
+            for request in queue:
+                if not request.gone:
+                    self._answer_over(request, partition, over)
+            self._asking[partition].pop((slot, epoch), None)
+            return
+        if made is not Outlook.IDLE:
+            self._held_up.add(partition)
+        if made is Outlook.FULL and self._full_since is None:
+            self._full_since = self._now
+        for request in queue if made is not Outlook.WAITS else ():
+            if not (request.idle or request.gone):
+                request.idle = True
+                request.session.idle += 1
+                if not self.world:
+                    request.told = True
+                    live = not self._lanes or self.partitions[partition].live(slot)
+                    self.sent.append((request.session.name, Idle(request.number, live)))
+
+    def work(self) -> bool:
+        """Do one step of making at once; return False where there is nothing to do."""
+        work = self.next_work()
+        if work is not None:
+            one = self.partitions[work.partition]
+            self.made(work, one.make(work.slot, work.epoch, work.beyond))
+        return work is not None
+
+    # Queries
+
+    @property
+    def wanted(self) -> bool:
+        """Whether requests are to be looked at."""
+        return bool(self._todo)
+
+    @property
+    def starved(self) -> bool:
+        """Whether requests wait for trainers."""
+        return any(session.idle for session in self.sessions.values())
+
+    @property
+    def recovering(self) -> bool:
+        """Whether trainers of the earlier life may still greet, and nothing is handed out."""
+        return self._greeted is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether all is made, committed and stored."""
+        if self._busy is not None:
+            return False
+        ended = self._ended
+        if not all(number in ended or one.finished for number, one in self.partitions.items()):
+            return False
+        return not (self.leased or self.saving or self._waiting.total())
+
+    @property
+    def leased(self) -> int:
+        """Number of batches in trainers' hands, or on their way there."""
+        return sum(len(session.leases) for session in self.sessions.values())
+
+    @property
+    def saving(self) -> int:
+        """Number of commits that are not stored."""
+        return sum(type(what) is int for of in self._unstored.values() for _, _, what in of)
+
+    def standing(self) -> dict[str, int]:
+        """Return the number of made, unsettled batches by the place where they are."""
+        ready = self._waiting.total()
+        return {"ready": ready, "leased": self.leased, "saving": self.saving}
+
+    def standing_of(self, name: bytes) -> dict[str, int]:
+        """Return how many batches a trainer has and wants; empty where it is not present."""
+        session = self.sessions.get(name)
+        if session is None:
+            return {}
+        wanted = len(session.asked) + len(session.parked)
+        return {"rank": session.rank, "requests": wanted, "leases": len(session.leases)}
+
+    def leased_batch(self, name: bytes, token: Token) -> Batch | None:
+        """Return the batch of a lease, if the session has it."""
+        session = self.sessions.get(name)
+        lease = None if session is None else session.leases.get(token)
+        return None if lease is None else lease.batch
+
+    def last_committed(self, name: bytes, token: Token) -> Batch | None:
+        """Return the batch of a commit, if no later one of its session and partition came.
+
+        The states of its lanes then belong to the session's trainer.
+        """
+        if (session := self.sessions.get(name)) is None:
+            return None
+        for of, batch in session.last.values():
+            if of == token:
+                return batch
+        return None
+
+    def holder(self, partition: int, number: int) -> tuple[bytes, float] | None:
+        """Return the session that holds a batch, and the time of its grant."""
+        for session in self.sessions.values():
+            for lease in session.leases.values():
+                if (lease.batch.partition, lease.batch.number) == (partition, number):
+                    return session.name, lease.since
+        return None
+
+    def describe(self, now: float, named: Callable[[bytes], str] = bytes.hex) -> str:
+        """Return why trainers get no batch, for people.  ``named`` names a session's trainer."""
+        reasons = []
+        if saving := self.saving:
+            reasons.append(f"commits of batches that are being stored: {saving}")
+        if self._paused:
+            reasons.append("the server is stopping and hands out nothing more")
+        elif self._greeted is not None:
+            reasons.append(
+                "batches wait until trainers from before the restart have reconnected, or a few "
+                "seconds are over"
+            )
+        oldest_of = [next(iter(of.leases.values())) for of in self.sessions.values() if of.leases]
+        if oldest_of:
+            oldest = min(oldest_of, key=lambda lease: lease.since)
+            trainer = oldest.session
+            rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
+            many = self.leased
+            which = f"{many} batches are leased, the longest" if many > 1 else "a batch is leased"
+            reasons.append(f"{which} to {named(trainer.name)}{rank} for {now - oldest.since:.0f} s")
+        if self._newcomers:
+            reasons.append(
+                f"{len(self._newcomers)} ranks have begun again without run=, and wait until one "
+                "of the others gives a sign, or all of these are gone"
+            )
+        if self._busy is not None:
+            reasons.append(f"partition {self._busy} makes a batch")
+        if self._ordered:
+            reasons.append(f"orders that are being stored: {len(self._ordered)}")
+        ranks = {session.rank for session in self.sessions.values()}
+        if self.world and (missing := self.world - len(ranks)) > 0:
+            absent = islice((rank for rank in range(self.world) if rank not in ranks), _LISTED)
+            more = ", …" if missing > _LISTED else ""
+            reasons.append(f"{missing} ranks have not joined: {', '.join(map(str, absent))}{more}")
+        return "; ".join(reasons) or "nothing is left but the commits of this trainer"

@@ -1,0 +1,242 @@
+"""The words between a partition, the desk and its trainers: plain data.
+
+    trainer ── hello, ask, commit … ──► desk ── make, commit, returned, reclaim … ──► partition
+            ◄─ Welcome, Give, Idle, Over, Answer, Refused, Unknown ─┘
+
+A batch has a *slot*, which says who may have it: anyone, a rank, or the session whose lanes it
+fills.  Its *turn* is its place in its partition.  The desk has one rule for all feeds: the least
+turn in the heap of (partition, slot) answers the oldest request for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+#: Who may get a batch: ANYONE, a rank (0, 1 …), or a session with lanes (its nonce).
+Slot = int | bytes
+ANYONE = -1
+#: Place in the order of a partition: the epoch, or 0 where batches cross epochs; then the number in
+#: the epoch, or of a round its number in this run and epoch.
+Turn = tuple[int, int]
+#: A lease: the term of the owner's life in the upper bits, then a counter.
+Token = int
+#: Number of bits of the counter in a token.
+COUNTER_BITS = 32
+#: Code of a commit that comes before the one of an earlier batch of its lanes.
+EARLY = "early"
+
+
+class Outlook(Enum):
+    """Why a partition makes no batch for a slot now."""
+
+    IDLE = "nothing before some trainer commits, returns or leaves"
+    FULL = "no memory before a batch is freed"
+    WAITS = "the source has no example yet: ask again soon"
+    OVER = "nothing more of this epoch"
+    ENDED = "nothing more, and all is committed"
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch, described once: by the partition that made it, or by the trainer that holds it."""
+
+    partition: int
+    number: int
+    slot: Slot
+    turn: Turn
+    rows: int  # with those of a rank's batch that hold nothing
+    #: What is in it, so that a later life of the partition knows it again: for segments an array
+    #: of SEGMENT_PLACE; else the number says it, and this the orders before it (b"": none).
+    place: bytes = b""
+    epoch: int = 0  # of its first row
+    bucket: int = -1  # where the shape has buckets or classes
+    empty: int = 0  # rows that hold nothing
+    nbytes: int = 0  # of its bytes
+    body: Any = None  # where these lie; None where only a trainer has them
+
+    @property
+    def name(self) -> tuple[int, int, bytes]:
+        return self.partition, self.number, self.place
+
+    def __str__(self) -> str:
+        return f"{self.number} of partition {self.partition}"
+
+
+class Partition(Protocol):
+    """One partition, as its desk sees it.  All decisions about rows are its own.
+
+    ``make`` may take long and is called between locks: while it runs, the desk calls nothing else
+    of this partition.
+    """
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it makes batches without a request."""
+
+    @property
+    def lanes(self) -> bool:
+        """Whether each session has a slot of its own."""
+
+    @property
+    def voids(self) -> bool:
+        """Whether a batch that comes back voids later ones of its slot: see ``leave``."""
+
+    @property
+    def gone(self) -> list[Batch]:
+        """What it has left out after it was made: the desk takes that from here."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it makes now; 0 where batches cross epochs."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has made all, of a partition that makes ahead."""
+
+    @property
+    def run(self) -> int:
+        """The number of the ranks' run for which its batches are dealt."""
+
+    @property
+    def world(self) -> int:
+        """The number of ranks of that run; 0: its batches are for anyone."""
+
+    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
+        """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
+
+        What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
+        not begun, except ahead of requests (a partition with ``ahead``).  ``beyond``: the first
+        batch of the slot is written before all others, even if there is no memory for it.
+        """
+
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that is not made for a slot."""
+
+    def live(self, slot: Slot) -> bool:
+        """Return whether the slot has lanes with examples that go on."""
+
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        """Take a commit, with states if the feed has them; return a fault's code and text, or None.
+
+        It counts at once.  EARLY: an earlier batch of its lanes is to be committed first; the desk
+        keeps the commit until then.  The caller has it stored (``Desk.log``).
+        """
+
+    def returned(self, batch: Batch) -> bool:
+        """Return whether a batch that came back goes out as is; else ``make`` writes it again."""
+
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a slot, with its batches from a turn on, if the partition ``voids``.
+
+        Their examples go on from the states that are kept here.
+        """
+
+    def reclaim(self, batch: Batch) -> bool:
+        """Take out a batch of an earlier life, if that is still possible.
+
+        It is possible if each of its rows is the next of its example, from the same version of its
+        state, and no other batch has it; see the table in the design of the kernel.
+        """
+
+    def deal(self, run: int, world: int) -> list[Batch]:
+        """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
+
+        The desk has taken all its batches back, and forgets them.  Return those that are here
+        already and go out under their new slots.  A partition that makes ahead keeps the others,
+        which may go out later; of another one they are void.
+        """
+
+    def propose(self, what: tuple[str, Any]) -> Any:
+        """Return an order, with the place at which it takes effect; None: ask again after ``make``.
+
+        It is stored before it is carried out.  ValueError where it can not be.  ``since`` of it is
+        the number of the first batch that it changes.
+        """
+
+    def apply(self, order: Any) -> None:
+        """Carry out an order, which is stored."""
+
+    def take_records(self) -> list[Any]:
+        """Return what the journal needs to know of since the last call.
+
+        Only the caller of the desk calls this, when ``Desk.log`` names the partition.
+        """
+
+
+@dataclass(slots=True)
+class Hello:
+    """A trainer's greeting, as the desk judges it."""
+
+    session: bytes  # the nonce that names it over all its connections
+    rank: int = -1
+    world: int = 0
+    run: int = 0  # given by the launcher; a later run has a larger one; 0: the desk gives one
+    birth: int = 0  # of two processes that are one rank of one run, the later one counts
+    held: list[tuple[Token, Batch]] = field(default_factory=list)
+    #: Commits without an answer, with what came with them.
+    commits: list[tuple[Token, Batch, Any]] = field(default_factory=list)
+    gets: list[tuple[int, int, int]] = field(default_factory=list)  # request, partition, epoch
+
+
+# To trainers.  The caller sends them to the session's present connection.
+
+
+@dataclass(slots=True)
+class Welcome:
+    next: dict[int, Turn]  # by partition: the least turn that this slot may still get
+    stale: list[Token]  # held tokens that are void
+    others: int = 0  # number of sessions that were here before
+    run: int = 0  # of the ranks
+
+
+@dataclass(slots=True)
+class Give:
+    request: int
+    token: Token
+    batch: Batch
+    live: bool = True  # whether the slot has lanes that go on after this batch
+
+
+@dataclass(slots=True)
+class Idle:
+    """Nothing before some trainer acts; the request stands."""
+
+    request: int
+    live: bool = True
+
+
+@dataclass(slots=True)
+class Over:
+    """Nothing more of this epoch (None: at all) in this partition, and in others of the owner."""
+
+    request: int
+    partition: int
+    epoch: int | None
+    also: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answers to commits; ``faults``: token, code and text of those that were refused."""
+
+    committed: tuple[Token, ...] = ()
+    stale: tuple[Token, ...] = ()
+    faults: tuple[tuple[Token, str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Unknown:
+    """Greet again."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """No session: an error's code and text."""
+
+    code: str
+    text: str

@@ -1,0 +1,64 @@
+"""A declared partition becomes a run of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from headrace_proto.schema import Field
+
+from ..pipeline.declaration import SEQUENCES, Declaration, Shape
+from ..reading.chunk import BadRecords, Chunk
+from ..reading.intake import Intake
+from ..reading.source import StreamSource
+from ..shaping.input import Input
+from ..shaping.plain import Plain
+from .partition_run import Run
+from .plain_run import PlainRun
+from .segment_cutting import Cutting
+from .segment_run import SegmentRun
+from .shaping import Shaping
+from .slab import Slab
+
+
+def segmented(declaration: Declaration) -> bool:
+    """Return whether batches are of segments, with states."""
+    return declaration.shape.kind == SEQUENCES
+
+
+def shape_check(
+    shape: Shape, fields: Mapping[str, Field], bad: BadRecords
+) -> Callable[[Chunk], object]:
+    """Return the check of a chunk by the shape, which reports rows that it can not place."""
+    if shape.kind == SEQUENCES:
+        cutting = Cutting(shape, fields, 0)
+        return lambda chunk: cutting.offer(chunk, bad, 0)
+    shaping = Shaping(shape, 0)
+    return lambda chunk: shaping.facts(chunk, bad)
+
+
+def compose(
+    reader: StreamSource,
+    declaration: Declaration,
+    partition: int,
+    partitions: int,
+    slab: Slab,
+    bad: BadRecords,
+    max_state_bytes: int = sys.maxsize,
+) -> Run:
+    """Return a run of one partition, at its beginning.
+
+    LimitExceeded where the states of an example have more than ``max_state_bytes``.
+    """
+    intake = Intake(reader, declaration, partition, partitions, bad)
+    order, shape = declaration.order, declaration.shape
+    if segmented(declaration):
+        cutting = Cutting(shape, intake.fields, partition)
+        cutting.check_state_bytes(max_state_bytes)
+        segments = cutting.machine
+        segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
+        return SegmentRun(intake, cutting, slab)
+    shaping = Shaping(shape, partition)
+    rows = Input(shaping.machine, intake.start, order.epochs, order.across_batches)
+    machine = Plain(partition, rows, shaping.machine, intake.stratified)
+    return PlainRun(intake, machine, slab, shaping)

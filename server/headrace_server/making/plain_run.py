@@ -1,0 +1,200 @@
+"""A partition of plain batches, buckets or classes at work: chunks in memory, and their batches.
+
+chunk ─► facts of the shape ─► held ─► Assembly of a plan
+                                └─► forgotten
+commits ─► Plain ─► records ─► Change ─► store ─► Saved ─► Plain of another life
+
+Batches are done or not, and a commit brings no states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace_proto.codec import pack
+from headrace_proto.schema import RESERVED, Field
+
+from ..leasing.protocol import Batch, Token
+from ..reading.chunk import Chunk
+from ..reading.columns import measured
+from ..reading.intake import Intake
+from ..reading.stages.stratified_sample import StratifiedSample
+from ..shaping.bucket import Buckets
+from ..shaping.class_queues import ClassQueues
+from ..shaping.plain import Plain, Stored
+from ..shaping.plan import RESIZED, Order, Plan, Read
+from ..shaping.stored_state import Change, Saved
+from .assemble import Assembly, RaggedAssembly, batch_schema, ragged_schema
+from .partition_run import Run
+from .shaping import Shaping, with_facts
+from .slab import Slab
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldChunk:
+    """A chunk in memory, with all that a later process needs to read it again."""
+
+    chunk: Chunk
+    before: Any  # the state of the stages before it; None where they have none
+    epoch: int
+
+
+#: Names of what is stored of each rank: which deal, and the turn after its last commit.
+_AFTER = "after "
+
+
+class PlainRun(Run):
+    """One partition at work.  ``held`` are its chunks in memory."""
+
+    machine: Plain
+
+    def __init__(self, intake: Intake, machine: Plain, slab: Slab, shaping: Shaping) -> None:
+        super().__init__(intake, machine, slab)
+        self.shaping = shaping
+        self.capacity, self.most_rows = shaping.capacity, shaping.most_rows
+        self.held: dict[int, HeldChunk] = {}
+        self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+        resized = self.shaping.machine.resized or self.machine.will_resize()
+        return RESIZED if resized else {}
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The schema of a batch, with the declared batch size."""
+        shaping = self.shaping
+        if shaping.ragged:
+            return ragged_schema(self._fields, shaping.batch_size)
+        return batch_schema(shaping.padded_fields(self._fields), shaping.batch_size)
+
+    @property
+    def _fields(self) -> Mapping[str, Field]:
+        """Fields of one row of a batch, facts included."""
+        if self._known_fields is None:
+            known = self.intake.fields
+            if known is None:
+                return {}
+            facts = self.shaping.fields_after(self.intake.stages.fact_fields)
+            named = {RESERVED + name: field for name, field in facts.items()}
+            self._known_fields = {**known, **named}
+        return self._known_fields
+
+    # Chunks
+
+    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        chunk, facts = self._shaped(chunk)
+        if len(chunk):
+            self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
+        return chunk, dict(facts)
+
+    def _shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
+        """Return the rows that fit, with their facts as columns, and the machine's facts."""
+        self._known_fields = None
+        chunk, facts = self.shaping.facts(chunk, self.intake.bad)
+        columns = {name: measured(column) for name, column in chunk.columns.items()}
+        return with_facts(chunk.with_columns(columns)), facts
+
+    def _tidy(self) -> None:
+        needed = self.machine.chunks()
+        if gone := self.held.keys() - needed:
+            for number in gone:
+                del self.held[number]
+            self.machine.input.forget_reads(needed)
+
+    # Batches
+
+    def _begin(self, plan: Plan) -> tuple[Assembly, None]:
+        shaping = self.shaping
+        parts = [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
+        if shaping.ragged:
+            return RaggedAssembly(parts, self._fields), None
+        bucket = max(plan.batch.bucket, 0)
+        return Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket), None
+
+    def stats(self) -> dict[str, Any]:
+        shaper = self.shaping.machine
+        counts = shaper.padding if isinstance(shaper, Buckets) else {}
+        padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts.items()}
+        return {**super().stats(), "padding": padding}
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the number of rows that were read and are in no batch yet."""
+        return {"incomplete": self.shaping.machine.waiting()}
+
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        return self.shaping.sizes_checked(batch_sizes)
+
+    def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
+        return self.machine.targets()
+
+    # Commits
+
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        return self.machine.commit(batch, token, payload)
+
+    def _mark_here(self) -> None:
+        needed, held = self.machine.input.chunks(), self.held.items()
+        cursor = {
+            "machine": self.machine.cursor(),
+            "dropped": self.intake.dropped,
+            "stages": self.intake.stages.state(),
+            "before": [
+                (n, chunk.before) for n, chunk in held if n in needed and chunk.before is not None
+            ],
+        }
+        self.machine.mark(pack(cursor))
+
+    def take_records(self) -> list[Change]:
+        change = Change()
+        for kind, *what in self.machine.take_records():
+            if kind == "done":
+                change.done += what
+            elif kind == "mark":
+                change.base, change.meta["cursor"] = what
+            elif kind == "after":
+                deals, rank, turn = what
+                change.meta[f"{_AFTER}{rank}"] = pack([deals, *turn])
+            else:
+                change.meta[kind] = pack(what)
+        return [change] if change else []
+
+    def apply(self, order: Order) -> None:
+        super().apply(order)
+        self.most_rows = self.shaping.most_rows
+
+    def resume(self, saved: Saved) -> None:
+        stored, meta = Stored(done={*saved.done}), saved.meta
+        cursor = _unpacked(meta["cursor"]) if "cursor" in meta else None
+        if cursor is not None:
+            stored.base, stored.cursor = cursor["machine"]["next_number"], cursor["machine"]
+        for kind in ("orders", "deal"):
+            if kind in meta:
+                stored.fold(kind, *_unpacked(meta[kind]))
+        for name, packed in meta.items():
+            if name.startswith(_AFTER):
+                deals, *turn = _unpacked(packed)
+                stored.fold("after", deals, int(name.removeprefix(_AFTER)), tuple(turn))
+        reads = self.machine.resume(stored)
+        self.most_rows = self.shaping.most_rows
+        if cursor is None:
+            return
+        before = dict(cursor["before"])
+        for read in reads:
+            stages = before.get(read.chunk)
+            if stages is not None:
+                self.intake.stages.restore(stages)
+            self._hold(read, stages, self.intake.read_again(read))
+        self.intake.stages.restore(cursor["stages"])
+        at = stored.cursor
+        self.intake.resume(at["epoch"], at["position"], cursor["dropped"])
+
+
+def _unpacked(packed: bytes) -> Any:
+    return msgpack.unpackb(packed, strict_map_key=False)

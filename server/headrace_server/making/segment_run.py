@@ -1,0 +1,412 @@
+"""A partition of segments at work: its examples in memory, batches of their segments, commits.
+
+    chunk ─► examples that can be cut ─► offers ─┐
+    states at the server, or handed over ────────┴─► SegmentBlock of a plan
+
+    commit() ─► machine, states ─┬─► StoredExamples ─► Change ─► store
+    keep() ──────────────────────┘        ▲
+    turns, lanes, orders ─────────────────┴── meta of a Change
+
+A batch may need a chunk that an earlier process read.  The run reads it again, as it was.
+
+A commit takes effect at once, so that the trainer's next batch can be made.  ``take_records()``
+builds its change later.
+
+    turns     run, ranks, epoch, number of the next batch, its index in the epoch (for each rank)
+    places    [slot, insertion indices, lanes] of each trainer with lanes, or rank
+    orders    declared batch size, and the last orders
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace_proto.codec import pack
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..leasing.protocol import Batch, Token
+from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
+from ..pipeline.segment_options import check_rows
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from ..shaping.plan import RESIZED, Order, Plan, Read
+from ..shaping.segments import Out, Segments
+from ..shaping.slots import Rows
+from ..shaping.stored_state import Change, Saved
+from .arena import Block
+from .partition_run import Run
+from .segment_block import (
+    BlockLayout,
+    HandedStates,
+    SegmentBlock,
+    StateTable,
+    arrays_of,
+    places_of_starts,
+    state_columns,
+    stored_states,
+)
+from .segment_cutting import Cutting, Offer
+from .slab import Slab
+from .stored_examples import Commit, StoredExamples
+
+#: Exponent that bounds the pause after wrong guesses: 64 batches.
+_MOST_WRONG = 6
+
+
+class Preparing:
+    """At most one prepared batch of one partition.
+
+        expected batch ─► lent block, examples written ─► the wanted batch ─┬─► the same one
+                                                                            └─► another: dropped
+
+    The machine decides the batch when it is wanted, as if nothing had been prepared, and gives the
+    expected one where it is that.  So a wrong guess costs time and changes nothing.  After n wrong
+    guesses in a row it makes none for 2**n batches.
+    """
+
+    def __init__(self, slab: Slab, run: SegmentRun) -> None:
+        self._slab = slab
+        self._run = run
+        # States with strings decide where columns lie in the block, so they must be known.
+        cutting = run.cutting
+        texts = any(state.field.dtype == BYTES for state in cutting.states)
+        self._possible = cutting.at_trainer or not texts
+        self._ready: tuple[SegmentBlock, Block] | None = None
+        self._wrong = 0  # number of wrong guesses in a row
+        self._pause = 0  # number of batches without a guess
+
+    def prepare(self) -> bool:
+        """Write the examples of the expected batch; return whether there was one."""
+        if not self._possible or self._ready is not None or self._pause:
+            return False
+        run = self._run
+        batch = run.machine.expected()
+        if batch is None or not run.offers.keys() >= set(batch.of_chunks()):
+            return False
+        if run.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
+            return False  # they start from states that may still be flushed
+        written = run._written(batch)
+        block = self._slab.lend(written.nbytes)
+        if block is None:
+            return False
+        written.fill_examples(self._slab.memory(block))
+        self._ready = written, block
+        return True
+
+    def take(self, batch: Rows) -> tuple[SegmentBlock, Block] | None:
+        """Return the prepared batch and its block if it is this one; else None.
+
+        States of the table are still to be written; initial states are already in the block.
+        """
+        if self._ready is None:
+            self._pause = max(0, self._pause - 1)
+            return None
+        (written, block), self._ready = self._ready, None
+        if written.batch is batch:
+            self._wrong = 0
+            return (written, block) if self._slab.use(block) else None
+        self._slab.give_back(block)
+        self._wrong = min(self._wrong + 1, _MOST_WRONG)
+        self._pause = 2**self._wrong
+        return None
+
+
+class SegmentRun(Run):
+    """One partition at work.  ``offers`` are its chunks in memory."""
+
+    machine: Segments
+
+    def __init__(self, intake: Intake, cutting: Cutting, slab: Slab) -> None:
+        super().__init__(intake, cutting.machine, slab)
+        self.cutting = cutting
+        self.most_rows = cutting.capacity
+        fields = cutting.fields(intake.stages.fact_fields)
+        self._layout = BlockLayout(fields, cutting.geometry)
+        self.offers: dict[int, Offer] = {}
+        kind = HandedStates if cutting.at_trainer else StateTable
+        self.states: StateTable = kind(cutting.states)
+        self._stored = StoredExamples()
+        self._preparing = Preparing(slab, self)
+        self._saved: list[Commit] = []  # since the last change
+        self._changes: list[Change] = []
+        self._turns: list[Any] = []  # as they are stored
+        self._orders = cutting.machine.orders  # as they are stored
+        self._moved = False  # whether examples got other lanes since that was stored
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return self._layout.fields
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Description of the feed for trainers, beside its schema."""
+        machine, declared = self.machine, self.cutting.properties()
+        if all(order.kind != "batch_size" for order in machine.orders):
+            return declared
+        return {**declared, **RESIZED, "batch_size": machine.batch_size}
+
+    # Chunks
+
+    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        chunk, offer = self._offered(read, chunk)
+        cursor = {
+            "input": self.machine.input.reading(),
+            "index": self.machine.next_index,
+            "dropped": dict(self.intake.dropped),
+        }
+        self._settle()
+        line, known = self._stored.read(read, len(chunk), before, cursor)
+        keys = [(read.epoch, key) for key in offer.keys]
+        return chunk, {"key": keys, "count": offer.counts, "line": line, "known": known}
+
+    def _offered(self, read: Read, chunk: Chunk) -> tuple[Chunk, Offer]:
+        chunk, offer = self.cutting.offer(chunk, self.intake.bad, read.epoch)
+        self.offers[read.chunk] = offer
+        return chunk, offer
+
+    def _read_again(self, chunk: int) -> None:
+        """Hold a chunk that an earlier process read."""
+        read, before = self._stored.reread(chunk)
+        now = self.intake.stages.state()
+        dropped = dict(self.intake.dropped)
+        self.intake.stages.restore(before)
+        self._offered(read, self.intake.read_again(read))
+        self.intake.stages.restore(now)
+        self.intake.count_dropped()
+        self.intake.dropped = dropped  # they were counted when they were first read
+
+    def _tidy(self) -> None:
+        self._forget_freed()
+        self._report_refused()
+        needed = self.machine.chunks()
+        if gone := self.offers.keys() - needed:
+            for number in gone:
+                del self.offers[number]
+            self.machine.input.forget_reads(needed)
+
+    def _forget_freed(self) -> None:
+        """Drop the handed states of examples that are gone, before others have their slots."""
+        if freed := self.machine.take_freed():
+            self.states.forget(freed)
+
+    def _report_refused(self) -> None:
+        """Report examples whose key is in flight."""
+        refused = self.machine.take_refused()
+        if not refused:
+            return
+        self._settle()
+        for chunk, row in refused:
+            offer = self.offers[chunk]
+            error = DataError(
+                f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) is "
+                f"{offer.keys[row]!r:.200}, and an example of this key is in flight: keys are "
+                f"unique among the examples in flight; lower capacity or declare "
+                f"make_keys_unique=True"
+            )
+            self.intake.bad.report(error, "duplicate_key")
+            self._changes.append(self._stored.refused(chunk, row))
+        self.intake.count_dropped()
+        self.intake.check_bad()
+
+    # Batches
+
+    def _begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
+        """Return the batch of a plan, and its block where it was written ahead."""
+        batch: Rows = plan.draft
+        self._forget_freed()
+        for chunk in batch.of_chunks():
+            if chunk not in self.offers:
+                self._read_again(chunk)
+        prepared = self._preparing.take(batch)
+        if prepared is None:
+            return self._written(batch), None
+        if not self.cutting.at_trainer:
+            prepared[0].extra = self.states.columns(batch, self.offers)[0]
+        return prepared
+
+    def _written(self, batch: Rows) -> SegmentBlock:
+        """Return a batch to be written, with initial states for examples that begin.
+
+        That is harmless for an expected batch: no other batch uses these slots yet.
+        """
+        extra, states = self._states_of(batch)
+        return SegmentBlock(self._layout, batch, self.offers, extra, states)
+
+    def _states_of(self, batch: Rows) -> tuple[dict[str, Any], int]:
+        """Return the states of a batch as columns, and their number in its block."""
+        self.states.grow(self.machine.slots)
+        self.states.begin(batch, self.offers)
+        extra, states = self.states.columns(batch, self.offers)
+        if not batch.size:
+            return extra, states
+        if "@state_of" in extra:
+            state_of = np.full(batch.size, -1, np.int32)
+            state_of[batch.lanes[batch.starts]] = extra["@state_of"]
+            extra["@state_of"] = state_of[places_of_starts(batch)]
+        return extra, states if self.cutting.at_trainer else batch.size
+
+    def prepare(self) -> bool:
+        return super().prepare() and self._preparing.prepare()
+
+    def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
+        """Return the batch sizes that an order asks for; ValueError where they can not be."""
+        cutting, machine = self.cutting, self.machine
+        if cutting.lanes:
+            raise ValueError(
+                'with order="lanes" a lane is a row of each batch, so their number stays; declare '
+                "another batch_size and start the server again"
+            )
+        if machine.world:
+            raise ValueError(
+                "ranks get blocks of one shape in every round; declare another batch_size and "
+                "start the server again, or connect without rank="
+            )
+        if len(batch_sizes) != 1:
+            raise ValueError(
+                f"there are {len(batch_sizes)} sizes; the feed has one size for all batches"
+            )
+        batch_size = checked_int("batch_size", batch_sizes[0], 1, MAX_BATCH_SIZE)
+        if cutting.capacity is not None and batch_size > cutting.capacity:
+            raise ValueError(
+                f"a batch has rows of batch_size={batch_size} examples in flight, more than "
+                f"capacity={cutting.capacity}"
+            )
+        check_rows(batch_size, [len(field.shape) for field in self.schema.values()])
+        return [batch_size]
+
+    # Trainers
+
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+        """Take a commit, with the columns and the block of the states; return a fault, or None."""
+        out = self.machine.commit(batch, token)
+        if isinstance(out, tuple):
+            return out
+        self._note(out, payload)
+        self._forget_freed()
+        return None
+
+    def _note(self, out: Out, payload: Any) -> None:
+        rows = out.rows
+        if self.machine.chained and len(rows.ended) < len(rows):
+            # Ended examples too: their slots are not read before other examples begin there.
+            columns, block = payload
+            arrays = arrays_of(self.cutting.states, block, columns)
+            if rows.size:
+                arrays = [array[rows.lanes] for array in arrays]
+            self.states.grow(self.machine.slots)
+            self.states.put(rows.slots, arrays)
+        self._saved.append((rows.numbers, rows.slots, () if self.cutting.at_trainer else out.keys))
+        if self.cutting.lanes:
+            self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0
+
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+        """Keep states after a batch, which its trainer flushes, for rows of it."""
+        self._forget_freed()
+        kept = self.machine.keep(batch, np.array(rows, np.int64))
+        if kept is None or not len(kept[1]):
+            return
+        known, of_batch, of_block = kept
+        states = [array[of_block] for array in arrays_of(self.cutting.states, block, columns)]
+        self._settle()
+        slots = known.slots[of_batch]
+        self.states.put(slots, states)
+        keys = self.machine.keys_of(slots)
+        change = self._stored.flushed(known, of_batch, keys, state_columns(states))
+        self._changes.append(change)
+
+    # The store
+
+    def take_records(self) -> list[Change]:
+        """Return the changes since the last call."""
+        self._settle()
+        machine, meta = self.machine, dict[str, bytes]()
+        if (turns := machine.turns()) != self._turns:
+            self._turns = [*turns[:-1], list(turns[-1])]
+            meta["turns"] = pack(turns)
+        if machine.orders is not self._orders:
+            self._orders = machine.orders
+            orders = [order.to_plain() for order in machine.orders]
+            meta["orders"] = pack([self.cutting.batch_size, orders])
+        if self._moved and not self.cutting.at_trainer:
+            self._moved = False
+            meta["places"] = self._places()
+        if meta:
+            self._changes.append(Change(meta=meta))
+        changes, self._changes = self._changes, []
+        return changes
+
+    def note_places(self) -> None:
+        """Have the next process put rows that go on in the lanes that they have here."""
+        if self.cutting.lanes:
+            self._changes.append(Change(meta={"places": self._places()}))
+
+    def _places(self) -> bytes:
+        return pack(
+            [
+                [slot, indices.astype("<i8").tobytes(), lanes.astype("<i8").tobytes()]
+                for slot, (indices, lanes) in self.machine.places().items()
+            ]
+        )
+
+    def _settle(self) -> None:
+        """Build one change of the commits since the last one.
+
+        Until then their states stay in the table: the slot of a dropped example is reused
+        only after the next chunk was read.
+        """
+        if self._saved:
+            self._changes.append(self._stored.saved(self._saved, self.states.stored))
+            self._saved.clear()
+
+    def resume(self, saved: Saved) -> None:
+        """Go on as an earlier life left it."""
+        machine, meta = self.machine, saved.meta
+        if "base" in meta:
+            self._go_on(saved)
+        if "turns" in meta:
+            places = {
+                slot: (np.frombuffer(indices, "<i8"), np.frombuffer(lanes, "<i8"))
+                for slot, indices, lanes in msgpack.unpackb(meta.get("places", pack([])))
+            }
+            machine.resume_turns(msgpack.unpackb(meta["turns"]), places)
+        declared, orders = msgpack.unpackb(meta.get("orders", pack([0, []])))
+        known = [Order(*one) for one in orders]
+        if declared != self.cutting.batch_size:  # it was declared anew since
+            known = [order for order in known if order.kind != "batch_size"]
+        machine.resume_orders(known)
+        self._turns, self._orders = machine.turns(), machine.orders
+
+    def _go_on(self, saved: Saved) -> None:
+        machine, examples = self.machine, saved.examples
+        cursor = self._stored.resume(saved)
+        place = cursor["input"]
+        machine.input.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
+        self.intake.stages.restore(cursor["stages"])
+        self.intake.resume(place["epoch"], place["position"], cursor["dropped"])
+        slots = machine.resume(examples, cursor["index"], cursor["line"])
+        self._stored.in_slots(slots, examples.lines)
+        states = stored_states(self.cutting.states, examples)
+        self.states.resume(slots, states, machine.slots)
+
+    # Queries
+
+    def stats(self) -> dict[str, Any]:
+        machine = self.machine
+        segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
+        return {**super().stats(), "segments": segments}
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the number of ready and incomplete segments, and of examples in flight."""
+        return self.machine.sizes()
+
+    def progress(self) -> dict[str, Any]:
+        return {**super().progress(), "segments": self.machine.standing()}
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        return self.machine.seek(key)

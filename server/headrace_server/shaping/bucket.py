@@ -1,0 +1,287 @@
+"""Rows into buckets, buckets into batches: a whole chunk at once.
+
+    offer(chunk) ─► one queue per bucket ─► batches, in the order in which they became full
+    finish()     ─► the remainders of the buckets, ascending bucket id, or dropped
+
+Inside a bucket rows keep their order.  A batch becomes full with the row that reaches the bucket's
+batch size.  With a budget (``max_padded_elements``) a batch also becomes full when the row arrives
+that does not fit: with it, the padded length times the number of rows would exceed the budget.
+That row opens the next batch, so a row longer than the budget is a batch of its own.  A row costs
+at least one element, whatever its length.  Rows that are not padded (``ragged``) fill a budget with
+the sum of their lengths.  At the end of the input, a batch into which no row of any
+length would fit counts as full, not as a remainder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+
+from .row_queue import MAX_COUNTER, QueuedRows, Rows, decoded
+
+#: Maximum length of an array; rounding up a larger number could exceed 64 bits.
+_LONGEST = 2**62
+#: Maximum count of a bucket's elements (or costs), so that sums fit 64 bits.
+_MOST_COUNTED = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The rules of one shape.
+
+                                         longest of a batch     padded to
+        pad_to_multiple=8                13                     16
+        pad_to_boundary, bucket … 32     13                     32
+        pad_to={"x": 20}                 13                     20, in every batch
+
+    A size of ``pad_to`` is the size of its column.  Otherwise a size is rounded up to a boundary,
+    then to a multiple.  The last bucket has no boundary.
+    """
+
+    multiple: int = 1
+    #: The upper boundary of each bucket but the last.
+    boundaries: Sequence[int] = ()
+    #: By column: size of each dimension that varies; None: by the other rules.
+    sizes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
+    #: The fixed size of the column whose length counts in a budget, if any.
+    length: int | None = None
+    pads: bool = True  # False without any rule
+
+    def padded(self, lengths: np.ndarray, bucket: int) -> np.ndarray:
+        """Return the padded length of a bucket's rows with these longest lengths, for a budget."""
+        if self.length is not None:
+            return np.full_like(lengths, self.length)
+        if bucket < len(self.boundaries):
+            lengths = np.maximum(lengths, self.boundaries[bucket])
+        if self.multiple == 1:
+            return lengths
+        rounded: np.ndarray = -(-np.minimum(lengths, _LONGEST) // self.multiple) * self.multiple
+        return rounded
+
+    def shape(
+        self, name: str, dims: Sequence[int | None], largest: Sequence[int], bucket: int
+    ) -> list[int]:
+        """Return the padded sizes of dimensions that are ``largest`` in a batch.
+
+        ``dims`` that are not None do not vary.
+        """
+        sizes = self.sizes.get(name, ())
+        shape = []
+        for i, (dim, size) in enumerate(zip(dims, largest, strict=True)):
+            fixed = sizes[i] if i < len(sizes) else None
+            if fixed is not None:
+                shape.append(fixed)
+                continue
+            if not i and bucket < len(self.boundaries):
+                size = max(size, self.boundaries[bucket])
+            shape.append(size if dim is not None else -(-size // self.multiple) * self.multiple)
+        return shape
+
+
+NO_PADDING: Final = Padding(pads=False)
+
+
+def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
+    """Return the bucket of each length: the number of boundaries that it reaches."""
+    return np.searchsorted(boundaries, lengths, side="right")
+
+
+class Buckets(QueuedRows):
+    """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
+
+    Facts: ``bucket`` (ids in [0, K)) and, in every chunk or in none, ``length`` (int64, which a
+    budget needs).  With lengths, ``padding`` counts by bucket the elements of all batches, padded
+    to their longest rows, and the real ones.
+    """
+
+    kind = "bucket"
+
+    def __init__(
+        self,
+        batch_sizes: Sequence[int | None],
+        allow_smaller_final_batch: bool = False,
+        max_padded_elements: int | None = None,
+        padding: Padding = NO_PADDING,
+        ragged: bool = False,
+    ) -> None:
+        count = len(batch_sizes)
+        super().__init__(count, batch_sizes)
+        self._settings = {
+            "batch_sizes": list(batch_sizes),
+            "max_padded_elements": max_padded_elements,
+        }
+        self._padding = padding
+        self.padding: dict[int, list[int]] = {}
+        self._ragged = ragged
+        self._fixed = not allow_smaller_final_batch and max_padded_elements is None
+        self.allow_smaller = allow_smaller_final_batch
+        self.max_padded_elements = max_padded_elements
+        # Few values in a narrow type sort by radix, several times as fast.
+        self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
+        self._measure()
+
+    def _measure(self) -> None:
+        self._open = self._loose()
+        #: By queue: the longest loose row, or the sum of ragged ones; kept only with a budget.
+        self._longest = [0] * len(self._open)
+        if self.max_padded_elements is not None:
+            self._longest = [*map(self._measured, range(len(self._open)))]
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        self._check_open(chunk)
+        if not rows:
+            return
+        lengths = facts.get("length")
+        ids = facts["bucket"].astype(self._narrow)
+        order = np.argsort(ids, kind="stable")
+        if lengths is not None:
+            lengths = np.maximum(lengths[order], 0)
+        counts = np.bincount(ids, minlength=len(self._queues))
+        buckets = counts.nonzero()[0].tolist()
+        full: list[tuple[int, int, int]] = []  # position of the last row, bucket, number of rows
+        start = 0
+        for bucket in buckets:
+            stop = start + int(counts[bucket])
+            # Copies, so that a few waiting rows do not keep the whole chunk's arrays alive.
+            own = order[start:stop].copy()
+            own_lengths = None if lengths is None else lengths[start:stop].copy()
+            self._queues[bucket].append(chunk, own, own_lengths)
+            if self.max_padded_elements is None or own_lengths is None:
+                size = self.batch_sizes[bucket] or 0
+                ends = own[size - self._open[bucket] - 1 :: size].tolist()
+                full += [(row, bucket, size) for row in ends]
+                self._open[bucket] += len(own) - size * len(ends)
+            else:
+                full += self._fill_budget(bucket, own, own_lengths)
+            start = stop
+        full.sort(key=itemgetter(0))
+        for _, bucket, size in full:
+            self._form(((bucket, size),))
+
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
+        """Use other batch sizes for all loose rows.
+
+        Batches that become full by that come in the order of the buckets.
+        """
+        self.batch_sizes = tuple(batch_sizes)
+        for bucket, size in enumerate(batch_sizes):
+            full, self._open[bucket] = divmod(self._open[bucket], size)
+            self._form(((bucket, size),), full)
+            if full and self.max_padded_elements is not None:
+                self._longest[bucket] = self._measured(bucket)
+
+    def _fill_budget(
+        self, bucket: int, rows: np.ndarray, lengths: np.ndarray
+    ) -> list[tuple[int, int, int]]:
+        """Find full batches of a bucket under the budget, in a step for each batch."""
+        budget = self.max_padded_elements or 0
+        size = self.batch_sizes[bucket] or len(rows) + MAX_COUNTER
+        held, longest, at = self._open[bucket], self._longest[bucket], 0
+        full: list[tuple[int, int, int]] = []
+        window = 64  # rows looked at in one step, of the order of a batch
+        while at < len(rows):
+            room = min(size - held, len(rows) - at)
+            look = min(window, room)
+            if self._ragged:
+                grown = longest + np.cumsum(_costs(lengths[at : at + look], budget))
+                too_much = grown > budget
+            else:
+                # Compared by division: a product could exceed 64 bits.
+                grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
+                padded = self._padding.padded(grown, bucket)
+                too_much = padded > budget // np.arange(held + 1, held + look + 1)
+            if not held:
+                too_much[0] = False  # a batch of one row always fits
+            misfit = int(too_much.argmax()) if too_much.any() else look
+            if misfit:
+                held, longest, at = held + misfit, int(grown[misfit - 1]), at + misfit
+            if misfit == look and held < size:
+                window *= 2
+                continue
+            full.append((int(rows[at] if misfit < look else rows[at - 1]), bucket, held))
+            window = max(64, held)
+            held = longest = 0
+        self._open[bucket], self._longest[bucket] = held, longest
+        return full
+
+    def _form_last(self) -> None:
+        for bucket, held in enumerate(self._open):
+            if held and (self.allow_smaller or self._fits_no_more(bucket)):
+                self._form(((bucket, held),))
+
+    def _fits_no_more(self, bucket: int) -> bool:
+        budget = self.max_padded_elements
+        if self._ragged:
+            return budget is not None and self._longest[bucket] >= budget
+        longest = self._padded(max(self._longest[bucket], 1), bucket)
+        return budget is not None and longest * (self._open[bucket] + 1) > budget
+
+    def _measured(self, bucket: int) -> int:
+        """Return the longest of a bucket's open rows, or the sum of ragged ones."""
+        queue, count = self._queues[bucket], self._open[bucket]
+        if not self._ragged:
+            return max((int(lengths.max()) for lengths in queue.last(count)), default=0)
+        budget = self.max_padded_elements or 0
+        return min(sum(int(_costs(part, budget).sum()) for part in queue.last(count)), budget + 1)
+
+    def _padded(self, longest: int, bucket: int) -> int:
+        if not self._padding.pads:
+            return longest
+        return int(self._padding.padded(np.array([longest]), bucket)[0])
+
+    def _is_resized(self, rows: Rows) -> bool:
+        ((bucket, count),) = rows
+        return self._fixed and count != self._declared[bucket]
+
+    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+        ((bucket, count),) = rows
+        if real is not None:
+            padded = real if self._ragged else self._padded(longest, bucket) * count
+            counts = self.padding.setdefault(bucket, [0, 0])
+            counts[:] = min(counts[0] + padded, _MOST_COUNTED), min(counts[1] + real, _MOST_COUNTED)
+        return bucket
+
+    def snapshot(self) -> dict[str, Any]:
+        counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
+        return {**super().snapshot(), "padding": counts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        (counts,) = self._stored(state, {"padding": list})
+        padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
+        super().restore(state)
+        self.padding = padding
+
+
+def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
+    """Return the elements of ragged rows, capped just above the budget to keep their sum exact."""
+    costs: np.ndarray = np.clip(lengths, 1, budget + 1).astype(np.uint64)
+    return costs
+
+
+class PlainBatches(Buckets):
+    """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``.
+
+    A new batch size applies to the rows that make no whole batch yet.  So a stream depends on the
+    place of the change among rows and batches, and not on how many batches were drafted by then.
+    """
+
+    kind = "batch"
+
+    def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
+        super().__init__([batch_size], allow_smaller_final_batch)
+        self._settings = {"batch_size": batch_size}
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        self._check_open(chunk)
+        if rows:
+            self._queues[0].append(chunk, np.arange(rows))
+            size = self.batch_sizes[0] or 0
+            full, self._open[0] = divmod(self._open[0] + rows, size)
+            self._form(((0, size),), full)
+
+    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+        return -1

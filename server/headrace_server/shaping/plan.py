@@ -1,0 +1,184 @@
+"""The values of the pure machines: chunks to read and rows to batch, never payload."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..leasing.protocol import Batch
+
+#: Start of a read: a small value that the source defines (an integer, bytes, a short list).
+Position = Any
+
+
+#: Types of a setting in plain data.
+_SETTING = (int, float, list, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read at most ``limit`` examples from a position; the rows are chunk number ``chunk``."""
+
+    chunk: int
+    epoch: int
+    position: Position
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows of one chunk, in order: a slice if they are consecutive, else their numbers."""
+
+    chunk: int
+    rows: slice | np.ndarray
+
+
+#: Property of a feed whose batches may have another number of rows than was declared.
+RESIZED: Mapping[str, Any] = {"resized": True}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """The rows of a batch, in order, as a shaper decides them."""
+
+    parts: tuple[Part, ...]
+    bucket: int = -1  # where the shape has buckets
+
+    def of_chunks(self) -> Iterable[int]:
+        """Return the numbers of the chunks from which the rows come."""
+        return [part.chunk for part in self.parts]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A batch that was decided, and what lies in it.  It has a body once it is written."""
+
+    batch: Batch
+    draft: Any  # a Draft, or Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order to a partition, by its ``kind``, with the place at which it takes effect.
+
+    "close" says whether to cancel, "target" has proportions of classes, "batch_size" a size for
+    each bucket.
+    """
+
+    count: int  # number of orders up to this one
+    read: int  # number of rows read from the source before it
+    number: int  # of the first batch made after it
+    kind: str
+    what: Any
+    since: int  # the first batch that it changes
+
+    def to_plain(self) -> list[Any]:
+        return [self.count, self.read, self.number, self.kind, self.what, self.since]
+
+
+def packed_integers(values: np.ndarray) -> bytes:
+    """Return non-negative integers as plain data: their width in bytes, then each in that width."""
+    most = int(values.max()) if len(values) else 0
+    width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
+    return b"%d" % width + values.astype(f"<u{width}").tobytes()
+
+
+def unpacked_integers(plain: bytes) -> np.ndarray:
+    """Unpack integers."""
+    width = plain[:1].decode() if isinstance(plain, bytes) else ""
+    if width not in ("2", "4", "8"):
+        raise ValueError(f"{plain!r:.60} are no packed integers")
+    return np.frombuffer(plain, f"<u{width}", offset=1).astype(np.int64)
+
+
+def stored_fields(
+    state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: Any
+) -> list[Any]:
+    """Return the fields of stored plain data, in the order of ``kinds``.
+
+    ValueError names a field that is missing or invalid, or an entry of ``settings`` that had
+    another value when the snapshot was taken.
+    """
+    values = []
+    for name, kind in {**dict.fromkeys(settings, _SETTING), **kinds}.items():
+        if not isinstance(state, Mapping) or name not in state:
+            raise ValueError(f"the state of {what} lacks its field {name!r}")
+        value = state[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"the field {name!r} of the state of {what} can not be {value!r:.80}")
+        if name not in settings:
+            values.append(value)
+        elif value != settings[name]:
+            raise ValueError(
+                f"the snapshot was taken with {name}={value}, the pipeline has "
+                f"{name}={settings[name]}"
+            )
+    return values
+
+
+class Shaper(ABC):
+    """Decides which rows make a batch.  It sees columns of facts about rows, never payload."""
+
+    kind: str
+
+    def __init__(self) -> None:
+        self._dropped: dict[str, int] = {}
+        self._finished = False
+
+    @property
+    def hungry(self) -> bool:
+        """Whether more rows are wanted while there is no draft."""
+        return True
+
+    @property
+    def done(self) -> bool:
+        """Whether no draft can follow, given that the input has ended and no draft is left."""
+        return True
+
+    @abstractmethod
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        """Take a chunk's rows, in order, with the facts (length, label …) that this shape needs."""
+
+    def _check_open(self, chunk: int) -> None:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+
+    @abstractmethod
+    def finish(self, drop: bool = False) -> None:
+        """End the input; the shape drafts or drops the remaining rows, as declared.
+
+        With ``drop`` all waiting rows are dropped and counted as cancelled, even if the input
+        had ended before.
+        """
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take rows of this epoch, after ``finish`` and the last draft of the one before."""
+        self._finished = False
+
+    @abstractmethod
+    def next_draft(self) -> Any:
+        """Return the next batch if one is possible now, else None."""
+
+    @abstractmethod
+    def chunks(self) -> set[int]:
+        """Return the chunks whose payload future batches need."""
+
+    def dropped(self) -> Mapping[str, int]:
+        """Return the number of rows, or of segments, dropped so far, by reason."""
+        return self._dropped
+
+    def _note_dropped(self, reason: str, rows: int) -> None:
+        if rows:
+            self._dropped[reason] = self._dropped.get(reason, 0) + rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return plain data; empty where the store has each example."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a snapshot; ValueError names the field that does not fit."""
+        return

@@ -1,0 +1,351 @@
+"""One feed at one owner: its partitions, its desk once all of them are open, and facts about it.
+
+    partitions ─► opened(), counted() ─┐
+    trainers ─── commits, flushes ─────┼─► ServedFeed ─► properties, usage, status
+    desk ◄─ start(), when all are open ┘
+
+The desk decides who gets which batch.  Nothing here reads payload.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from headrace_proto.errors import ProtocolError
+from headrace_proto.schema import Field, schema_to_wire
+
+from ..leasing.desk import Desk
+from ..leasing.protocol import Batch, Partition
+from ..making.partition_run import Run
+from ..process.config import FeedConfig, RunConfig
+from .counters import Counters
+from .farewell import Farewell
+from .resuming import Reports, Resuming
+from .state_blocks import LANES_LOST, StateBlocks
+
+logger = logging.getLogger("headrace.trainers")
+
+#: Time for which a life that begins waits for the trainers of the one before.
+GRACE_S = 3.0
+#: Maximum world size, since a number from the wire determines the number of queues.
+MAX_WORLD = 65_536
+#: Run, rank and birth of a trainer, as the desk logs and loads them.
+Known = tuple[int, int, int]
+
+
+class Usage(NamedTuple):
+    """The use of a feed: times are Unix times, 0 without commits.
+
+    The store of a partition counts its commits over all servers, and has the times of the first and
+    the last one.
+    """
+
+    finished: bool
+    batches: int
+    since: float
+    until: float
+
+
+def usage_of(finished: bool, stored: Iterable[Sequence[float] | None]) -> Usage:
+    """Return the use of a feed; ``stored``: by partition, see ``Stores.used``."""
+    known = [commits for commits in stored if commits is not None]
+    if not known:
+        return Usage(finished, 0, 0.0, 0.0)
+    counts, firsts, lasts = zip(*(commits[:3] for commits in known), strict=True)
+    return Usage(finished, int(sum(counts)), min(firsts), max(lasts))
+
+
+#: Maximum length of an error's text, which must fit a message's header in any script.
+_LONGEST_TEXT = 8000
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The reports of one partition."""
+
+    open: bool = False
+    done: bool = False  # whether it has made all its batches
+    waits: str = ""  # what its next batch lacks
+    share: int | None = None  # examples of an epoch, where that is known
+
+
+class ServedFeed:
+    """One feed at one owner."""
+
+    def __init__(
+        self,
+        config: FeedConfig,
+        run: RunConfig,
+        owner: int = 0,
+        used: Callable[[int], list[float] | None] = lambda partition: None,
+    ) -> None:
+        """``used`` returns the commits that a partition has stored, see ``Stores.used``."""
+        self.name, self.owner = config.name, owner
+        self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
+        self.owners = run.owners_of(config)
+        self.of_feed = config.partitions  # partitions at all owners
+        self.share = config.share
+        self.of_share = "{}/{}".format(*config.share)
+        self.shared = self.owners > 1 or config.share[1] > 1
+        # It distinguishes tokens of this process from those of an earlier one.
+        self.term = run.term
+        self.durable = run.state_directory is not None  # whether its state outlives the server
+        self.segmented, self.order = config.segmented, config.order
+        self.stateful = config.segmented and config.states != "none"  # committed by states
+        self.states_stay = config.states == "trainer"  # whether states stay with the trainers
+        self._desk: Desk | None = None
+        self.known: dict[bytes, Known] = {}  # the trainers that have a session …
+        self.births: dict[int, tuple[int, int]] = {}  # … and of each rank the last that had one
+        self.schema: Any = None
+        self.properties: Any = {}  # sent to trainers beside the schema
+        self.states = StateBlocks([], run.max_state_bytes)
+        self.failure: tuple[str, str] | None = None
+        self.closing: bool | None = None  # None: the input is open; else whether to drop rows
+        self.reports: Reports = []  # for the supervisor
+        self.resuming = Resuming(config, self.durable, run.starts, self.owners == 1, self.reports)
+        self.farewell = Farewell(run.lease_ttl_s)
+        self.counters = Counters()
+        self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
+        self._shape = config.declaration.shape.options
+        self._policy = config.declaration.policy
+        self._run = run
+        self._config = config
+        self.used = used
+
+    @property
+    def opened(self) -> bool:
+        """Whether all partitions are open (or done, or the feed has failed)."""
+        return self.failure is not None or self._desk is not None
+
+    @property
+    def serves(self) -> bool:
+        """Whether its desk is open, and the feed has not failed."""
+        return self._desk is not None and self.failure is None
+
+    @property
+    def desk(self) -> Desk:
+        """Its desk, which there is once all partitions are open."""
+        assert self._desk is not None, f"feed {self.name!r} is not open"
+        return self._desk
+
+    @property
+    def over(self) -> bool:
+        return self.failure is not None or (self._desk is not None and self._desk.ended)
+
+    # Partitions
+
+    def on_opened(self, partition: int, run: Run) -> None:
+        """Note that a partition is open, and what its batches are like."""
+        self.schema = self.schema or schema_to_wire(run.schema)
+        self.properties = {**self.properties, **run.properties}
+        if self.durable:
+            self.properties.update(durable=True, epoch=self.term)  # that is its name on the wire
+        else:
+            self.properties["recovers"] = True
+        self.properties["generation"] = self.resuming.generation
+        self._add_epochs()
+        states = run.properties.get("states", ())
+        # Flushed states of any size are stored, as the server has promised.
+        most = sys.maxsize if self.states_stay else self._run.max_state_bytes
+        fields = [Field(dtype, tuple(dims)) for _, dtype, dims in states]
+        rows = 0 if self.states_stay else self._shape.get("batch_size", 0)
+        self.states = StateBlocks(fields, most, rows)
+        here = self.partitions[partition]
+        here.open, here.share = True, run.share
+        used = self.used(partition)
+        batches, rows = (int(used[0]), int(sum(used[3:]))) if used else (0, 0)
+        self.counters.go_on(partition, batches, rows, self.durable)
+        if used and not self.durable:  # batches of an earlier owner of this server
+            self.resuming.touched()
+
+    def start(
+        self,
+        partitions: Mapping[int, Partition],
+        known: Mapping[bytes, Known],
+        tokens: Container[int],
+        ahead: int,
+        now: float,
+    ) -> None:
+        """Open the desk: all partitions are open.  ``known``: the trainers that it waits for."""
+        self.known = dict(known)
+        self._desk = Desk(
+            dict(partitions),
+            self.term,
+            known=self.known,
+            births=self.births,
+            tokens=tokens,
+            now=now,
+            ttl=self._run.lease_ttl_s,
+            grace=GRACE_S,
+            ahead=ahead,
+            max_open=self._run.max_credits,
+        )
+        for name, count in self.counters.counts.items():
+            self._desk.counts[name] += count
+        self.counters.counts = self._desk.counts
+        self.resuming.opened(any(map(self.used, self.partitions)))
+
+    def _add_epochs(self) -> None:
+        """Add the epochs of the feed to its properties."""
+        order = self._config.declaration.order
+        if order.epochs != 1:
+            self.properties["epochs"] = order.epochs
+        if not order.across_batches:
+            self.properties["across_batches"] = False
+
+    def described(self, world_size: int = 0) -> dict[str, Any]:
+        """Return the properties of the feed, for a trainer that joins."""
+        properties = {**self.properties, "length": self._length(world_size)}
+        if self.order == "lanes" and (sequences := self._sequences()) is not None:
+            properties["sequences"] = sequences
+        return properties
+
+    def _length(self, world_size: int) -> int | str:
+        """Return the number of batches here for each rank; or why it is unknown."""
+        declaration = self._config.declaration
+        if self.properties.get("resized"):
+            return "its batch size was changed"
+        if reason := declaration.uncounted():
+            return reason
+        shares = [one.share for one in self.partitions.values()]
+        if any(share is None for share in shares):
+            return "only reading shows how many examples it has"
+        counts = (declaration.batches_of(share or 0) for share in shares)
+        return sum(count // max(1, world_size) for count in counts)
+
+    def _sequences(self) -> int | None:
+        """Return how many sequences the lanes here can hold at once; None where nobody knows."""
+        declaration, order = self._config.declaration, self._config.declaration.order
+        epochs = order.epochs if order.across_batches else 1
+        shares = [one.share for one in self.partitions.values() if one.share is not None]
+        if declaration.recounting_stage or epochs is None or len(shares) < len(self.partitions):
+            return None
+        return sum(shares) * epochs
+
+    def check_ranks(self, rank: int, world_size: int) -> None:
+        """Raise ProtocolError where a rank is none, or a round of so many can not be made."""
+        if rank < 0 and not world_size:
+            return
+        if world_size > MAX_WORLD:
+            raise ProtocolError(f"world_size={world_size} is more than {MAX_WORLD}")
+        if not 0 <= rank < world_size:
+            raise ProtocolError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+        if not self.segmented:
+            return
+        rows, capacity = world_size * self.properties["batch_size"], self._shape["capacity"]
+        if capacity is not None and capacity < rows:
+            raise ProtocolError(
+                f"world_size={world_size}: a round is of world_size x batch_size={rows} examples "
+                f"in flight, and the feed has capacity={capacity}; declare capacity={rows} or more"
+            )
+
+    def fault_of_states(self, batch: Batch, columns: Any, block: Any) -> str:
+        """Return why these can not be the states of a batch; "" if they can.
+
+        ``block`` is None where no states came.
+        """
+        if not self.stateful:
+            return "" if block is None else "this feed has no states"
+        if (block is None) != self.states_stay:
+            stay = "stay with the trainer" if self.states_stay else "are missing"
+            return f"the states of this feed {stay}"
+        return "" if block is None else self.states.fault_of_block(batch.rows, columns, block)
+
+    def fault_of_flush(
+        self, batch: Batch | None, rows: Sequence[int], columns: Any, block: Any
+    ) -> tuple[str, str]:
+        """Return code and text of a fault of flushed states of some rows; "" if there is none.
+
+        ``batch`` is the last one that the trainer has committed there, None where it has none.
+        """
+        if not self.stateful:
+            return "state", "this feed has no states"
+        if batch is None:
+            return "stale", LANES_LOST
+        if max(rows) >= batch.rows or len(set(rows)) < len(rows):
+            return (
+                "state",
+                f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}",
+            )
+        fault = self.states.fault_of_block(len(rows), columns, block)
+        return ("state", fault) if fault else ("", "")
+
+    @staticmethod
+    def payload_of(columns: Any, block: Any) -> tuple[Any, Any] | None:
+        """Return what a partition gets with a commit: states that were checked, or None."""
+        return None if block is None else (columns, block)
+
+    def resized(self, sizes: Sequence[int]) -> None:
+        """Note that batches have other sizes than the schema says."""
+        self.properties["resized"] = True
+        if self.segmented:
+            self.properties["batch_size"] = sizes[0]
+
+    def touched(self) -> None:
+        """Note that a trainer commits a batch."""
+        if not self.resuming.is_touched:
+            self.resuming.touched()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of batches ready and in flight; of segments the partitions know it."""
+        standing = self.desk.standing()
+        if self.segmented:
+            return {}
+        return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
+
+    def usage(self) -> Usage:
+        """Return the progress of this and earlier servers with the feed."""
+        ended = self.failure is None and self.over
+        return usage_of(ended, map(self.used, self.partitions))
+
+    def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
+        """Take the totals of a partition."""
+        self.counters.on_counted(partition, counts)
+        self._check_bad()
+
+    def on_waiting(self, partition: int, text: str) -> None:
+        """Note what the next batch of a partition lacks; "" where it lacks nothing."""
+        self.partitions[partition].waits = text
+
+    def on_stored(self, partition: int, count: int) -> None:
+        """Note how many entries of the desk's log that name a partition are stored."""
+        if self.serves:
+            self.desk.stored(partition, count)
+
+    def describe(self, now: float, named: Callable[[str, bytes], str]) -> str:
+        """Describe the cause of a trainer's wait, for the text of its deadline error.
+
+        ``named`` returns the name of a feed's trainer by its nonce.
+        """
+        waiting = [(number, one) for number, one in self.partitions.items() if one.waits]
+        waits = [f"partition {number}: {one.waits}" for number, one in waiting[:3]]
+        if self._desk is not None:
+            waits.append(self._desk.describe(now, partial(named, self.name)))
+        return "; ".join(waits)
+
+    def fail(self, code: str, text: str) -> None:
+        """Stop the feed; the first reason stands."""
+        if self.failure is None:
+            self.failure = (code, text[:_LONGEST_TEXT])
+
+    def close(self, cancel: bool) -> bool:
+        """Close the input; return False where it is closed, unless ``cancel`` is new."""
+        if self.closing is not None and self.closing >= cancel:
+            return False
+        self.closing = cancel
+        return True
+
+    def _check_bad(self) -> None:
+        if self._policy.max_bad_examples is None:
+            return
+        bad = self.counters.bad()
+        if text := self._policy.too_bad(bad):
+            self.fail("data", text)
+        elif self.owners > 1 and bad != self._bad:
+            self._bad = bad
+            self.reports.append(("bad", {"bad": bad}))

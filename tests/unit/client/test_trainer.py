@@ -1,0 +1,150 @@
+"""What a trainer asks of whom; the simulated world tests what it gets."""
+
+from itertools import count
+
+from headrace.trainer import Trainer
+from headrace_proto.step_messages import Given
+
+TOKENS = count(1)
+
+
+def trainer(partitions=4, owners=1, **options):
+    owner_of = [p % owners for p in range(partitions)]
+    one = Trainer(partitions, owner_of, owners, **options)
+    for owner in range(owners):
+        turns = {p: (0, 0) for p in range(partitions) if owner_of[p] == owner}
+        one.welcome(owner, turns, (), options.get("others", 0))
+    return one
+
+
+def asks(one, owner=0):
+    """Return the partitions that it asks an owner for."""
+    return [(request, p) for request, p, _ in sent(one, owner)[3]]
+
+
+def sent(one, owner=0):
+    return one.outgoing(owner) if one.due(owner) else ([], [], [], [])
+
+
+def give(one, request, partition, index, owner=0, **facts):
+    given = Given(request, next(TOKENS), partition, index, 0, index, 0, 2, 0, (), **facts)
+    one.give(owner, given, None)
+    return given.token
+
+
+def test_it_asks_in_the_order_of_turns_and_takes_in_the_order_of_its_requests():
+    one = trainer(3, prefetch=4)
+    assert asks(one) == [(1, 0), (2, 1), (3, 2), (4, 0)]
+    give(one, 2, 1, 0)
+    assert one.take() is None and one.waits and not one.stuck
+    give(one, 1, 0, 0)
+    assert [one.take().given.partition for _ in range(2)] == [0, 1]
+
+
+def test_a_partition_that_is_idle_is_passed_by_and_its_batch_comes_first_when_it_comes():
+    one = trainer(3, prefetch=3)
+    assert len(asks(one)) == 3
+    give(one, 2, 1, 0)
+    one.idle(0, [1])
+    give(one, 3, 2, 0)
+    assert one.take().given.partition == 1
+    give(one, 1, 0, 0)
+    assert [one.take().given.partition for _ in range(2)] == [0, 2]
+
+
+def test_requests_gather_until_a_quarter_of_the_prefetch_is_free():
+    one = trainer(1, prefetch=8)
+    for request, _ in asks(one):
+        give(one, request, 0, request - 1)
+    one.take()
+    assert not asks(one)
+    one.take()
+    assert len(asks(one)) == 2
+
+
+def test_commits_of_plain_batches_wait_for_a_request_to_their_owner_unless_the_loop_waits():
+    one = trainer(2, owners=2, prefetch=4, lazy=True)
+    for owner in range(2):
+        for request, p in asks(one, owner):
+            give(one, request, p, (request - 1) // 2, owner)
+    held = [one.take() for _ in range(4)]
+    asked = [asks(one, owner) for owner in range(2)]
+    one.commit(held[0].given.token)
+    assert not one.due(0)
+    assert one.take() is None and one.due(0)
+    assert asked[0] and [token for token, _ in sent(one)[0]] == [held[0].given.token]
+
+
+def test_an_owner_that_others_overtake_has_one_open_request():
+    one = trainer(2, owners=2, prefetch=4, any_order=True)
+    assert [asks(one, owner) for owner in range(2)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]
+    asked = [2, 4]
+    for at in range(6):  # owner 0 is slow
+        give(one, asked.pop(0), 1, at, owner=1)
+        assert one.take().given.partition == 1
+        assert not asks(one, 0)
+        asked += [request for request, _ in asks(one, 1)]
+    assert len(asked) >= 4, "the other one has the whole prefetch"
+
+
+def test_the_loop_of_a_rank_that_holds_what_it_waits_for_is_stuck():
+    one = trainer(1, rank=0, prefetch=1)
+    ((request, _),) = asks(one)
+    token = give(one, request, 0, 0)
+    one.take()
+    ((request, _),) = asks(one)
+    assert one.take() is None and not one.stuck
+    one.idle(0, [request])
+    assert one.take() is None and one.stuck and token in one.hands
+
+
+def test_what_was_asked_beyond_need_is_withdrawn():
+    one = trainer(6, prefetch=1)
+    requests = []
+    while (one.take() is None) and (asked := asks(one)):
+        requests += asked
+        one.idle(0, [request for request, _ in asked])
+    assert len(requests) == 6 and one.stuck
+    for request, p in requests[:4]:
+        give(one, request, p, 0)
+    _, _, withdrawn, _ = sent(one)
+    assert withdrawn == [request for request, _ in requests[4:]]
+    given = Given(requests[4][0], next(TOKENS), 4, 0, 0, 0, 0, 2, 0, ())
+    assert not one.give(0, given, None)  # it was on its way
+    assert sent(one)[1] == [given.token]
+
+
+def test_a_commit_of_lanes_is_not_awaited_while_an_earlier_batch_is_in_hand():
+    one = trainer(1, prefetch=2, lanes=True)
+    tokens = [give(one, request, 0, request - 1) for request, _ in asks(one)]
+    for _ in tokens:
+        one.take()
+    sent(one)
+    assert one.commit(tokens[1])
+    assert [token for token, _ in sent(one)[0]] == tokens[1:] and not one.unanswered(0)
+    assert one.commit(tokens[0])
+    assert one.unanswered(0) == 2
+
+
+def test_trainers_begin_at_partitions_far_apart():
+    firsts = []
+    for others in range(4):
+        one = Trainer(16, [0] * 16, 1)
+        one.welcome(0, dict.fromkeys(range(16), (0, 0)), (), others)
+        firsts.append(asks(one)[0][1])
+    assert firsts == [0, 9, 3, 13]
+
+
+def test_a_batch_that_was_given_back_comes_in_its_place():
+    one = trainer(2, prefetch=2)
+    for request, p in asks(one):
+        give(one, request, p, 0)
+    first = one.take()
+    asks(one)
+    one.give_back(first.given.token)
+    _, returned, withdrawn, gets = sent(one)
+    assert returned == [first.given.token]
+    for request, p, _ in gets:
+        give(one, request, p, 0 if p == 0 and request == gets[0][0] else 1)
+    assert withdrawn or gets
+    assert [one.take().turn for _ in range(2)] == [(0, 0), (0, 0)]

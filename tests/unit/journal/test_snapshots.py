@@ -1,0 +1,187 @@
+"""A snapshot is whole or not there, unchanged or refused, and may be at a URL."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_proto.token import new_snapshot
+from headrace_server.journal.snapshots import Shelf, SnapshotDamaged
+
+FEED = "speech"
+
+
+def state(tmp_path: Path) -> Path:
+    feed = tmp_path / "state" / "feeds" / FEED
+    feed.mkdir(parents=True)
+    (feed / "feed.json").write_text('{"a": 1}')
+    return tmp_path / "state"
+
+
+def made(shelf: Shelf, content: bytes = b"store", term: int = 3) -> str:
+    name, directory = shelf.begin(FEED)
+    (directory / "0.journal").write_bytes(content)
+    return shelf.finish(FEED, name, term).snapshot
+
+
+def test_stored_snapshots_are_found_again(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    directory, term = Shelf(tmp_path / "state").fetch(FEED, name)
+    assert (directory / "0.journal").read_bytes() == b"store"
+    assert (directory / "feed.json").read_text() == '{"a": 1}'
+    assert not (directory / "left_out.json").exists()
+    assert term == 3
+    assert shelf.stored(FEED) == [name]
+
+
+def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name, directory = shelf.begin(FEED)
+    (directory / "0.journal").write_bytes(b"half")
+    assert shelf.stored(FEED) == []
+    with pytest.raises(ServerError, match=f"there is no snapshot {name}.*the last ones: none"):
+        shelf.fetch(FEED, name)
+    _, other = shelf.begin(FEED)
+    shelf.sweep()
+    assert not other.exists()
+
+
+@pytest.mark.parametrize("file", ["0.journal", "feed.json", "snapshot.json"])
+def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    path = shelf.fetch(FEED, name)[0] / file
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            assert shelf.fetch(FEED, name)[1] == 3
+        except ServerError:
+            continue
+        # Space between words of JSON may differ; nothing else.
+        assert file == "snapshot.json"
+        assert json.loads(path.read_text()) == json.loads(whole)
+    path.write_bytes(whole)
+    shelf.fetch(FEED, name)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    (shelf.fetch(FEED, name)[0] / "0.journal").unlink()
+    with pytest.raises(SnapshotDamaged, match=r"0\.journal is gone"):
+        shelf.fetch(FEED, name)
+
+
+def test_names_that_are_no_names_reach_no_file(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    with pytest.raises(ServerError, match="not the name of a snapshot"):
+        shelf.fetch(FEED, "../../feeds")
+
+
+def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+    shelf = Shelf(state(tmp_path), url, keep=2)
+    for content in (b"1", b"2", b"3"):
+        made(shelf, content)
+    kept = set(shelf.stored(FEED))
+    assert len(kept) == 2
+    assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
+
+
+def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
+    url = f"file://{tmp_path}/far/"
+    name, directory = (shelf := Shelf(state(tmp_path), url)).begin(FEED)
+    (directory / "0.journal").write_bytes(b"store")
+    token = shelf.finish(FEED, name, 9)
+    assert token.url == url.rstrip("/")
+    other = Shelf(tmp_path / "other", url)
+    found, term = other.fetch(FEED, token.snapshot)
+    assert (found / "0.journal").read_bytes() == b"store"
+    assert term == 9
+    assert found.is_relative_to(tmp_path / "other")
+
+
+def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+    name = made(Shelf(state(tmp_path), url))
+    (tmp_path / "far" / FEED / name / "snapshot.json").unlink()
+    with pytest.raises(ServerError, match="there is no snapshot"):
+        Shelf(tmp_path / "other", url).fetch(FEED, name)
+    assert not list((tmp_path / "other").glob("snapshots/*/*"))
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
+    (tmp_path / "far").write_text("a file")
+    shelf = Shelf(state(tmp_path), f"file://{tmp_path}/far")
+    with pytest.raises(ServerError, match="could not be copied to file://"):
+        made(shelf)
+    assert len(shelf.stored(FEED)) == 1
+
+
+def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_path: Path):
+    (tmp_path / "file").write_text("a file")
+    far = tmp_path / "new" / "far"
+    for place in (far, f"file://{far}", "memory://x"):
+        Shelf(tmp_path, str(place)).check()
+    assert list(far.iterdir()) == []
+    for url in (f"file://{tmp_path}/file", f"{tmp_path}/file/far", "/proc/far"):
+        with pytest.raises(OSError, match=re.escape(f"snapshots={url!r} can not be used: ")):
+            Shelf(tmp_path, url).check()
+
+
+def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="snapshots='nosuch://x'"):
+        Shelf(tmp_path, "nosuch://x")
+
+
+def test_servers_of_one_feed_keep_their_shares_under_one_name(tmp_path: Path):
+    url, name = f"file://{tmp_path}/far", new_snapshot()
+    shelves = [
+        Shelf(state(tmp_path / str(index)), url, keep=1, share=(index, 2)) for index in range(2)
+    ]
+    for index, shelf in enumerate(shelves):
+        _, directory = shelf.begin(FEED, name)
+        (directory / f"{index}.journal").write_bytes(b"store")
+        assert shelf.finish(FEED, name, 3).snapshot == name
+        assert shelf.has(FEED, name)
+    far = tmp_path / "far" / FEED / name
+    assert {path.name for path in far.iterdir()} == {"0-of-2", "1-of-2"}
+    other = Shelf(tmp_path / "other", url, share=(1, 2))
+    assert (other.fetch(FEED, name)[0] / "1.journal").exists()
+
+
+def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Path):
+    shelf = Shelf(state(tmp_path), keep=1, share=(0, 2))
+    names = [made(shelf) for _ in range(3)]
+    assert len(shelf.stored(FEED)) == 3
+    shelf.settle(FEED, names[1])
+    assert shelf.stored(FEED) == names[1:]
+    shelf.settle(FEED, names[2])
+    assert shelf.stored(FEED) == names[2:]
+    with pytest.raises(ServerError, match="there is no snapshot"):
+        shelf.settle(FEED, new_snapshot())
+
+
+def test_a_name_of_a_trainer_must_be_one_and_is_used_once_at_a_time(tmp_path: Path):
+    shelf = Shelf(state(tmp_path), share=(0, 2))
+    for name in ("../x", "x"):
+        with pytest.raises(ServerError, match="not the name of a snapshot"):
+            shelf.begin(FEED, name)
+    name, _ = shelf.begin(FEED, new_snapshot())
+    with pytest.raises(ServerError, match="is being made"):
+        shelf.begin(FEED, name)
+
+
+def test_a_snapshot_that_lacks_a_share_is_refused_with_those_that_are_there(tmp_path: Path):
+    url, name = f"file://{tmp_path}/far", new_snapshot()
+    shelf = Shelf(state(tmp_path), url, share=(1, 3))
+    shelf.begin(FEED, name)
+    shelf.finish(FEED, name, 3)
+    with pytest.raises(ServerError, match="not the shares of all servers; there are 1/3"):
+        Shelf(tmp_path / "other", url, share=(0, 2)).fetch(FEED, name)

@@ -1,0 +1,315 @@
+"""What a desk tells people and its caller; the simulated world tests whom it gives what."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.protocol import (
+    Answer,
+    Batch,
+    Give,
+    Hello,
+    Idle,
+    Outlook,
+    Over,
+    Welcome,
+)
+from tests.world.journal import Stored
+from tests.world.real import RealPlain
+from tests.world.synthetic import Plain, Segments, Slab
+
+A, B = b"a", b"b"
+
+
+class At:
+    """A desk of one or more partitions whose trainers have joined."""
+
+    def __init__(self, partitions, *sessions, **options):
+        every = partitions if isinstance(partitions, list) else [partitions]
+        self.partition = every[0]
+        self.desk = Desk(dict(enumerate(every)), 1, **options)
+        self.requests = 0
+        for session in sessions:
+            self.desk.hello(Hello(session), 0.0)
+        self.desk.stored(SESSIONS, len(sessions))
+        self.told(Welcome)
+
+    def told(self, *kinds):
+        sent = [message for _, message in self.desk.sent]
+        self.desk.sent.clear()
+        return [message for message in sent if isinstance(message, kinds)]
+
+    def ask(self, session, n=1, partition=0):
+        gets = [(self.requests + i, partition, 0) for i in range(1, n + 1)]
+        self.requests += n
+        self.desk.ask(session, gets)
+        while self.desk.work():
+            pass
+        return self.told(Give, Idle, Over)
+
+
+def plain(rows=100, size=2):
+    return Plain(0, Stored(), Slab(1000), rows=rows, size=size)
+
+
+def rounds_in_a_room_of(room, ranks):
+    stored = Stored(run=1, world=len(ranks))
+    at = At(Plain(0, stored, Slab(room), rows=100, size=2))
+    for rank, session in enumerate(ranks):
+        at.desk.hello(Hello(session, rank=rank, world=len(ranks), run=1), 0.0)
+    at.desk.stored(SESSIONS, len(ranks))
+    return at
+
+
+class Ranks:
+    """A desk that ranks without a run's number greet."""
+
+    def __init__(self):
+        self.desk = Desk({0: plain()}, 1)
+
+    def greet(self, *ranks, world=2, birth=1):
+        for rank in ranks:
+            self.desk.hello(Hello(b"%d-%d" % (rank, birth), rank, world, birth=birth), 0.0)
+
+    def runs(self):
+        """Return the runs of ranks that are let in since the last call."""
+        self.desk.stored(SESSIONS, 100)
+        sent, self.desk.sent = self.desk.sent, []
+        return {name: one.run for name, one in sent if isinstance(one, Welcome)}
+
+
+def lanes():
+    return Segments(
+        0, Stored(), Slab(1000), counts=[3] * 8, size=2, capacity=8, order="lanes", states=False
+    )
+
+
+def test_people_learn_who_holds_a_batch_for_how_long_and_what_is_paused():
+    at = At(plain(), A, B)
+    at.desk.seen(A, 5.0)
+    at.ask(A)
+    at.desk.seen(B, 8.0)
+    at.ask(B)
+    said = at.desk.describe(12.0, {A: "trainer 1", B: "trainer 2"}.__getitem__)
+    assert said == "2 batches are leased, the longest to trainer 1 for 7 s"
+    assert at.desk.holder(0, 1) == (B, 8.0) and at.desk.holder(0, 2) is None
+    at.desk.paused = True
+    assert not at.ask(A)
+    assert "the server is stopping and hands out nothing more" in at.desk.describe(12.0)
+    at.desk.paused = False
+    assert at.ask(B)
+
+
+def test_people_learn_which_ranks_have_not_joined():
+    at = At(plain(), A)
+    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
+    assert "the feed is shared by trainers without rank" in str(at.desk.sent)
+    at.desk.leave(A)
+    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
+    assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"
+
+
+def test_ranks_that_begin_again_without_a_number_are_a_new_run_once_all_others_are_gone():
+    ranks = Ranks()
+    ranks.greet(0, 1)
+    assert ranks.runs() == {b"0-1": 1, b"1-1": 1}
+    ranks.greet(1, birth=2)
+    assert not ranks.runs(), "rank 0 may be alive"
+    assert "1 ranks have begun again without run=" in ranks.desk.describe(0.0)
+    ranks.greet(0, birth=2)
+    assert ranks.runs() == {b"0-2": 2, b"1-2": 2}
+    ranks.greet(0, 1, 2, world=3, birth=3)
+    assert ranks.runs() == {b"0-3": 3, b"1-3": 3, b"2-3": 3}
+    ranks.greet(0, world=1, birth=4)
+    ranks.desk.leave(b"1-3")
+    assert not ranks.runs(), "rank 2 may be alive"
+    ranks.desk.leave(b"2-3")
+    assert ranks.runs() == {b"0-4": 4}
+
+
+def test_a_rank_that_begins_again_alone_without_a_number_goes_on_with_the_others():
+    ranks = Ranks()
+    ranks.greet(0, 1)
+    ranks.runs()
+    ranks.greet(1, birth=2)
+    ranks.desk.seen(b"1-2", 1.0)
+    assert not ranks.runs() and not ranks.desk.sent
+    ranks.desk.seen(b"0-1", 1.0)
+    assert ranks.runs() == {b"1-2": 1}
+
+
+def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
+    ranks = Ranks()
+    ranks.desk.hello(Hello(A, 0, 2, run=7, birth=1), 0.0)
+    ranks.desk.leave(A)
+    ranks.greet(0, 1, birth=2)
+    assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
+
+
+def test_a_session_has_no_more_batches_and_requests_than_its_limit():
+    at = At(plain(), A, max_open=3)
+    gives = at.ask(A, 3)
+    assert [type(message) for message in gives] == [Give] * 3
+    assert [type(message) for message in at.ask(A, 2)] == [Idle] * 2
+    at.desk.commit(A, gives[1].token)
+    assert [give.batch.number for give in at.ask(A, 0)] == [3]
+    at.desk.give_back(A, [gives[0].token])
+    assert [give.batch.number for give in at.ask(A, 0)] == [0]
+    with pytest.raises(ValueError, match="more than 10 requests are open"):
+        at.ask(A, 11)
+    assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
+
+
+def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
+    """A rank that gave back the batch of partition 1 waits for that one before all others."""
+    stored = Stored(run=1, world=1)
+    both = [Plain(p, stored, Slab(1000), rows=100, size=2) for p in (0, 1)]
+    at = At(both, max_open=2)
+    at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    (first,) = at.ask(A, partition=1)
+    at.desk.give_back(A, [first.token])
+    assert [give.batch.turn for give in at.ask(A, 2)] == [(0, 0), (0, 1)]
+    assert [give.batch.turn for give in at.ask(A, 2, partition=1)] == [(0, 0)]
+    assert at.desk.standing_of(A) == {"rank": 0, "requests": 1, "leases": 3}
+
+
+def test_a_request_whose_number_was_used_is_refused():
+    """The desk would lose the first one, and end at its answer."""
+    at = At(plain(), A)
+    at.desk.paused = True
+    at.desk.ask(A, [(7, 0, 0)])
+    for gets in ([(7, 0, 0)], [(8, 0, 0), (8, 0, 0)], [(3, 0, 0)]):
+        with pytest.raises(ValueError, match="numbers grow"):
+            at.desk.ask(A, gets)
+    at.desk.paused = False
+    assert [give.request for give in at.ask(A, 0)] == [7]
+
+
+def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
+    at = At(plain(), A, B)
+    (mine,) = at.ask(A)
+    (ended,) = at.ask(B)
+    at.desk.give_back(B, [ended.token])
+    for token in (ended.token, ended.token + 1):  # the second was never issued
+        at.desk.hello(Hello(B, commits=[(token, replace(mine.batch), None)]), 0.0)
+        (answer,) = at.told(Answer)
+        assert answer.stale == (token,)
+    at.desk.commit(A, mine.token)
+    assert at.desk.counts["batches"] == 1
+
+
+def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
+    at = rounds_in_a_room_of(1, [A, B])
+    (first,) = at.ask(A)
+    assert isinstance(first, Give) and first.batch.turn == (0, 0)
+    assert not at.ask(A), "the first round goes before"
+    (second,) = at.ask(B)
+    assert second.batch.turn == (0, 0), "else A could not go on, whose round it is"
+    at.desk.commit(A, first.token)
+    assert not at.ask(A, 0)
+    at.desk.commit(B, second.token)
+    assert [give.batch.turn for give in at.ask(A, 0)] == [(0, 1)]
+
+
+def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
+    """One thread has both: the other one goes on after this one's batch."""
+    at = At(RealPlain(0, Stored(), Slab(2), rows=100, size=2), A, B)
+    at.desk.ask(A, [(n, 0, 0) for n in range(1, 4)])
+    while at.desk.work():
+        pass
+    assert [type(message) for message in at.told(Give, Idle)] == [Give, Give, Idle]
+    assert [type(message) for message in at.ask(B, 2)] == [Idle, Idle]
+    for second in (1.0, 2.0, 3.0):
+        for name in (A, B):
+            at.desk.seen(name, second)
+        at.desk.tick(second)
+        while at.desk.work():
+            pass
+    (give,) = at.told(Give)
+    assert at.desk.leased_batch(B, give.token), "not A's third, though it is older"
+
+
+def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_full():
+    """It held these two of an earlier life, and returns them once two others are made ahead."""
+    at = At(Plain(0, Stored(run=1, world=1), Slab(2), rows=100, size=2))
+    held = [((1 << 32) + n, Batch(0, n, 0, (0, n), 2)) for n in (0, 1)]
+    at.desk = Desk({0: at.partition}, 2, known={A: (1, 0, 0)})
+    at.desk.hello(Hello(A, rank=0, world=1, run=1, held=held), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    assert not at.ask(A, 0) and at.desk.standing() == {"ready": 2, "leased": 2, "saving": 0}
+    at.desk.give_back(A, [token for token, _ in held])
+    gives = at.ask(A, 4)
+    for give in gives:
+        at.desk.commit(A, give.token)
+        gives += at.ask(A, 0)
+    assert [give.batch.number for give in gives] == [0, 1, 2, 3]
+
+
+def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
+    at = At(RealPlain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
+    at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
+    while at.desk.work():
+        pass
+    assert [type(message) for message in at.told(Give, Idle)] == [Give, Idle]
+    assert not at.ask(B)
+    at.desk.stored(0, len(at.desk.log))
+    assert [message.epoch for message in at.told(Over)] == [0]
+
+
+def test_a_refused_commit_ends_its_lease():
+    at = At(plain(), A)
+    (give,) = at.ask(A)
+    at.desk.refuse(A, give.token, "state", "the states are missing")
+    (answer,) = at.told(Answer)
+    assert answer.faults == ((give.token, "state", "the states are missing"),)
+    assert at.desk.leased == 0 and at.ask(A)[0].batch is give.batch
+
+
+def test_the_last_commit_of_lanes_is_known_until_they_are_void():
+    at = At(lanes(), A)
+    first, second, third = at.ask(A, 3)
+    at.desk.commit(A, first.token)
+    assert at.desk.last_committed(A, first.token) is first.batch
+    at.desk.commit(A, second.token)
+    assert at.desk.last_committed(A, first.token) is None
+    assert at.desk.last_committed(A, second.token) is second.batch
+    at.desk.give_back(A, [third.token])
+    assert at.desk.last_committed(A, second.token) is None
+
+
+def test_what_is_done_is_counted_and_the_feed_ends_when_all_is_stored():
+    at = At(plain(rows=5), A)
+    gives = at.ask(A, 3)
+    for give in gives:
+        at.desk.commit(A, give.token)
+    assert at.desk.counts["batches"] == 3 and at.desk.counts["rows"] == 5
+    assert at.desk.saving == 3 and not at.desk.ended
+    assert not at.ask(A)
+    at.desk.stored(0, len(at.desk.log))
+    assert [type(message) for message in at.told(Answer, Over)] == [Over, Answer]
+    assert at.desk.ended and at.desk.standing() == {"ready": 0, "leased": 0, "saving": 0}
+
+
+def test_a_source_that_has_nothing_is_asked_again_when_it_wakes():
+    at = At(plain(), A)
+    make, at.partition.make = at.partition.make, lambda *_: Outlook.WAITS
+    assert not at.ask(A)
+    at.partition.make = make
+    assert not at.ask(A, 0)
+    at.desk.wake(0)
+    assert [type(message) for message in at.ask(A, 0)] == [Give]
+
+
+def test_a_partition_that_can_take_no_order_yet_works_between_two_questions():
+    """So it makes its batches again without the lock of its owner, though enough is made ahead."""
+    at = At(plain(), A)
+    while at.desk.work():
+        pass
+    propose, outcomes = at.partition.propose, [False, False, True]
+    at.partition.propose = lambda what: propose(what) if outcomes.pop(0) else None
+    for _ in range(2):
+        assert at.desk.steer(0, ("close", None)) is None
+        assert at.desk.work() and not at.desk.work()
+    assert at.desk.steer(0, ("close", None)) is not None

@@ -1,0 +1,224 @@
+"""Blocks never overlap, all bytes are accounted for, and free memory is never lost."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace_proto.errors import LimitExceeded
+from headrace_server.making.arena import Arena, Block
+from tests.examples import some
+
+PAGE = 4096
+
+
+def pages(n):
+    return n * PAGE
+
+
+def arena(budget=16, segment=8):
+    return Arena(pages(budget), pages(segment))
+
+
+def test_blocks_are_whole_pages_and_follow_one_another():
+    a = arena()
+    assert a.allocate(0) == Block(0, 0, PAGE)
+    assert a.allocate(1) == Block(0, PAGE, PAGE)
+    assert a.allocate(PAGE + 1) == Block(0, pages(2), pages(2))
+    assert (a.used_bytes, a.reserved_bytes, a.fraction_used) == (pages(4), pages(8), 0.25)
+
+
+def test_a_segment_is_added_no_earlier_than_it_is_needed():
+    a = arena()
+    assert a.reserved_bytes == 0
+    assert a.allocate(pages(8)).segment == 0 and a.reserved_bytes == a.size_of(0) == pages(8)
+    assert a.allocate(1).segment == 1 and a.size_of(1) == pages(8)
+
+
+def test_a_larger_request_gets_a_segment_of_its_size():
+    a = arena()
+    assert a.allocate(pages(11) - 5) == Block(0, 0, pages(11))
+    assert a.size_of(0) == pages(11)
+
+
+def test_the_last_segment_takes_what_the_budget_leaves():
+    a = Arena(pages(11) + 17, pages(8))
+    a.allocate(pages(8))
+    a.allocate(pages(2))
+    assert (a.size_of(0), a.size_of(1)) == (pages(8), pages(3))
+    assert a.reserved_bytes == a.budget_bytes == pages(11)
+
+
+def test_the_lowest_address_is_used_first():
+    a = arena()
+    blocks = [a.allocate(pages(4)) for _ in range(4)]
+    for block in (blocks[3], blocks[1], blocks[0]):
+        a.free(block)
+    assert a.allocate(1) == Block(0, 0, PAGE)
+    assert a.allocate(pages(8)) is None
+    assert a.allocate(pages(7)) == Block(0, PAGE, pages(7))
+    assert a.allocate(pages(4)) == blocks[3]
+
+
+def test_without_room_nothing_changes():
+    a = arena()
+    a.allocate(pages(8)), a.allocate(pages(5))
+    assert a.allocate(pages(4)) is None
+    assert (a.used_bytes, a.reserved_bytes) == (pages(13), pages(16))
+    assert a.retired == []
+    assert a.allocate(pages(3)) == Block(1, pages(5), pages(3))
+
+
+def test_more_than_the_budget_is_refused_even_when_all_is_free():
+    a = arena()
+    with pytest.raises(LimitExceeded, match=r"65537 bytes .* slab of 65536 bytes.*slab_bytes"):
+        a.allocate(pages(16) + 1)
+    assert a.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "block", [Block(0, 0, pages(2)), Block(0, pages(1), PAGE), Block(9, 0, PAGE)]
+)
+def test_a_block_that_is_not_occupied_can_not_be_freed(block):
+    a = arena()
+    a.free(a.allocate(pages(2)))
+    kept = a.allocate(PAGE)
+    with pytest.raises(ValueError, match="not occupied"):
+        a.free(block)
+    assert a.used_bytes == PAGE
+    a.free(kept)
+
+
+def test_a_second_free_is_refused_and_changes_nothing():
+    a = arena()
+    first, second = a.allocate(1), a.allocate(1)
+    a.free(first)
+    with pytest.raises(ValueError, match="freed before"):
+        a.free(first)
+    assert a.used_bytes == PAGE
+    assert a.allocate(1) == first
+    a.free(second)
+
+
+def test_empty_segments_go_newest_first_and_only_for_a_request_that_needs_their_room():
+    """1. Four segments of four pages fill the budget.  2. All are freed: none goes.  3. A request
+    of four pages uses the first.  4. One of seven needs two to go: the newest two."""
+    a = arena(budget=16, segment=4)
+    for block in [a.allocate(pages(4)) for _ in range(4)]:
+        a.free(block)
+    assert a.retired == [] and a.reserved_bytes == pages(16)
+    assert a.allocate(pages(4)) == Block(0, 0, pages(4))
+    assert a.allocate(pages(7)) == Block(4, 0, pages(7))
+    assert a.retired == [3, 2] and a.size_of(4) == pages(7)
+    assert a.reserved_bytes == pages(15)
+
+
+def test_no_segment_goes_for_a_request_that_stays_without_room():
+    a = arena(budget=16, segment=4)
+    blocks = [a.allocate(pages(4)) for _ in range(4)]
+    a.free(blocks[3])
+    assert a.allocate(pages(5)) is None
+    assert a.retired == [] and a.reserved_bytes == pages(16)
+
+
+def test_even_the_first_segment_goes_when_only_its_room_can_serve_a_request():
+    a = arena(budget=16, segment=10)
+    a.free(a.allocate(1))
+    assert a.allocate(pages(16)) == Block(1, 0, pages(16))
+    assert (a.retired, a.size_of(1)) == ([0], pages(16))
+
+
+def test_a_steady_load_adds_and_removes_no_segment():
+    a = arena(budget=64, segment=8)
+    held = [a.allocate(pages(3)) for _ in range(10)]
+    reserved = a.reserved_bytes
+    for _ in range(200):
+        a.free(held.pop(0))
+        held.append(a.allocate(pages(3)))
+    assert a.reserved_bytes == reserved and a.retired == []
+
+
+class ArenaMachine(RuleBasedStateMachine):
+    """Requests and frees in any order, compared with a plain list of live blocks."""
+
+    BUDGET, SEGMENT = 40, 8
+
+    def __init__(self):
+        super().__init__()
+        self.arena = arena(self.BUDGET, self.SEGMENT)
+        self.live: list[Block] = []
+        self.segments: dict[int, int] = {}
+        self.seen: set[int] = set()
+
+    @rule(nbytes=st.integers(0, pages(12)) | st.sampled_from([pages(1), pages(20), pages(40)]))
+    def allocate(self, nbytes):
+        admitted = self.arena.admits(nbytes)
+        block = self.arena.allocate(nbytes)
+        assert admitted == (block is not None)
+        while self.arena.retired:
+            number = self.arena.retired.pop()
+            del self.segments[number]
+            assert all(b.segment != number for b in self.live)
+        if block is not None and block.segment not in self.segments:
+            assert block.segment not in self.seen
+            self.seen.add(block.segment)
+            self.segments[block.segment] = self.arena.size_of(block.segment)
+        if block is None:
+            assert self.live, "an arena without live blocks has room for all within its budget"
+            self.no_room_was_true(max(1, -(-nbytes // PAGE)) * PAGE)
+            return
+        assert block.nbytes == max(1, -(-nbytes // PAGE)) * PAGE and block.offset % PAGE == 0
+        self.live.append(block)
+
+    def no_room_was_true(self, size):
+        free = dict(self.segments)
+        for number, total in self.segments.items():
+            edges = sorted((b.offset, b.nbytes) for b in self.live if b.segment == number)
+            end = 0
+            for offset, nbytes in [*edges, (total, 0)]:
+                assert offset - end < size
+                end = offset + nbytes
+            if edges:
+                del free[number]
+        left = self.arena.budget_bytes - sum(self.segments.values()) + sum(free.values())
+        assert left < size
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def free(self, data):
+        block = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
+        self.arena.free(block)
+        with pytest.raises(ValueError, match="not occupied"):
+            self.arena.free(block)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def free_all_leaves_one_range_per_segment(self):
+        while self.live:
+            self.arena.free(self.live.pop())
+        sizes = sorted(self.segments.values(), reverse=True)
+        wholes = [self.arena.allocate(size, grow=False) for size in sizes]
+        assert all(block is not None and block.offset == 0 for block in wholes)
+        for block in wholes:
+            self.arena.free(block)
+
+    @invariant()
+    def blocks_lie_apart_and_within_their_segments(self):
+        ends: dict[int, int] = {}
+        for block in sorted(self.live, key=lambda b: (b.segment, b.offset)):
+            assert block.offset >= ends.get(block.segment, 0)
+            ends[block.segment] = block.offset + block.nbytes
+            assert ends[block.segment] <= self.segments[block.segment]
+
+    @invariant()
+    def every_byte_is_accounted_for(self):
+        used = sum(block.nbytes for block in self.live)
+        assert self.arena.used_bytes == used
+        assert self.arena.reserved_bytes == sum(self.segments.values()) <= pages(self.BUDGET)
+        assert self.arena.fraction_used == used / pages(self.BUDGET)
+
+
+ArenaMachine.TestCase.settings = settings(
+    max_examples=some(80), stateful_step_count=50, deadline=None, derandomize=True
+)
+TestArenaMachine = ArenaMachine.TestCase

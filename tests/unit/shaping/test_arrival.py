@@ -1,0 +1,266 @@
+"""Segments come in TensorFlow's order; nothing is lost, and every segment sees its own state."""
+
+from itertools import count, cycle
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
+from headrace_server.shaping.segments import Segments
+from tests.examples import some
+from tests.unit.changes import begun
+
+from .original_queue import COUNTS, CUTS, FIRST, Feed, original_stream, sizes
+
+SIZES = sizes(5)
+steadily = settings(max_examples=some(150), deadline=None, derandomize=True)
+
+
+class Trainers:
+    """Any number of trainers that save their batches in any order, and the laws that must hold."""
+
+    def __init__(self, sizes, counts, cuts, seed):
+        self.machine = Segments(0, *sizes)
+        self.feed = Feed(self.machine, counts, cuts)
+        self.counts = counts
+        self.random = Random(seed)
+        self.out = []
+        self.next = [0] * len(counts)  # segment, by example
+        self.holder = {}  # example by slot, until its last segment is saved
+        self.states = {}  # by slot: what the segment before left there, and its token
+        self.tokens = count(1)
+        self.handed_out = self.made = 0
+
+    def draft(self):
+        """Take the next batch; else return why there is none."""
+        step = self.feed.step()
+        if isinstance(step, Outlook):
+            return step
+        (plan,) = step
+        batch, rows = plan.batch, self.feed.rows(plan.draft)
+        assert (batch.number, batch.slot, batch.turn) == (self.made, ANYONE, (0, self.made))
+        assert rows == sorted(rows) and len({e for _, e, _ in rows}) == len(rows) == batch.rows > 0
+        versions = plan.draft.versions.tolist()
+        for place, (index, example, segment) in enumerate(rows):
+            slot = int(plan.draft.slots[place])
+            assert index == FIRST + example
+            assert segment == self.next[example]
+            self.next[example] += 1
+            if segment == 0:
+                assert slot not in self.holder, "a slot is free when its example is through"
+                self.holder[slot] = example
+                assert not versions[place]
+            else:
+                assert self.states[slot] == (example, segment, versions[place])
+            assert self.holder[slot] == example
+            assert slot < self.machine.slots
+        assert plan.draft.counts.tolist() == [self.counts[e] for _, e, _ in rows]
+        if len(rows) < self.machine.batch_size:
+            assert self.machine.allow_small and self.feed.closed
+        self.out.append(plan)
+        self.handed_out += len(rows)
+        self.made += 1
+        self.check()
+        return batch
+
+    def save(self, place):
+        plan = self.out.pop(place)
+        rows, token = self.feed.rows(plan.draft), next(self.tokens)
+        last = [self.counts[e] == s + 1 for _, e, s in rows]
+        counted = self.machine.commit(plan.batch, token)
+        refused = self.machine.cancelled and not all(last)
+        if refused:
+            assert counted[0] == "cancelled"
+        else:
+            assert counted.batch is plan.batch
+        for i, (slot, (_, example, segment)) in enumerate(
+            zip(plan.draft.slots.tolist(), rows, strict=True)
+        ):
+            if last[i]:
+                del self.holder[slot]
+            elif not refused:
+                self.states[slot] = example, segment + 1, token
+        self.check()
+
+    def check(self):
+        machine = self.machine
+        assert machine.capacity is None or 0 <= machine.in_flight <= machine.capacity
+        if not machine.dropped():
+            offered = enumerate(self.feed.chunk_of)
+            going = {e for e, _ in offered if self.next[e] < self.counts[e]}
+            going.update(self.holder.values())
+            needed = {self.feed.chunk_of[e] for e in going}
+            assert machine.chunks() == needed
+            admitted = range(machine.next_index - FIRST)
+            sizes = machine.sizes()
+            assert (sizes["ready"], sizes["in_flight"]) == (machine.ready, machine.in_flight)
+            left = sum(self.counts[e] - self.next[e] for e in admitted)
+            assert sizes["ready"] + sizes["incomplete"] == left, "in nobody's hands"
+
+    def some_steps(self, steps):
+        for _ in range(steps):
+            if self.random.randrange(3) == 0 and self.out:
+                self.save(self.random.randrange(len(self.out)))
+            else:
+                self.draft()
+
+    def to_the_end(self):
+        while (step := self.draft()) is not Outlook.ENDED:
+            if step is Outlook.IDLE:
+                self.save(self.random.randrange(len(self.out)))
+        assert self.machine.done and not self.machine.hungry
+        while self.out:
+            self.save(0)
+        assert self.machine.chunks() == set() and self.machine.in_flight == 0
+
+
+@steadily
+@given(SIZES, COUNTS, CUTS)
+def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, counts, cuts):
+    batches, _, left = original_stream(*sizes, counts)
+    machine = Segments(0, *sizes)
+    feed = Feed(machine, counts, cuts)
+    for batch in batches:
+        mine = feed.draft()
+        assert feed.rows(mine.draft) == batch
+        machine.commit(mine.batch, 1)
+    assert feed.step() is Outlook.ENDED
+    assert machine.dropped() == ({"remainder": left} if left else {})
+
+
+@steadily
+@given(SIZES, COUNTS, CUTS, st.lists(st.integers(1, 11), min_size=1, max_size=5))
+def test_batches_of_other_sizes_are_those_of_the_original(sizes, counts, cuts, rows):
+    """TensorFlow's ``batch_size`` may be a tensor, which has another value for each batch."""
+    rows = [min(n, sizes[1] or n) for n in rows]
+    batches, _, _ = original_stream(*sizes[:2], True, counts, takes=rows)
+    machine = Segments(0, *sizes[:2], True)
+    feed = Feed(machine, counts, cuts)
+    for batch, n in zip(batches, cycle(rows), strict=False):
+        feed.order("batch_size", [n])
+        mine = feed.draft()
+        assert feed.rows(mine.draft) == batch
+        machine.commit(mine.batch, 1)
+    assert feed.step() is Outlook.ENDED and not machine.dropped()
+
+
+@settings(steadily, max_examples=some(200))
+@given(SIZES, st.data())
+def test_keys_that_come_again_are_refused_and_let_in_as_by_the_original(sizes, data):
+    batch_size, capacity, small = sizes
+    counts = data.draw(COUNTS)
+    keys = data.draw(st.lists(st.sampled_from("abcd"), min_size=len(counts), max_size=len(counts)))
+    batches, refused, left = original_stream(batch_size, capacity, small, counts, keys)
+    machine = Segments(0, *sizes)
+    feed = Feed(machine, counts, [len(counts) or 1], keys)
+    mine = []
+    while (plan := feed.draft()) is not None:
+        mine.append(feed.rows(plan.draft))
+        machine.commit(plan.batch, 1)
+    assert (mine, machine.take_refused()) == (batches, [(0, row) for row in refused])
+    assert machine.done and sum(machine.dropped().values()) == left
+    assert machine.chunks() == set()
+
+
+@settings(max_examples=some(100), deadline=None, derandomize=True)
+@given(COUNTS, CUTS, st.none() | st.integers(1, 4), st.data())
+def test_no_two_examples_in_flight_have_one_key(counts, cuts, capacity, data):
+    keys = data.draw(st.lists(st.sampled_from("abcd"), min_size=len(counts), max_size=len(counts)))
+    machine = Segments(0, 1, capacity)
+    feed, began, out = Feed(machine, counts, cuts, keys), [], []
+    while (step := feed.step()) is not Outlook.ENDED:
+        if step is not Outlook.IDLE:
+            out += step
+            in_flight = [plan.draft for plan in out if not plan.draft.last[0]]
+            names = [keys[feed.rows(rows)[0][1]] for rows in in_flight]
+            assert len(set(names)) == len(names)
+            began += [e for _, e, segment in feed.rows(step[0].draft) if segment == 0]
+        if step is Outlook.IDLE or data.draw(st.booleans()):
+            machine.commit(out.pop(0).batch, 1)
+    refused = {feed.example(*at) for at in machine.take_refused()}
+    assert refused | set(began) == set(range(len(counts))) and not refused & set(began)
+    assert machine.next_index - FIRST_INDEX == len(began) and began == sorted(began)
+
+
+@steadily
+@given(SIZES, COUNTS, CUTS, st.integers(0, 2**32))
+def test_trainers_in_any_order_get_every_segment_once_with_its_state(sizes, counts, cuts, seed):
+    trainers = Trainers(sizes, counts, cuts, seed)
+    trainers.some_steps(40)
+    trainers.to_the_end()
+    dropped = trainers.machine.dropped()
+    assert trainers.handed_out + sum(dropped.values()) == sum(counts)
+    assert dropped.keys() <= (set() if trainers.machine.allow_small else {"remainder"})
+    if not dropped:
+        assert trainers.next == counts
+
+
+@steadily
+@given(SIZES, COUNTS, CUTS, st.integers(0, 2**32), st.integers(0, 60), st.booleans())
+def test_a_cancel_hands_out_what_is_ready_and_counts_the_rest(
+    sizes, counts, cuts, seed, steps, closed_before
+):
+    trainers = Trainers(sizes, counts, cuts, seed)
+    machine, feed = trainers.machine, trainers.feed
+    trainers.some_steps(steps)
+    if closed_before:
+        feed.order("close", False)
+        machine.finish()
+    ready, before = machine.ready, trainers.handed_out
+    offered = feed.at
+    feed.order("close", True)
+    assert machine.cancelled and not machine.hungry
+    counted = dict(machine.dropped())
+    feed.order("close", True)
+    assert machine.dropped() == counted
+    if not machine.allow_small and not closed_before and not feed.machine.done:
+        ready -= ready % machine.batch_size
+    trainers.to_the_end()
+    if machine.allow_small:
+        assert trainers.handed_out - before == ready
+    assert trainers.handed_out + sum(machine.dropped().values()) == sum(counts[:offered])
+
+
+def test_the_end_without_small_batches_comes_when_no_full_batch_can_be_formed_any_more():
+    """TensorFlow would wait for ever: one example is left, with more segments than a batch has."""
+    machine = Segments(0, 2, 2)
+    feed = Feed(machine, [1, 9])
+    plan = feed.draft()
+    assert feed.step() is Outlook.IDLE and feed.closed
+    machine.commit(plan.batch, 1)
+    assert feed.step() is Outlook.ENDED and machine.dropped() == {"remainder": 8}
+
+
+# Other lives
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(2, 5), n=st.integers(2, 12))
+@steadily
+def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_order(seed, size, n):
+    """The trainer with the older examples has died, and the other one has saved."""
+    chance = Random(seed)
+    began = np.array([chance.random() < 0.5 for _ in range(n)])
+    machine, counts = Segments(0, size, None, True), np.array([chance.randint(2, 5)] * n)
+    left = [int(one) for one in began]  # segment that is next, by example
+    old = np.flatnonzero(began)
+    columns = old, counts[old], np.ones_like(old), FIRST + old, old
+    known = {int(one): BEGUN for one in old}
+    feed = Feed(machine, counts.tolist(), known=known or {-1: 0})
+    keys = [(0, f"key {one}") for one in old.tolist()]
+    machine.resume(begun(np.full_like(old, 99), *columns, keys), FIRST, 0)
+    out = []
+    while (step := feed.step()) is not Outlook.ENDED:
+        if step is not Outlook.IDLE:
+            (plan,) = step
+            indices = (plan.draft.indices - FIRST).tolist()
+            assert indices == sorted(indices)
+            for example, segment in zip(indices, plan.draft.segments.tolist(), strict=True):
+                assert segment == left[example]
+                left[example] += 1
+            out.append(plan)
+        if step is Outlook.IDLE or chance.random() < 0.5:
+            machine.commit(out.pop(chance.randrange(len(out))).batch, 1)
+    assert left == counts.tolist() and not machine.chunks()

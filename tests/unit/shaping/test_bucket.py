@@ -1,0 +1,329 @@
+"""Buckets batch rows exactly as one row after another would, chunk by chunk."""
+
+from itertools import pairwise
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.shaping.bucket import Buckets
+from headrace_server.shaping.plan import packed_integers, unpacked_integers
+
+from .drafts import described, plain, size_of
+
+steady = settings(derandomize=True, deadline=None, database=None)
+
+
+def cost_of(lengths, more, ragged):
+    """The elements of a batch with these rows and ``more`` of one: padded, or as they are."""
+    real = [max(length, 1) for length in lengths]
+    return sum(real) + more if ragged else max(real, default=0) * (len(real) + more)
+
+
+def by_hand(ids, lengths, sizes, budget, smaller, ragged=False):
+    """Batch one row at a time; return batches as (bucket, row numbers), and the number of dropped
+    rows.
+    """
+    opened, batches = by_hand_open(ids, lengths, sizes, budget, ragged)
+    dropped = 0
+    for bucket, mine in enumerate(opened):
+        packed = budget is not None and cost_of([lengths[r] for r in mine], 1, ragged) > budget
+        if mine and (smaller or packed):
+            batches.append((bucket, mine))
+        else:
+            dropped += len(mine)
+    return batches, dropped
+
+
+def by_hand_open(ids, lengths, sizes, budget, ragged=False):
+    """The rows of each bucket that are in no full batch, and the full batches."""
+    opened = [[] for _ in sizes]
+    batches = []
+    for row, bucket in enumerate(ids):
+        mine = opened[bucket]
+        grown = [lengths[r] for r in [*mine, row]] if mine else []
+        if budget is not None and cost_of(grown, 0, ragged) > budget:
+            batches.append((bucket, list(mine)))
+            mine.clear()
+        mine.append(row)
+        if len(mine) == sizes[bucket]:
+            batches.append((bucket, list(mine)))
+            mine.clear()
+    return opened, batches
+
+
+def drafts(shape):
+    while (draft := shape.next_draft()) is not None:
+        yield draft
+
+
+def rows_of(draft, starts):
+    """Row numbers over all chunks."""
+    rows = []
+    for part in draft.parts:
+        own = part.rows
+        own = range(own.start, own.stop) if isinstance(own, slice) else own.tolist()
+        rows += [starts[part.chunk] + row for row in own]
+    return rows
+
+
+def feed(shape, ids, lengths, cuts, taking, each_step=lambda shape: shape):
+    """Offer rows in chunks; take batches after those for which ``taking`` is true."""
+    edges = [0, *sorted(cuts), len(ids)]
+    starts = dict(enumerate(edges[:-1]))
+    out = []
+
+    def take_all(shape):
+        while (one := next(described(shape), None)) is not None:
+            out.append((one[1], rows_of(one[0], starts)))
+            shape = each_step(shape)
+        return shape
+
+    for chunk, (start, stop) in enumerate(pairwise(edges)):
+        facts = {"bucket": np.array(ids[start:stop], np.int64)}
+        if lengths is not None:
+            facts["length"] = np.array(lengths[start:stop], np.int64)
+        shape.offer(chunk, stop - start, facts)
+        shape = each_step(shape)
+        if chunk in taking:
+            shape = take_all(shape)
+    shape.finish()
+    shape = each_step(shape)
+    return take_all(shape), out
+
+
+@st.composite
+def inputs(draw):
+    count = draw(st.integers(1, 4))
+    rows = draw(st.integers(0, 60))
+    budget = draw(st.none() | st.integers(1, 40))
+    size = st.integers(1, 7) if budget is None else st.none() | st.integers(1, 7)
+    sizes = draw(st.lists(size, min_size=count, max_size=count))
+    ids = draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
+    lengths = draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows))
+    cuts = draw(st.lists(st.integers(0, rows), max_size=5))
+    taking = draw(st.sets(st.integers(0, 6)))
+    return ids, lengths, sizes, budget, draw(st.booleans()), cuts, taking
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
+@steady
+@given(given=inputs())
+def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given, ragged):
+    ids, lengths, sizes, budget, smaller, cuts, taking = given
+    buckets = Buckets(sizes, smaller, budget, ragged=ragged)
+    shape, out = feed(buckets, ids, lengths, cuts, taking)
+    expected, dropped = by_hand(ids, lengths, sizes, budget, smaller, ragged)
+    assert [(meta["bucket"], rows) for meta, rows in out] == expected
+    assert shape.dropped() == ({"remainder": dropped} if dropped else {})
+    assert shape.waiting() == 0
+    assert shape.chunks() == set()
+    for meta, rows in out:
+        own = [lengths[row] for row in rows]
+        assert meta["padded"] == (sum(own) if ragged else max(own) * len(own))
+        assert meta["real"] == sum(own)
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
+@steady
+@given(given=inputs())
+def test_a_restore_at_every_step_changes_nothing(given, ragged):
+    ids, lengths, sizes, budget, smaller, cuts, taking = given
+
+    def restored(shape):
+        other = Buckets(sizes, smaller, budget, ragged=ragged)
+        other.restore(msgpack.unpackb(msgpack.packb(shape.snapshot()), strict_map_key=False))
+        assert other.snapshot() == shape.snapshot()
+        assert other.chunks() == shape.chunks()
+        assert other.waiting() == shape.waiting()
+        return other
+
+    one, two = (Buckets(sizes, smaller, budget, ragged=ragged) for _ in range(2))
+    straight, expected = feed(one, ids, lengths, cuts, taking)
+    shape, out = feed(two, ids, lengths, cuts, taking, restored)
+    assert out == expected
+    assert shape.dropped() == straight.dropped()
+
+
+def test_budgets_hold_over_long_chunks_and_many_batches():
+    rng = np.random.default_rng(5)
+    ids, lengths = rng.integers(0, 3, 3000), rng.integers(0, 50, 3000)
+    lengths[1000:2000] = 0  # batches of hundreds of rows
+    arguments = ids.tolist(), lengths.tolist()
+    _, out = feed(Buckets([None, 300, None], True, 400), *arguments, [700], {0})
+    expected, _ = by_hand(*arguments, [None, 300, None], 400, True)
+    assert [(meta["bucket"], rows) for meta, rows in out] == expected
+    assert max(len(rows) for _, rows in out) > 128
+    assert all(meta["padded"] <= 400 for meta, _ in out)
+
+
+def test_batches_come_in_the_order_of_the_rows_that_filled_them():
+    shape = Buckets([2, 2, 1])
+    shape.offer(7, 6, {"bucket": np.array([1, 0, 2, 0, 1, 0], np.uint8)})
+    out = [(draft.bucket, plain(draft)) for draft in drafts(shape)]
+    assert out == [(2, [[7, 2, 3]]), (0, [[7, [1, 3]]]), (1, [[7, [0, 4]]])]
+    assert shape.waiting() == 1 and shape.chunks() == {7}
+
+
+def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
+    shape = Buckets([None], max_padded_elements=10)
+    facts = {"bucket": np.zeros(5, int), "length": np.array([4, 99, 3, 3, 3])}
+    shape.offer(0, 5, facts)
+    assert [(size_of(d), meta["padded"]) for d, meta in described(shape)] == [(1, 4), (1, 99)]
+    shape.finish()  # three of length 3: no fourth row of any length would fit, so they are full
+    assert [(size_of(d), meta["padded"]) for d, meta in described(shape)] == [(3, 9)]
+    assert not shape.dropped()
+
+
+def test_lengths_at_the_extremes_neither_overflow_nor_go_below_zero():
+    shape = Buckets([None], True, max_padded_elements=2**40)
+    lengths = np.array([2**63 - 1, -(2**63), -1, 2**63 - 1])
+    shape.offer(0, 4, {"bucket": np.zeros(4, int), "length": lengths})
+    shape.finish()
+    assert [size_of(draft) for draft in drafts(shape)] == [1, 2, 1]
+    assert shape.padding == {0: [2**53, 2**53]}, "the most that is counted"
+    shape = Buckets([2])
+    shape.offer(0, 2, {"bucket": np.zeros(2, int), "length": np.array([-5, 2**52])})
+    assert [meta for _, meta in described(shape)] == [{"bucket": 0, "padded": 2**53, "real": 2**52}]
+
+
+@pytest.mark.parametrize("dtype", "bBhHiIqQ")
+def test_ids_and_lengths_may_be_of_any_integer_dtype(dtype):
+    shape = Buckets([2, 1], True)
+    shape.offer(0, 3, {"bucket": np.array([0, 1, 0], dtype), "length": np.array([3, 4, 5], dtype)})
+    assert [(meta["bucket"], meta["real"]) for _, meta in described(shape)] == [(1, 4), (0, 8)]
+
+
+def test_an_unsigned_length_beyond_int64_is_the_longest_there_is():
+    shape = Buckets([1])
+    shape.offer(0, 1, {"bucket": np.zeros(1, int), "length": np.array([2**64 - 1], np.uint64)})
+    assert [meta["real"] for _, meta in described(shape)] == [2**53], "the most that is counted"
+
+
+def test_a_bucket_that_never_fills_stops_no_other():
+    shape = Buckets([1000, 4])
+    for chunk in range(50):
+        shape.offer(chunk, 5, {"bucket": np.array([0, 1, 1, 1, 1])})
+        assert shape.next_draft().bucket == 1
+        assert shape.next_draft() is None
+    assert shape.waiting() == 50
+
+
+def test_cancelling_drops_full_batches_and_open_rows_and_is_harmless_twice():
+    shape = Buckets([2], True)
+    shape.offer(0, 5, {"bucket": np.zeros(5, int)})
+    shape.finish()
+    assert size_of(shape.next_draft()) == 2
+    shape.finish(drop=True)
+    shape.finish(drop=True)
+    assert shape.next_draft() is None
+    assert shape.dropped() == {"cancelled": 3}
+    assert shape.chunks() == set()
+    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
+        shape.offer(1, 1, {"bucket": np.zeros(1, int)})
+
+
+def test_many_buckets_are_distinguished():
+    shape = Buckets([1] * 70_000)
+    shape.offer(0, 3, {"bucket": np.array([69_999, 0, 65_536])})
+    assert [draft.bucket for draft in drafts(shape)] == [69_999, 0, 65_536]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_sizes": [2, 3]}, r"batch_sizes=\[2, 3\], the pipeline has batch_sizes=\[2, 2\]"),
+        ({"max_padded_elements": 5}, "max_padded_elements=5"),
+        ({"waiting": None}, "'waiting'"),
+        (
+            {"waiting": [[2, [[0, b"2\1\0"]]]]},
+            "'waiting' of the snapshot can not be read: 2 is not",
+        ),
+        ({"waiting": [[0, [[0, [1], [1, 2]]]]]}, "'waiting'"),
+        ({"waiting": [[0, [[0, b"2\0"]]]]}, "'waiting'"),
+        ({"waiting": [[0, [[0, b"3\0\0\0"]]]]}, "no packed integers"),
+        ({"waiting": [[0, [[0, "2\0\0"]]]]}, "no packed integers"),
+        ({"waiting": [[0, [[0, b"2"]]]]}, "'waiting'"),
+        ({"formed": [[[[0, 9]], 1]]}, "'formed' has more rows than 'waiting'"),
+        ({"formed": [[[[0, 2]], 2]]}, "'formed' has more rows than 'waiting'"),
+        ({"formed": [[[[0, 1]], 1]]}, "'formed' has a batch of another size"),
+        ({"formed": [[[[2, 1]], 1]]}, "'formed' of the snapshot can not be read: 2 is not"),
+        ({"formed": [[0]]}, "'formed'"),
+        ({"formed": [[[[0, 2]], 0]]}, r"'formed' .* a batch can not be \[\[\[0, 2\]\], 0\]"),
+        ({"finished": 1}, "'finished'"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(change, text):
+    shape = Buckets([2, 2])
+    shape.offer(0, 3, {"bucket": np.array([0, 1, 0])})
+    before = shape.snapshot()
+    with pytest.raises(ValueError, match=text):
+        shape.restore({**before, **change})
+    assert shape.snapshot() == before
+
+
+@pytest.mark.parametrize("most", [1, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**62])
+def test_integers_are_packed_in_so_few_bytes_as_hold_them(most: int):
+    values = np.array([0, most, 1], np.int64)
+    packed = packed_integers(values)
+    assert len(packed) == 1 + 3 * (2 if most < 2**16 else 4 if most < 2**32 else 8)
+    assert unpacked_integers(packed).tolist() == values.tolist()
+    assert unpacked_integers(packed_integers(values[:0])).tolist() == []
+
+
+@steady
+@given(st.data())
+def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
+    """Rows come out as one by one, also after drafts and restores."""
+    count = data.draw(st.integers(1, 3))
+    rows = data.draw(st.integers(0, 60))
+    ids = data.draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
+    lengths = data.draw(st.lists(st.integers(0, 6), min_size=rows, max_size=rows))
+    budget = data.draw(st.none() | st.integers(1, 30))
+    smaller = data.draw(st.booleans())
+    per_bucket = st.lists(st.integers(1, 6), min_size=count, max_size=count)
+    sizes, others = data.draw(per_bucket), data.draw(per_bucket)
+    at = data.draw(st.integers(0, rows))
+
+    ragged = data.draw(st.booleans())
+    opened, want = by_hand_open(ids[:at], lengths, sizes, budget, ragged)
+    for bucket, mine in enumerate(opened):
+        while len(mine) >= others[bucket]:
+            want.append((bucket, mine[: others[bucket]]))
+            del mine[: others[bucket]]
+    left = sorted(row for mine in opened for row in mine)
+    rest = [*left, *range(at, rows)]
+    # Rows that are left come first again: the queues of the buckets know no other order.
+    later, dropped = by_hand(
+        [ids[row] for row in rest], [lengths[row] for row in rest], others, budget, smaller, ragged
+    )
+    want += [(bucket, [rest[row] for row in batch]) for bucket, batch in later]
+    shape = Buckets(sizes, smaller, budget, ragged=ragged)
+    facts = {"bucket": np.array(ids[:at], np.int64), "length": np.array(lengths[:at], np.int64)}
+    shape.offer(0, at, facts)
+    early = data.draw(st.integers(0, 3))
+    got = [draft for _ in range(early) if (draft := shape.next_draft()) is not None]
+    shape.set_batch_sizes(others)
+    twin = Buckets(sizes, smaller, budget, ragged=ragged)
+    twin.restore(msgpack.unpackb(msgpack.packb(shape.snapshot())))
+    assert twin.batch_sizes == tuple(others) and twin.resized == (others != sizes)
+    twin.offer(
+        1,
+        rows - at,
+        {n: np.array(v[at:], np.int64) for n, v in (("bucket", ids), ("length", lengths))},
+    )
+    twin.finish()
+    got += list(drafts(twin))
+    assert [(d.bucket, rows_of(d, {0: 0, 1: at})) for d in got] == want
+    assert sum(twin.dropped().values()) == dropped
+
+
+def test_the_sum_of_enormous_lengths_of_ragged_rows_does_not_wrap_around():
+    most = 2**62
+    shape = Buckets([None], True, most, ragged=True)
+    lengths = np.array([most, most, 5, 2**63 - 1, most - 5, 5, 1], np.int64)
+    shape.offer(0, 7, {"bucket": np.zeros(7, np.int64), "length": lengths})
+    shape.finish()
+    assert [rows_of(draft, [0]) for draft in drafts(shape)] == [[0], [1], [2], [3], [4, 5], [6]]

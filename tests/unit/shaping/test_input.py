@@ -1,0 +1,171 @@
+"""An input reads and drafts every row once per epoch, and goes on from any point.
+
+``Driver`` answers reads from a table that stands for the data, and keeps the payload of chunks only
+for as long as the machine needs it.
+"""
+
+import msgpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.shaping.bucket import PlainBatches
+from headrace_server.shaping.input import Input, Rest
+from headrace_server.shaping.plan import Read
+from tests.examples import some
+
+LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
+
+
+class Driver:
+    """An input of ``examples`` rows, some of which stages drop (``drops``)."""
+
+    def __init__(
+        self,
+        examples,
+        batch_size=4,
+        smaller=False,
+        epochs=1,
+        limits=(3,),
+        drops=lambda e, i: False,
+        across=True,
+    ):
+        self.examples = examples
+        self.new = lambda: Input(PlainBatches(batch_size, smaller), 0, epochs, across)
+        self.machine = self.new()
+        self.limits = limits
+        self.drops = drops
+        self.chunks = {}
+        self.steps = 0
+        self.batches = {}  # number → epoch of the input and rows, of all drafts
+
+    def rows(self, read):
+        stop = min(read.position + read.limit, self.examples)
+        rows = [
+            (read.epoch, i) for i in range(read.position, stop) if not self.drops(read.epoch, i)
+        ]
+        return rows, stop if stop < self.examples else None
+
+    def step(self):
+        """Do one step of work; return whether there is more."""
+        limit = self.limits[self.steps % len(self.limits)]
+        self.steps += 1
+        step = self.machine.next_step(limit)
+        if step is None:
+            return False
+        if step is Rest:
+            assert self.machine.at_border, "rows wait for nothing but rows"
+            self.machine.begin_epoch()
+        elif isinstance(step, Read):
+            assert 0 < step.limit == limit
+            self.chunks[step.chunk], position = self.rows(step)
+            self.machine.arrived(step, len(self.chunks[step.chunk]), position)
+        else:
+            rows = [row for part in step.parts for row in self.chunks[part.chunk][part.rows]]
+            number = self.machine.next_number - 1
+            turn = self.machine.epoch, number - self.machine.first_of_epoch
+            self.batches[number] = None if self.machine.across_batches else turn, rows
+            needed = self.machine.chunks()
+            self.chunks = {chunk: self.chunks[chunk] for chunk in sorted(needed)}
+            self.machine.forget_reads(needed)
+        return True
+
+    def run(self):
+        while self.step():
+            pass
+        return self
+
+    def restored(self, state):
+        """Another one that goes on from a state."""
+        other = Driver.__new__(Driver)
+        other.__dict__.update(self.__dict__, chunks={}, batches={})
+        other.machine = self.new()
+        for read in other.machine.restore(msgpack.unpackb(msgpack.packb(state))):
+            other.chunks[read.chunk] = other.rows(read)[0]
+        return other
+
+
+@given(
+    examples=st.integers(0, 30),
+    batch_size=st.integers(1, 8),
+    smaller=st.booleans(),
+    epochs=st.integers(0, 3),
+    limits=LIMITS,
+    one=st.integers(2, 5),
+)
+def test_every_row_comes_once_per_epoch_in_order_for_any_sizes_of_reads(
+    examples, batch_size, smaller, epochs, limits, one
+):
+    def drops(e, i):
+        return (e + i) % one == 0
+
+    driver = Driver(examples, batch_size, smaller, epochs, limits, drops).run()
+    rows = [(e, i) for e in range(epochs) for i in range(examples) if not drops(e, i)]
+    rest = 0 if smaller else len(rows) % batch_size
+    batches = [rows for _, rows in driver.batches.values()]
+    assert [row for batch in batches for row in batch] == rows[: len(rows) - rest]
+    assert [*driver.batches] == [*range(len(batches))]
+    assert [len(batch) for batch in batches][:-1] == [batch_size] * (len(batches) - 1)
+    assert driver.machine.dropped() == ({"remainder": rest} if rest else {})
+    assert not driver.step() and driver.machine.chunks() == set()
+
+
+@given(
+    examples=st.integers(0, 20),
+    batch_size=st.integers(1, 8),
+    smaller=st.booleans(),
+    epochs=st.integers(1, 4),
+    limits=LIMITS,
+    one=st.integers(2, 5),
+)
+def test_without_batches_across_epochs_each_epoch_is_a_whole_feed(
+    examples, batch_size, smaller, epochs, limits, one
+):
+    """Batches, their order, and dropped rows are those of feeds of one epoch, one after another."""
+
+    def drops(e, i):
+        return (e + i) % one == 0
+
+    whole = Driver(examples, batch_size, smaller, epochs, limits, drops, across=False).run()
+    batches, dropped = [], 0
+    for epoch in range(epochs):
+        alone = Driver(
+            examples, batch_size, smaller, 1, limits, lambda e, i, epoch=epoch: drops(epoch, i)
+        ).run()
+        batches += [
+            ((epoch, number), [(epoch, i) for _, i in rows])
+            for number, (_, rows) in alone.batches.items()
+        ]
+        dropped += alone.machine.dropped().get("remainder", 0)
+    assert [*whole.batches.values()] == batches
+    assert [*whole.batches] == [*range(len(batches))], "numbers go on over the border"
+    assert whole.machine.dropped().get("remainder", 0) == dropped
+    assert not whole.step() and not whole.machine.chunks()
+
+
+@settings(max_examples=some(100), deadline=None)
+@given(
+    examples=st.integers(0, 20),
+    batch_size=st.integers(1, 6),
+    smaller=st.booleans(),
+    across=st.booleans(),
+    limits=LIMITS,
+    data=st.data(),
+)
+def test_a_cursor_at_every_step_continues_the_same_stream(
+    examples, batch_size, smaller, across, limits, data
+):
+    def drops(e, i):
+        return (7 * e + i) % 5 == 0
+
+    whole = Driver(examples, batch_size, smaller, 3, limits, drops, across).run()
+    driver = Driver(examples, batch_size, smaller, 3, limits, drops, across)
+    while True:
+        before = dict(driver.batches)
+        other = driver.restored(driver.machine.cursor())
+        other.limits = data.draw(LIMITS)  # another machine, another pace
+        assert {**before, **other.run().batches} == whole.batches
+        assert not before.keys() & other.batches.keys()
+        assert other.machine.dropped() == whole.machine.dropped()
+        assert other.machine.reading()["epoch"] == whole.machine.reading()["epoch"]
+        if not driver.step():
+            break

@@ -1,0 +1,198 @@
+"""Every batch_size rows in the order of their arrival make a batch; dropped rows are counted."""
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_server.reading.columns import row_count
+from headrace_server.shaping.bucket import PlainBatches
+
+from .drafts import size_of
+
+sizes = st.lists(st.integers(0, 12), max_size=12)
+
+
+def rows_of(draft):
+    return [(part.chunk, row) for part in draft.parts for row in range(100)[part.rows]]
+
+
+def drafts_of(shaper):
+    drafts = []
+    while (draft := shaper.next_draft()) is not None:
+        assert size_of(draft) == len(rows_of(draft)) and all(
+            row_count(part.rows) for part in draft.parts
+        )
+        drafts.append(rows_of(draft))
+    return drafts
+
+
+@given(chunks=sizes, batch_size=st.integers(1, 9), smaller=st.booleans(), eager=st.booleans())
+def test_rows_keep_their_order_and_only_the_last_batch_may_be_smaller(
+    chunks, batch_size, smaller, eager
+):
+    shaper = PlainBatches(batch_size, smaller)
+    drafts = []
+    for chunk, rows in enumerate(chunks):
+        shaper.offer(chunk, rows, {})
+        if eager:
+            drafts += drafts_of(shaper)
+    shaper.finish()  # full batches may be waiting still
+    drafts += drafts_of(shaper)
+    everything = [(chunk, row) for chunk, rows in enumerate(chunks) for row in range(rows)]
+    rest = len(everything) % batch_size
+    kept = everything if smaller or not rest else everything[:-rest]
+    assert [row for draft in drafts for row in draft] == kept
+    assert {len(draft) for draft in drafts[:-1]} <= {batch_size}
+    assert shaper.dropped() == ({"remainder": rest} if rest and not smaller else {})
+    assert shaper.chunks() == set()
+
+
+@given(chunks=sizes, batch_size=st.integers(1, 9), at=st.integers(0, 12))
+def test_a_snapshot_between_any_two_events_is_continued_by_a_fresh_machine(chunks, batch_size, at):
+    def play(shaper, drafts, restore_at):
+        for step, rows in enumerate([*chunks, None]):
+            if step == restore_at:
+                state = msgpack.unpackb(msgpack.packb(shaper.snapshot()))
+                shaper = PlainBatches(batch_size, True)
+                shaper.restore(state)
+            if rows is None:
+                shaper.finish()
+            else:
+                shaper.offer(step, rows, {})
+            draft = shaper.next_draft()  # one at most, so that full batches are waiting too
+            if draft is not None:
+                drafts.append(rows_of(draft))
+        drafts += drafts_of(shaper)
+        return drafts
+
+    assert play(PlainBatches(batch_size, True), [], at) == play(
+        PlainBatches(batch_size, True), [], None
+    )
+
+
+def test_a_snapshot_brings_along_what_was_dropped():
+    shaper = PlainBatches(4)
+    shaper.offer(0, 6, {})
+    shaper.finish()
+    other = PlainBatches(4)
+    other.restore(shaper.snapshot())
+    assert other.dropped() == {"remainder": 2}
+    assert drafts_of(other) == [[(0, i) for i in range(4)]]
+
+
+def test_chunks_are_needed_while_rows_of_them_wait():
+    shaper = PlainBatches(4)
+    shaper.offer(7, 3, {})
+    shaper.offer(8, 0, {})
+    shaper.offer(9, 2, {})
+    assert shaper.chunks() == {7, 9}
+    assert rows_of(shaper.next_draft()) == [(7, 0), (7, 1), (7, 2), (9, 0)]
+    assert shaper.chunks() == {9} and shaper.next_draft() is None
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_cancelled_input_drops_all_that_waits_and_counts_it(ended):
+    shaper = PlainBatches(4, allow_smaller_final_batch=True)
+    shaper.offer(0, 11, {})
+    shaper.next_draft()
+    if ended:
+        shaper.finish()
+    shaper.finish(drop=True)
+    shaper.finish(drop=True)
+    assert shaper.next_draft() is None
+    assert shaper.dropped() == {"cancelled": 7} and shaper.chunks() == set()
+
+
+def test_nothing_is_offered_after_the_end():
+    shaper = PlainBatches(4, True)
+    shaper.offer(0, 2, {})
+    shaper.finish()
+    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
+        shaper.offer(1, 2, {})
+    assert drafts_of(shaper) == [[(0, 0), (0, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_size": 5}, "taken with batch_size=5, the pipeline has batch_size=4"),
+        ({"batch_size": "4"}, "the field 'batch_size' of the state of a shape 'batch' can not be"),
+        ({"waiting": None}, "the field 'waiting'"),
+        ({"finished": 1}, "the field 'finished'"),
+        ({"dropped": None}, "the field 'dropped'"),
+    ],
+)
+def test_a_snapshot_that_can_not_be_honoured_is_refused_and_changes_nothing(change, text):
+    shaper = PlainBatches(4)
+    shaper.offer(0, 6, {})
+    before = shaper.snapshot()
+    with pytest.raises(ValueError, match=text):
+        shaper.restore({**PlainBatches(4).snapshot(), **change})
+    state = PlainBatches(4).snapshot()
+    del state[next(iter(change))]
+    with pytest.raises(ValueError, match=f"lacks its field '{next(iter(change))}'"):
+        shaper.restore(state)
+    assert shaper.snapshot() == before
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(1, 7)), max_size=4)
+
+
+@given(chunks=sizes, size=st.integers(1, 7), smaller=st.booleans(), changes=CHANGES)
+def test_another_size_reaches_the_rows_that_are_in_no_whole_batch(chunks, size, smaller, changes):
+    """Neither the drafts by then nor a restart at that place show in the batches."""
+    want, loose, now = [], [], size
+    for step, rows in enumerate(chunks):
+        loose += [(step, row) for row in range(rows)]
+        for _, _, other in [change for change in changes if change[0] == step]:
+            while len(loose) >= now:
+                want.append(loose[:now])
+                del loose[:now]
+            now = other
+    while len(loose) >= now or (smaller and loose):
+        want.append(loose[:now])
+        del loose[:now]
+
+    shaper, got = PlainBatches(size, smaller), []
+    for step, rows in enumerate(chunks):
+        shaper.offer(step, rows, {})
+        for _, taken, other in [change for change in changes if change[0] == step]:
+            got += [draft for _ in range(taken) if (draft := shaper.next_draft()) is not None]
+            since = len(got) + shaper.ready()
+            shaper.set_batch_sizes([other])
+            assert len(got) + shaper.ready() >= since
+            state = msgpack.unpackb(msgpack.packb(shaper.snapshot()))
+            shaper = PlainBatches(size, smaller)
+            shaper.restore(state)
+    shaper.finish()
+    while (draft := shaper.next_draft()) is not None:
+        got.append(draft)
+    assert [rows_of(draft) for draft in got] == want
+    assert sum(shaper.dropped().values()) == len(loose)
+
+
+def test_a_size_that_never_changes_is_in_no_snapshot_and_no_batch():
+    shaper = PlainBatches(4)
+    shaper.offer(0, 9, {})
+    assert shaper.next_draft() and "sizes" not in shaper.snapshot()
+    shaper.set_batch_sizes([2])
+    assert shaper.resized and shaper.snapshot()["sizes"] == [2]
+    shaper.set_batch_sizes([4])
+    assert not shaper.resized and "sizes" not in shaper.snapshot(), "as it was declared"
+    assert shaper.next_draft() and shaper.next_draft() is None
+    shaper.offer(1, 5, {})
+    shaper.set_batch_sizes([2])
+    shaper.set_batch_sizes([4])
+    assert shaper.resized, "for there is a batch of another size"
+    assert [size_of(draft) for draft in (shaper.next_draft(), shaper.next_draft())] == [4, 2]
+    assert not shaper.resized
+
+
+def test_a_size_after_the_end_drops_what_is_no_whole_batch_any_more():
+    shaper = PlainBatches(4)
+    shaper.offer(0, 5, {})
+    shaper.finish()
+    shaper.set_batch_sizes([3])
+    assert [len(draft) for draft in drafts_of(shaper)] == [4], "it was whole before"
+    assert shaper.dropped() == {"remainder": 1}

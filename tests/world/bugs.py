@@ -1,0 +1,495 @@
+"""Bugs to plant, one at a time: random worlds must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from headrace.trainer import Trainer
+from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.protocol import Answer, Idle, Outlook, Over
+
+from . import journal
+from .synthetic import Plain, Segments
+from .world import World
+from .worlds import config_of
+
+#: Number of worlds in which a bug is looked for.
+MOST = 300
+
+
+@contextmanager
+def patched(owner: type, **changes: Any):
+    before = {name: owner.__dict__[name] for name in changes}
+    for name, value in changes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+# The desk
+
+
+def no_fencing():
+    """A commit counts though another trainer may have the batch."""
+    end, commit = Desk._end, Desk._commit
+    ghosts = {}
+
+    def remember(self, lease):
+        ghosts[self, lease.token] = lease
+        end(self, lease)
+
+    def late(self, session, token, payload):
+        ghost = ghosts.get((self, token))
+        if ghost is not None and token not in session.leases and not self._is_committed(token):
+            session.leases[token] = ghost
+        commit(self, session, token, payload)
+
+    return patched(Desk, _end=remember, _commit=late)
+
+
+def answered_before_stored():
+    commit = Desk._commit
+
+    def at_once(self, session, token, payload):
+        if token in session.leases:
+            self.sent.append((session.name, Answer((token,))))
+        commit(self, session, token, payload)
+
+    return patched(Desk, _commit=at_once)
+
+
+def returned_batch_lost():
+    def end(self, lease):
+        lease.session.leases.pop(lease.token, None)
+        self.gone.append(lease.batch)
+        self._look(lease.batch.partition)
+
+    return patched(Desk, _end=end)
+
+
+def returned_batch_kept_in_memory():
+    void = Desk._void
+
+    def keep(self, session, partition, since=(0, -1)):
+        n = len(self.gone)
+        void(self, session, partition, since)
+        del self.gone[n:]
+
+    return patched(Desk, _void=keep)
+
+
+def no_grace():
+    init = Desk.__init__
+
+    def impatient(self, *args, **options):
+        init(self, *args, **options)
+        if self.recovering:
+            self._recover()
+
+    return patched(Desk, __init__=impatient)
+
+
+def idle_not_told():
+    return _filtered(lambda message: not isinstance(message, Idle))
+
+
+def _filtered(keeps):
+    answer = Desk._answer_made
+
+    def silent(self, *args):
+        n = len(self.sent)
+        answer(self, *args)
+        self.sent[n:] = [one for one in self.sent[n:] if keeps(one[1])]
+
+    return patched(Desk, _answer_made=silent)
+
+
+def no_second_look():
+    return patched(Desk, _look=lambda self, partition: None)
+
+
+def memory_not_looked_at():
+    return patched(Desk, freed=lambda self: None)
+
+
+def nothing_beyond_the_memory():
+    return patched(Desk, _precedes=lambda self, work: True)
+
+
+def source_not_looked_at():
+    return patched(Desk, wake=lambda self, partition: None)
+
+
+def requests_beyond_the_limit_forgotten():
+    return patched(Desk, _unpark=lambda self: None)
+
+
+def welcome_before_join_is_stored():
+    stored = Desk.stored
+    return patched(
+        Desk,
+        stored=lambda self, p, number: stored(self, p, 1 << 60 if p == SESSIONS else number),
+    )
+
+
+def over_before_stored():
+    def at_once(self, request, partition, epoch):
+        session = request.session
+        del session.asked[request.number]
+        session.idle -= request.idle
+        self.sent.append((session.name, Over(request.number, partition, epoch)))
+
+    return patched(Desk, _answer_over=at_once)
+
+
+def siblings_over_before_stored():
+    answer = Desk._answer_over
+
+    def early(self, request, partition, epoch):
+        self._over[partition, request.session.slot] = 1 << 62 if epoch is None else epoch
+        answer(self, request, partition, epoch)
+
+    return patched(Desk, _answer_over=early)
+
+
+def order_before_stored():
+    def steer(self, partition, what):
+        if partition != self._busy:
+            order = self.partitions[partition].propose(what)
+            self._write("order", partition)
+            self.partitions[partition].apply(order)
+
+    return patched(Desk, steer=steer)
+
+
+def commits_while_it_makes():
+    commit = Desk.commit
+
+    def at_once(self, name, token, payload=None):
+        busy, self._busy = self._busy, None
+        commit(self, name, token, payload)
+        self._busy = busy
+
+    return patched(Desk, commit=at_once)
+
+
+def deferred_calls_lost():
+    made = Desk.made
+
+    def forget(self, work, made_):
+        kept = [of for of in self._deferred if of[0] != self._commit]
+        self._deferred.clear()
+        self._deferred.extend(kept)
+        made(self, work, made_)
+
+    return patched(Desk, made=forget)
+
+
+def lost_reply_not_repeated():
+    welcome = Desk._welcome
+
+    def keep(self, hello, session, stale, others):
+        held, hello.held = hello.held, [(token, None) for token in session.leases]
+        welcome(self, hello, session, stale, others)
+        hello.held = held
+
+    return patched(Desk, _welcome=keep)
+
+
+def terms_repeat():
+    init = Desk.__init__
+
+    def first(self, partitions, term, **options):
+        init(self, partitions, 1 + min(partitions, default=0), **options)
+
+    return patched(Desk, __init__=first)
+
+
+def ranks_join_those_that_are_gone():
+    return patched(Desk, _is_newcomer=lambda self, hello: False)
+
+
+def claims_out_of_order():
+    judge = Desk._judge
+
+    def backwards(self, admitted):
+        stale = set()
+        for hello, session, others in admitted:  # what is held before what is committed
+            commits, hello.commits = hello.commits, []
+            stale |= judge(self, [(hello, session, others)])
+            hello.commits = commits
+        return stale | judge(self, admitted)
+
+    return patched(Desk, _judge=backwards)
+
+
+def epochs_of_owner_apart():
+    return patched(Desk, _first=lambda self, partition: partition)
+
+
+# Partitions and journals
+
+
+def over_too_early():
+    def complete(self):
+        self._fill(1)
+        return self._exhausted and not self.ready
+
+    return patched(Segments, _complete=complete)
+
+
+def lanes_kept():
+    return patched(Segments, leave=lambda self, slot, since=(0, -1): None)
+
+
+def base_not_stored():
+    deal = journal.Stored.deal
+
+    def forget(self, run, world):
+        deal(self, run, world)
+        self.base = set()
+
+    return patched(journal.Stored, deal=forget)
+
+
+def members_not_stored():
+    commit = journal.Stored.commit
+
+    def forget(self, *args):
+        commit(self, *args)
+        self.members = set()
+
+    return patched(journal.Stored, commit=forget)
+
+
+def old_cursor_for_a_new_run():
+    deal = Plain.deal
+
+    def keep(self, run, world):
+        marks = list(self.marks)
+        dealt = deal(self, run, world)
+        self.marks = marks
+        return dealt
+
+    return patched(Plain, deal=keep)
+
+
+def cursor_too_far():
+    note = Plain._note_cursor
+
+    def hasty(self):
+        kept, self.open = self.open, {}
+        note(self)
+        self.open = kept
+
+    return patched(Plain, _note_cursor=hasty)
+
+
+# Trainers
+
+
+@contextmanager
+def ranks_pass_partitions_by():
+    answer, idle = Desk._answer_made, Trainer.idle
+
+    def told(self, work, partition, slot, epoch, made):
+        answer(self, work, partition, slot, epoch, made)
+        queue = self._asking[partition].get((slot, epoch), ())
+        for request in queue if made is Outlook.IDLE and self.world else ():
+            if not request.gone:
+                self.sent.append((request.session.name, Idle(request.number)))
+
+    def passes(self, owner, requests, live=()):
+        rank, self.rank = self.rank, -1
+        idle(self, owner, requests, live)
+        self.rank = rank
+
+    with ExitStack() as stack:
+        stack.enter_context(patched(Desk, _answer_made=told))
+        stack.enter_context(patched(Trainer, idle=passes))
+        yield
+
+
+def commits_not_repeated():
+    greeting = Trainer.greeting
+
+    def silent(self, owner):
+        held, _, gets = greeting(self, owner)
+        return held, [], gets
+
+    return patched(Trainer, greeting=silent)
+
+
+def epochs_ask_early():
+    init = Trainer.__init__
+
+    def loose(self, *args, **options):
+        init(self, *args, **{**options, "strict": False})
+
+    return patched(Trainer, __init__=loose)
+
+
+def early_commits_forgotten():
+    commit = Desk._commit
+
+    def forgetful(self, session, token, payload):
+        commit(self, session, token, payload)
+        if session.early.pop(token, None):
+            session.leases.pop(token)
+
+    return patched(Desk, _commit=forgetful)
+
+
+def asks_before_all_welcomes():
+    welcome = Trainer.welcome
+
+    def hasty(self, owner, *args):
+        welcome(self, owner, *args)
+        self._unknown.clear()
+
+    return patched(Trainer, welcome=hasty)
+
+
+def returned_batch_out_of_place():
+    return patched(Trainer, _line_up=lambda self, cell: None)
+
+
+_DEATHS = {"owner": 0.4, "cut": 0.4}
+_LOSSES = {**_DEATHS, "server": 0.2}
+_SLEEPERS = {**_DEATHS, "suspend": 0.3}
+_RUNS = {**_DEATHS, "job": 0.1, "kill": 0.05}
+_QUIET = {"room": 1 << 60, "maps": 0.0, "makes": 0.0, "waits": 0.0, "max_open": 64}
+_SMALL = {
+    "owners": 1,
+    "partitions": 2,
+    "rows": 60,
+    "size": 2,
+    "horizon": 20.0,
+    "epochs": 1,
+    "world": 0,
+    "capacity": 12,
+}
+_RANKS = {"world": 2, "hold": 1, "room": 1 << 60}
+_EPOCHS = {"epochs": 3, "borders": True, "owners": 3, "partitions": 4, "rows": 6}
+_SLOW = {"makes": 0.5, "delay": 0.02, "prefetch": 3}
+
+#: Each bug, with what the worlds have that are to find it.
+BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    bug.__name__: (bug, {**_SMALL, **world})
+    for bug, world in (
+        (no_fencing, {"kind": "plain", "faults": _SLEEPERS, "trainers": 3, "rows": 80}),
+        (answered_before_stored, {}),
+        (returned_batch_lost, {"kind": "plain", "faults": {"return": 0.2}}),
+        (returned_batch_kept_in_memory, {"kind": "bare", "faults": {"return": 0.2}}),
+        (no_grace, {"kind": "plain", "faults": _DEATHS, "trainers": 4, "rows": 80}),
+        (idle_not_told, {"kind": "arrival", "trainers": 3, "partitions": 4}),
+        (no_second_look, {"kind": "arrival"}),
+        (memory_not_looked_at, {"kind": "arrival", "room": 2, "maps": 1.0, "hold": 3}),
+        (nothing_beyond_the_memory, {**_RANKS, "room": 3, "prefetch": 5, "faults": _RUNS}),
+        (source_not_looked_at, {"waits": 0.1}),
+        (requests_beyond_the_limit_forgotten, {"max_open": 2, "prefetch": 5}),
+        (
+            welcome_before_join_is_stored,
+            {
+                "kind": "plain",
+                "faults": {"owner": 1.0, "leave": 1.0},
+                "trainers": 4,
+                "delay": 0.001,
+                "rows": 800,
+                "horizon": 60.0,
+                "prefetch": 2,
+                **_QUIET,
+            },
+        ),
+        (
+            over_before_stored,
+            {**_EPOCHS, "kind": "arrival", "faults": {"owner": 1.0}, "trainers": 3, "delay": 0.001},
+        ),
+        (
+            siblings_over_before_stored,
+            {
+                **_EPOCHS,
+                **_QUIET,
+                "kind": "arrival",
+                "owners": 2,
+                "rows": 20,
+                "epochs": 6,
+                "faults": {"owner": 3.0},
+                "trainers": 3,
+                "delay": 0.001,
+            },
+        ),
+        (
+            order_before_stored,
+            {
+                "kind": "plain",
+                "steer": "size",
+                "faults": {"hasty": 1.0},
+                "rows": 300,
+                "trainers": 3,
+                "prefetch": 3,
+            },
+        ),
+        (commits_while_it_makes, {**_SLOW, "guard": True}),
+        (deferred_calls_lost, _SLOW),
+        (lost_reply_not_repeated, {"faults": {"cut": 0.5}, "kind": "plain", "delay": 0.2}),
+        (terms_repeat, {"faults": _LOSSES}),
+        (
+            ranks_join_those_that_are_gone,
+            {"kind": "plain", **_RANKS, "named": False, "faults": {"job": 0.2}, "rows": 80},
+        ),
+        (claims_out_of_order, {"kind": "bare", "faults": _DEATHS, "prefetch": 5}),
+        (epochs_of_owner_apart, {**_EPOCHS, "owners": 1, "kind": "plain", "room": 3}),
+        (over_too_early, {"kind": "arrival"}),
+        (lanes_kept, {"kind": "lanes", "faults": {"leave": 0.2}}),
+        (base_not_stored, {"kind": "plain", **_RANKS, "faults": _RUNS, "rows": 80}),
+        (members_not_stored, {"kind": "arrival", **_RANKS, "faults": _DEATHS}),
+        (old_cursor_for_a_new_run, {"kind": "plain", **_RANKS, "faults": _RUNS, "rows": 80}),
+        (cursor_too_far, {"kind": "plain", "faults": _DEATHS, "rows": 80}),
+        (ranks_pass_partitions_by, {"kind": "arrival", **_RANKS}),
+        (commits_not_repeated, {"faults": _DEATHS}),
+        (epochs_ask_early, {**_EPOCHS, "kind": "arrival", "trainers": 3}),
+        (early_commits_forgotten, {"kind": "bare", "hold": 3, "prefetch": 5}),
+        (
+            asks_before_all_welcomes,
+            {
+                "kind": "plain",
+                **_RANKS,
+                "owners": 3,
+                "partitions": 5,
+                "prefetch": 2,
+                "faults": {"kill": 0.3},
+            },
+        ),
+        (returned_batch_out_of_place, {"kind": "plain", **_RANKS, "faults": {"stop": 0.2}}),
+    )
+}
+
+
+#: Where to begin, for bugs that few worlds find.
+_RARE = {
+    "memory_not_looked_at": 45, "siblings_over_before_stored": 40,
+    "welcome_before_join_is_stored": 10, "over_before_stored": 25,
+}  # fmt: skip
+
+
+def find(name: str, most: int = MOST) -> tuple[int, str]:
+    """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
+    bug, changes = BUGS[name]
+    first = _RARE.get(name, 0)
+    with bug():
+        for seed in range(first, first + most):
+            config = replace(
+                config_of(seed), **{"real": False, "steer": "", "faults": {}, **changes}
+            )
+            try:
+                World(seed, config).run()
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {error}"[:80]
+    return -1, ""

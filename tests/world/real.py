@@ -1,0 +1,289 @@
+"""Partitions as headrace has them, for worlds: only the rows are synthetic.
+
+A record of a world has the records of the machine with it (``Folded``); what a new life knows is
+the fold of these alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
+from headrace_server.shaping.input import Input
+from headrace_server.shaping.plain import Stored
+from headrace_server.shaping.plan import Read
+from headrace_server.shaping.segments import AT_SERVER, NOWHERE, Segments
+from headrace_server.shaping.stored_state import Examples
+from tests.plain_partition import FOREVER, PlainPartition, orders_before, rows_in
+
+from .journal import Folded
+from .synthetic import rows_of
+
+
+def _bring_forward(unplaced, slot):
+    """Let a slot's first batch be placed next; return whether it has one that is not."""
+    of_slot = (plan for plan in unplaced if plan.batch.slot == slot)
+    first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
+    if first is not None:
+        unplaced.remove(first)
+        unplaced.insert(0, first)
+    return first is not None
+
+
+class Rows(tuple):
+    """The rows of a committed batch."""
+
+
+class RealPlain(PlainPartition):
+    """See ``synthetic.Plain``."""
+
+    def __init__(
+        self, number, stored, slab, *, rows, size, epochs=1, borders=False, buckets=1
+    ):  # fmt: skip
+        super().__init__(
+            number, stored.machine or Stored(), rows=rows, size=size, epochs=epochs,
+            across=not borders, buckets=buckets, limit=1 + number % 3 * size,
+        )  # fmt: skip
+        self.slab = slab
+        self.records = []
+
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
+        there = _bring_forward(self._unplaced, slot) if beyond else self._unplaced
+        if not there and isinstance(step := self._step(slot, epoch), Outlook):
+            self.mark()
+            return step
+        beyond = beyond and _bring_forward(self._unplaced, slot)
+        placed = []
+        while self._unplaced:
+            plan = self._unplaced[0]
+            if plan.batch.body is None:
+                if not self.slab.has_room(beyond and not placed):
+                    return placed or Outlook.FULL
+                self._placed(plan)
+                plan.batch.body = [tuple(rows_in(plan.batch)), orders_before(plan.batch)]
+                self.slab.bodies.add(id(plan.batch.body))
+            placed.append(plan.batch)
+            del self._unplaced[0]
+        return placed
+
+    def next_turn(self, slot):
+        unplaced = [plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot]
+        return min([self.machine.next_turn(slot), *unplaced])
+
+    def reclaim(self, batch):
+        possible = super().reclaim(batch)
+        if possible:
+            self._unplaced = [one for one in self._unplaced if one.batch.number != batch.number]
+        return possible
+
+    def commit(self, batch, token, payload):
+        fault = self.machine.commit(batch, token, payload)
+        assert fault is None, fault
+        self._record("commit", batch.number, batch.slot, batch.turn, token, Rows(rows_in(batch)))
+
+    def deal(self, run, world):
+        dealt = super().deal(run, world)
+        self._record("deal", run, world)
+        return dealt
+
+    def propose(self, what):
+        kind, value = what
+        what = ("close", False) if kind == "close" else ("batch_size", [value] * self.buckets)
+        try:
+            return super().propose(what)
+        except ValueError:
+            return None  # all are made
+
+    def _record(self, kind, *what):
+        records = Folded(self.machine.take_records())
+        committed = what[0] if kind == "commit" else None
+        self.records.append((kind, *what, records))
+        for of in records:
+            if of[0] == "done" and of[1] != committed:  # of an incomplete round
+                self.records.append(("drop", of[1], Folded()))
+
+    def take_records(self):
+        self._record("machine")
+        records, self.records = self.records, []
+        return records
+
+
+class SegmentStored:
+    """The fold of the records of a real machine of segments."""
+
+    def __init__(self):
+        self.run = self.base = 0
+        self.examples = {}  # number of the next segment, token and state, by example
+        self.turns, self.places, self.orders = None, {}, []
+
+    def fold(self, kind, what):
+        if kind == "rows":
+            self.examples.update(what)
+        else:
+            setattr(self, kind, what)
+            if kind == "turns":
+                self.run = what[0]
+
+
+class FoldedSegments(Folded):
+    """Records of a real machine of segments."""
+
+    stored = SegmentStored
+
+
+class RealSegments:
+    """See ``synthetic.Segments``."""
+
+    def __init__(
+        self, number, stored, slab, *, counts, size, capacity, order="arrival", states=True,
+        epochs=1, borders=False,
+    ):  # fmt: skip
+        where = AT_SERVER if states else NOWHERE
+        lanes = order == "lanes"
+        self.machine = Segments(number, size, capacity, True, lanes=lanes, states=where)
+        self.machine.input = Input(self.machine, 0, epochs, not borders)
+        self.number, self.slab, self.counts = number, slab, counts
+        self.gone, self.records, self.unplaced = self.machine.gone, [], []
+        self.states = {}  # by example
+        self.cut = 1 + number % 3 * size  # examples of a read
+        self.first = {}  # the first example of each chunk
+        self._resume(stored.machine or SegmentStored())
+
+    def _resume(self, known):
+        self.known, self.base = known, known.base
+        epoch, row = divmod(known.base, len(self.counts))
+        machine = self.machine
+        reading = {"epoch": epoch, "epoch_rows": row, "empty_epochs": 0, "position": row}
+        machine.input.resume_reading(reading, 1000)
+        going = sorted(e for e, at in known.examples.items() if at[0] < self._count(e))
+        index = FIRST_INDEX + (self.number << 51)
+        numbers = [
+            (e, index + e, 0, e, known.examples[e][0], self._count(e), known.examples[e][1])
+            for e in going
+        ]
+        keys = [(e // len(self.counts), e) for e in going]
+        columns = np.array(numbers, np.int64).reshape(-1, 7).T
+        machine.resume(Examples(columns, keys, ()), index + known.base, known.base)
+        self.states = {e: known.examples[e][2] for e in going}
+        self.begun = set(known.examples)
+        if known.turns is not None:
+            machine.resume_turns(known.turns, known.places)
+        machine.resume_orders(known.orders)
+
+    def _count(self, e):
+        return self.counts[e % len(self.counts)]
+
+    def __getattr__(self, name):
+        return getattr(self.machine, name)
+
+    # Making
+
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
+        if not (_bring_forward(self.unplaced, slot) if beyond else self.unplaced):
+            step = self.machine.step(slot, epoch, self.cut)
+            if isinstance(step, Outlook):
+                return step
+            if isinstance(step, Read):
+                self._answer(step)
+                return []
+            self.unplaced += step
+        beyond = beyond and _bring_forward(self.unplaced, slot)
+        placed = []
+        while self.unplaced:
+            if not self.slab.has_room(beyond and not placed):
+                return placed or Outlook.FULL
+            batch = self.unplaced.pop(0).batch
+            batch.body = [self.states.get(e) for _, e, _, _ in rows_of(batch.place)]
+            if self.machine.states == NOWHERE:
+                batch.body = []
+            self.slab.bodies.add(id(batch.body))
+            placed.append(batch)
+        return placed
+
+    def _answer(self, read):
+        n = len(self.counts)
+        stop = min(n, read.position + min(read.limit, self.cut))
+        first = read.epoch * n + read.position
+        examples = range(first, first + stop - read.position)
+        facts = {
+            "key": [(read.epoch, e) for e in examples],
+            "count": [self._count(e) for e in examples],
+            "line": first,
+            "known": np.array([BEGUN * (e in self.begun) for e in examples]),
+        }
+        self.first[read.chunk] = first
+        self.machine.input.arrived(read, len(examples), stop if stop < n else None, facts)
+
+    # Trainers
+
+    def next_turn(self, slot):
+        unplaced = (plan.batch.turn for plan in self.unplaced if plan.batch.slot == slot)
+        return min([self.machine.next_turn(slot), *unplaced])
+
+    def commit(self, batch, token, payload):
+        out = self.machine.commit(batch, token)
+        if isinstance(out, tuple):
+            return out
+        rows, stored = [], {}
+        for at, (_, e, segment, _) in enumerate(rows_of(batch.place)):
+            state = payload[at] if payload else None
+            rows.append((e, segment, state))
+            stored[e] = segment + 1, token, state
+            self.states[e] = state
+        self.begun.update(stored)
+        self._record(
+            "commit", batch.number, batch.slot, batch.turn, token, tuple(rows), rows=stored
+        )
+        return None
+
+    def leave(self, slot, since=(0, -1)):
+        self.machine.leave(slot, since)
+        of_others = (of for of in self.unplaced if of.batch.slot != slot or of.batch.turn < since)
+        self.unplaced = [*of_others]
+
+    def reclaim(self, batch):
+        for at, one in enumerate(self.unplaced):
+            if one.batch.name == batch.name:
+                del self.unplaced[at]
+                return True
+        while (possible := self.machine.reclaim(batch)) is None:
+            read = self.machine.input.next_read(self.cut)
+            if read is None:
+                return False
+            self._answer(read)
+        return possible
+
+    def deal(self, run, world):
+        self.machine.deal(run, world)
+        self.unplaced.clear()
+        self._record("deal", run, world)
+        return []
+
+    def propose(self, what):
+        order = self.machine.propose("close", False)
+        self._record("order", order)
+        return order
+
+    # Records
+
+    def _record(self, kind, *what, **records):
+        machine = self.machine
+        self.base = max(
+            [self.base]
+            + [e for e in self.first.values() if self.begun.issuperset(range(self.base, e))]
+        )
+        turns = machine.turns()
+        folded = FoldedSegments(records.items())
+        folded += [
+            ("turns", [*turns[:-1], list(turns[-1])]),
+            ("places", machine.places()),
+            ("orders", list(machine.orders)),
+            ("base", self.base),
+        ]
+        self.records.append((kind, *what, folded))
+
+    def take_records(self):
+        self._record("machine")
+        records, self.records = self.records, []
+        return records
