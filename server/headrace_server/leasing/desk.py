@@ -98,7 +98,7 @@ _LISTED = 8
 
 
 class Work(NamedTuple):
-    """What to make next: ``partition.make(slot, epoch, beyond)``."""
+    """One call that the owner makes next: ``partition.make(slot, epoch, beyond)``."""
 
     partition: int
     slot: Slot

@@ -102,7 +102,7 @@ class Run(ABC):
     def world(self) -> int:
         return self.machine.world
 
-    # What differs between plain batches and segments
+    # PlainRun and SegmentRun override these
 
     @property
     @abstractmethod
