@@ -37,7 +37,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_S, TRAINING_PATIENCE_S
 
-_SERVERS = ("headrace_server.supervisor.locator", "headrace_server.worker.worker")
+_SERVERS = ("headrace_server.server.locator", "headrace_server.worker.worker")
 _CLI = "headrace_server.cli"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.connecting")

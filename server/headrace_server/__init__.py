@@ -17,8 +17,6 @@ from headrace_proto.gone import absent
 if TYPE_CHECKING:
     from headrace_proto.schema import Field as Field
 
-    from .cluster.on_ray import RayServers as RayServers
-    from .cluster.on_ray import on_ray as on_ray
     from .pipeline.builder import Pipeline as Pipeline
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
@@ -44,12 +42,14 @@ if TYPE_CHECKING:
     from .reading.source import Opening as Opening
     from .reading.source import StreamSource as StreamSource
     from .reading.stage import Stage as Stage
-    from .server import Server as Server
-    from .server import run as run
+    from .server.on_ray import RayServers as RayServers
+    from .server.on_ray import on_ray as on_ray
+    from .server.server import Server as Server
+    from .server.server import run as run
 
 #: The public names, by the modules that have them.
 _NAMES = {
-    "cluster.on_ray": "RayServers on_ray",
+    "server.on_ray": "RayServers on_ray",
     "pipeline.builder": "Pipeline",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.segment_options": "zeros",
@@ -59,7 +59,7 @@ _NAMES = {
     "reading.columns": "Ragged",
     "reading.source": "IndexedSource Opening StreamSource",
     "reading.stage": "Stage",
-    "server": "Server run",
+    "server.server": "Server run",
 }
 _MODULES = {
     name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()

@@ -44,7 +44,7 @@ def test_the_server_loads_no_package_of_a_source_that_is_not_used_and_nothing_of
     assert not found & {*HEAVY, "headrace", "google_crc32c"}
 
 
-@pytest.mark.parametrize("process", ["supervisor.locator", "worker.worker"])
+@pytest.mark.parametrize("process", ["server.locator", "worker.worker"])
 def test_a_process_of_the_server_loads_nothing_that_only_some_sources_need(process):
     found = packages(loaded_by(f"import headrace_server.{process}"))
     assert not found & {*HEAVY, "headrace"}

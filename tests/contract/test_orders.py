@@ -22,8 +22,8 @@ SERVER = Path(__file__).parents[2] / "server/headrace_server"
 #: Calls of these send an order; the first text among their arguments, or ``order=``, names it.
 _ORDERS = {"order", "ask", "_ask_owners"}
 _SEND_ORDERS, _SEND_REPORTS = (
-    ("supervisor/", "server.py", "watch/"),
-    ("worker/", "supervisor/locator.py"),
+    ("server/",),
+    ("worker/", "server/locator.py"),
 )
 #: The classes of the collaborators that tables name.
 _COLLABORATORS = {
@@ -58,7 +58,7 @@ def _methods(function: ast.Attribute, path: str) -> list[ast.FunctionDef]:
     return [
         method
         for where, tree in _modules().items()
-        if (where == path if of == "self" else where.startswith(("supervisor/", "worker/")))
+        if (where == path if of == "self" else where.startswith(("server/", "worker/")))
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and (of == "self" or node.name in _COLLABORATORS[of])
         for method in node.body
@@ -118,13 +118,13 @@ def _table(path: str, name: str, first: int) -> dict[str, Fields]:
 
 def _orders() -> dict[str, list[Fields]]:
     owner, locator = (
-        _table(path, "_orders", 0) for path in ("worker/switchboard.py", "supervisor/locator.py")
+        _table(path, "_orders", 0) for path in ("worker/switchboard.py", "server/locator.py")
     )
     return {name: [t[name] for t in (owner, locator) if name in t] for name in {**owner, **locator}}
 
 
 def _reports() -> dict[str, list[Fields]]:
-    return {name: [one] for name, one in _table("supervisor/supervisor.py", "_reports", 1).items()}
+    return {name: [one] for name, one in _table("server/supervisor.py", "_reports", 1).items()}
 
 
 def _sent(kind: str) -> Iterator[tuple[str, str, Fields]]:

@@ -138,7 +138,7 @@ class _GetTimeoutError(_RayError):
 
 
 #: Modules that keep their imports of Ray.
-_OURS = ("headrace.ray", "headrace_server.cluster.share_server")
+_OURS = ("headrace.ray", "headrace_server.server.share_server")
 
 
 @contextmanager

@@ -23,7 +23,6 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import LimitExceeded
-from headrace_server.arguments import index_directory
 from headrace_server.cli import main
 from headrace_server.cli.keygen import _write
 from headrace_server.files.durable_file import write_durably
@@ -39,6 +38,7 @@ from headrace_server.process.config import FeedConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.process.worker_diary import DiaryFile
 from headrace_server.reading.conversion import ArrowPart
+from headrace_server.server.arguments import index_directory
 from headrace_server.shaping.stored_state import Change
 from headrace_server.worker.sessions import SessionTable
 from tests.patience import eventually

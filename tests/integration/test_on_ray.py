@@ -36,7 +36,7 @@ _LESS = {"partitions": 4, "insecure": True}
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
     with ray_stand_in(monkeypatch) as cluster:
         # With "from … import" it would be the module of the test before, which the package has.
-        share_server = importlib.import_module("headrace_server.cluster.share_server")
+        share_server = importlib.import_module("headrace_server.server.share_server")
         monkeypatch.setattr(share_server, "_BEAT_S", 0.02)
         monkeypatch.setattr(driver, "_ASK_S", 0.05)
         yield cluster
@@ -184,7 +184,7 @@ def test_a_directory_that_can_not_start_leaves_no_placement_group(
 ) -> None:
     groups: list[object] = []
     monkeypatch.setattr(sys.modules["ray.util"], "remove_placement_group", groups.append)
-    share_server = importlib.import_module("headrace_server.cluster.share_server")
+    share_server = importlib.import_module("headrace_server.server.share_server")
     monkeypatch.setattr(share_server, "Directory", None)  # as where another actor has its name
     with pytest.raises(TypeError):
         hs.on_ray({"numbers": numbers()}, servers=2, **_LESS)

@@ -15,7 +15,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.journal.state_directory import StateDirectory
-from headrace_server.supervisor import crew
+from headrace_server.server import crew
 from tests.patience import PATIENCE_S
 
 from .segment_streams import at_once

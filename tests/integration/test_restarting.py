@@ -14,7 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
-from headrace_server.supervisor.crew import Crew
+from headrace_server.server.crew import Crew
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 

@@ -42,7 +42,7 @@ def watched(pipeline: Any = None, **options: Any) -> Iterator[list[hs.Server]]:
 def test_any_server_shows_all_and_the_one_that_is_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
 
     def status(server: hs.Server, *more: str) -> tuple[int, str]:
         code = main(["status", "--all", "--http", str(server.http_address), *more])
@@ -81,7 +81,7 @@ def test_a_server_that_knows_no_peers_shows_itself_alone(capsys: pytest.CaptureF
 
 
 def test_the_counters_of_any_server_are_those_of_all(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
     with watched() as servers:
         with connect(servers) as feed:
             assert len(rows(feed)) == 120

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from headrace_proto.errors import DataError
 
-from ..arguments import declared
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.composition import segmented, shape_check
@@ -33,6 +32,7 @@ from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
 from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
+from ..server.arguments import declared
 from ..shaping.plan import Read
 from . import exits
 from .frame import with_options

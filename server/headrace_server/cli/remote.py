@@ -27,10 +27,10 @@ from headrace_proto.errors import (
 
 from ..process.option import Option
 from ..process.statuses import ServerStatus, described_batches
-from ..watch.http import read_token
-from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
-from ..watch.verdict import store_faults
-from ..watch.watch import every
+from ..server.http import read_token
+from ..server.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
+from ..server.verdict import store_faults
+from ..server.watch import every
 from . import exits
 from .frame import with_options
 from .options import JSON

@@ -22,7 +22,7 @@ from headrace_proto.token import Token
 from ..journal.restoring import Resumption, resumption
 from ..process.option import Option
 from ..process.settings import RunSettings, options_of
-from ..server import Server, run
+from ..server.server import Server, run
 from . import exits
 from .frame import with_options
 from .options import CONFIG

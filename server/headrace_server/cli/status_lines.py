@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ..process import statuses
-from ..watch.http_client import one_line, shown
+from ..server.http_client import one_line, shown
 from .progress import count, size, table
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@
 A field of several parts becomes one by the rule that stands in its type, or by those of its fields
 where it is a status itself.  Without a rule the first value counts.
 
-The docstring of a class has the metrics of such a part (``watch/metrics.py``): name, labels beside
+The docstring of a class has the metrics of such a part (``server/metrics.py``): name, labels beside
 those of the part, meaning.  A field that is the value of one has its name in its type.
 """
 

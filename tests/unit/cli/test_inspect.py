@@ -9,7 +9,7 @@ import pytest
 
 from headrace_server.cli import main
 
-from ..watch.statuses import feed
+from ..server.statuses import feed
 from .served import Served, served, stranger
 
 __all__ = ["served"]

@@ -9,9 +9,9 @@ import pytest
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, ServerError
 from headrace_server.cli import main, remote
-from headrace_server.watch.http_client import HttpClient
+from headrace_server.server.http_client import HttpClient
 
-from ..watch.statuses import feed
+from ..server.statuses import feed
 from .served import Served, other, served
 
 __all__ = ["other", "served"]
@@ -21,7 +21,7 @@ __all__ = ["other", "served"]
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that waits asks a hundred times a second, and each answer is a new one."""
     monkeypatch.setattr("headrace_server.cli.remote._LOOK_S", 0.01)
-    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
+    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
 
 
 def out(leased: int, saving: int = 0) -> dict[str, int]:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_server.cli import main
 
-from ..watch.statuses import feed
+from ..server.statuses import feed
 from .served import Served, served
 
 __all__ = ["served"]

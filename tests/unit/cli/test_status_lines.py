@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace_server.cli.status_lines import lines
 
-from ..watch.statuses import feed, server, trainer
+from ..server.statuses import feed, server, trainer
 
 RATES = {"read": 812.4, "made": 1204.0, "rows": 1199.0, "bytes": 9.5e6, "stall": 0.41}
 VERDICT = {"level": "bad", "where": "workers", "text": "Trainers wait 41 % of their time."}

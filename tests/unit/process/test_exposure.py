@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.arguments import check_exposed, is_local
+from headrace_server.server.arguments import check_exposed, is_local
 
 HERE = ["ipc:///tmp/x", "tcp://127.0.0.1:*", "tcp://127.9.9.9:1", "tcp://localhost:5", "tcp://lo:5"]
 OPEN = ["tcp://0.0.0.0:5557", "tcp://*:5557", "tcp://eth0:1", "tcp://10.0.0.1:1", "tcp://a.lo:1"]

@@ -11,7 +11,7 @@ from headrace_server.process.statuses import (
     joined,
 )
 
-from ..watch.statuses import feed, server, trainer, worker
+from ..server.statuses import feed, server, trainer, worker
 
 
 def test_statuses_of_servers_become_one_of_the_same_shape():

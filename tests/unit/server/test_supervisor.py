@@ -20,9 +20,9 @@ from headrace_proto.errors import ServerError
 from headrace_server.process.child import Child
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
-from headrace_server.supervisor import crew
-from headrace_server.supervisor import supervisor as module
-from headrace_server.supervisor.supervisor import Supervisor
+from headrace_server.server import crew
+from headrace_server.server import supervisor as module
+from headrace_server.server.supervisor import Supervisor
 from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
@@ -233,7 +233,7 @@ def test_stops_from_several_threads_are_one(start: Start):
 def test_a_locator_that_does_not_listen_is_ended_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.supervisor.crew._STOP_S", 0.3)
+    monkeypatch.setattr("headrace_server.server.crew._STOP_S", 0.3)
     supervisor = start()
     pids = supervisor.pids()
     os.kill(pids["locator"], signal.SIGSTOP)
@@ -257,7 +257,7 @@ def test_a_start_without_a_free_descriptor_leaves_no_directory(
 def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("headrace_server.supervisor.liveness._WORDS_S", 0.1)
+    monkeypatch.setattr("headrace_server.server.liveness._WORDS_S", 0.1)
     supervisor = start(n=16, partitions=2, workers=2, worker_timeout_s=2.5)
     assert sorted(rows(supervisor)) == list(range(16))
     os.kill(supervisor.pids()["worker-0-0"], signal.SIGSTOP)

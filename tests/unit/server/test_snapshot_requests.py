@@ -15,7 +15,7 @@ from headrace_proto.errors import DataError, ServerError
 from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import BEGINNING
-from headrace_server.supervisor.snapshot_requests import SnapshotRequests
+from headrace_server.server.snapshot_requests import SnapshotRequests
 from tests.patience import PATIENCE_S
 
 FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 1)

@@ -15,6 +15,13 @@ from typing import Any, cast
 from headrace_proto.clock import Deadline
 from headrace_proto.interrupts import interrupts_held
 
+from ..files.extras import require
+from ..journal.state_directory import StateDirectory
+from ..process.config import RunConfig
+from ..process.option import Option
+from ..process.rundir import RunDirectory
+from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
+from ..process.statuses import SeenServer
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -24,17 +31,10 @@ from .arguments import (
     share_in,
     start_config,
 )
-from .files.extras import require
-from .journal.state_directory import StateDirectory
-from .process.config import RunConfig
-from .process.option import Option
-from .process.rundir import RunDirectory
-from .process.settings import KEEP_SNAPSHOTS, RunSettings, taking
-from .process.statuses import SeenServer
-from .supervisor.supervisor import Supervisor
-from .watch.http import HttpOptions, HttpService
-from .watch.http_client import HttpClient, snapshot_of_all
-from .watch.watch import Watch
+from .http import HttpOptions, HttpService
+from .http_client import HttpClient, snapshot_of_all
+from .supervisor import Supervisor
+from .watch import Watch
 
 logger = logging.getLogger("headrace.server")
 

@@ -19,15 +19,15 @@ from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
-from .files.durable_file import usable, writing
-from .files.manifest import resolve
-from .pipeline.builder import Pipeline
-from .pipeline.declaration import Declaration
-from .process.child import Pipe
-from .process.config import FeedConfig, RunConfig
-from .process.public_socket import worker_binds
-from .process.settings import RunSettings
-from .watch.answers import is_here
+from ..files.durable_file import usable, writing
+from ..files.manifest import resolve
+from ..pipeline.builder import Pipeline
+from ..pipeline.declaration import Declaration
+from ..process.child import Pipe
+from ..process.config import FeedConfig, RunConfig
+from ..process.public_socket import worker_binds
+from ..process.settings import RunSettings
+from .answers import is_here
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 

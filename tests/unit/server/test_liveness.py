@@ -12,8 +12,8 @@ import pytest
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import Child
 from headrace_server.process.worker_diary import Diary
-from headrace_server.supervisor import liveness as module
-from headrace_server.supervisor.liveness import Patience, Post, end_of, obituary
+from headrace_server.server import liveness as module
+from headrace_server.server.liveness import Patience, Post, end_of, obituary
 from tests.patience import PATIENCE_S
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)

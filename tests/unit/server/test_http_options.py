@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.server.http import HttpOptions, HttpService
 
 
 @pytest.mark.parametrize(

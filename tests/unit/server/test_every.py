@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_server.watch.metrics import exposition
-from headrace_server.watch.watch import every
+from headrace_server.server.metrics import exposition
+from headrace_server.server.watch import every
 
 from .statuses import feed, server, share_of, trainer, worker
 

@@ -11,7 +11,7 @@ from headrace_server.journal.left_out_file import left_out_file, left_out_rows
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import IDLE, STEP, Entry
 from headrace_server.reading.chunk import IN_STREAM, ORDINAL_BITS, READ_BEFORE
-from headrace_server.supervisor.deadly_rows import DeadlyRows, DeathVerdict
+from headrace_server.server.deadly_rows import DeadlyRows, DeathVerdict
 
 
 def of(on_bad_example: str = "skip", state: Path | None = None) -> DeadlyRows:

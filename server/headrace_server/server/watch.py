@@ -42,7 +42,7 @@ from .http_client import AT_ONCE, HttpClient
 from .verdict import add_rates, verdict
 
 if TYPE_CHECKING:
-    from ..supervisor.supervisor import Supervisor
+    from .supervisor import Supervisor
 
 #: Time between the looks that rates count from.
 _EVERY_S = 5.0

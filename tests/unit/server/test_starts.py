@@ -13,8 +13,8 @@ import headrace_server as hs
 from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import BEGINNING
-from headrace_server.supervisor import starts as module
-from headrace_server.supervisor.starts import Starts
+from headrace_server.server import starts as module
+from headrace_server.server.starts import Starts
 from tests.patience import PATIENCE_S
 
 FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 3)

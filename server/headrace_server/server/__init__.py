@@ -1,4 +1,4 @@
-"""Shows a running server to people and to their tools, where HTTP is asked for.
+"""A server of one host: `hs.run` starts the supervisor, which starts the locator and the workers.
 
 Supervisor.look() ─► Watch ─► status, history ─► verdict ─┬► metrics (Prometheus)
                                                           ├► status.json ─► page, commands

@@ -10,8 +10,8 @@ import pytest
 import headrace_server as hs
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.process.statuses import SeenServer, joined
-from headrace_server.supervisor.liveness import Patience, Post
-from headrace_server.supervisor.status import overview
+from headrace_server.server.liveness import Patience, Post
+from headrace_server.server.status import overview
 
 
 def trainer(number: int, nonce: str, **changes: Any) -> dict[str, Any]:

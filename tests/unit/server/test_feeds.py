@@ -13,10 +13,10 @@ import headrace_server as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rewinding import USED
 from headrace_server.process.worker_diary import Diary
-from headrace_server.supervisor.asks import LOCATOR
-from headrace_server.supervisor.feeds import Feeds
-from headrace_server.supervisor.liveness import FORGIVEN, Patience, Post
-from headrace_server.supervisor.starts import Starts
+from headrace_server.server.asks import LOCATOR
+from headrace_server.server.feeds import Feeds
+from headrace_server.server.liveness import FORGIVEN, Patience, Post
+from headrace_server.server.starts import Starts
 
 PIPELINE = hs.from_examples([{"x": 1}]).options(on_bad_example="skip", max_bad_examples=3).batch(4)
 

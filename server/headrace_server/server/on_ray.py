@@ -25,13 +25,13 @@ from headrace_proto.keys import PUBLIC, SECRET, SERVER, public_text, secret_text
 from headrace_proto.placement import MOST_SHARES
 from headrace_proto.token import new_snapshot
 
-from ..arguments import declared, share_in
 from ..files.extras import require
 from ..pipeline.builder import Pipeline
 from ..process.keyring import TRAINERS
 from ..process.option import Option
 from ..process.settings import RunSettings
 from ..process.statuses import joined_feed
+from .arguments import declared, share_in
 
 if TYPE_CHECKING:
     from .share_server import SharePlan

@@ -13,7 +13,7 @@ from headrace_proto.errors import UnknownFeed, VersionMismatch
 from headrace_proto.messages import FROM_SERVER, Hello, Pulse, ServedShare
 from headrace_server.files.manifest import DataFile
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.supervisor.locator import ServedShares, digests
+from headrace_server.server.locator import ServedShares, digests
 
 SOURCE = hs.read_npz("/data/a-*.npz")
 FILES = (DataFile("/data/a-1.npz", 10, "1"), DataFile("/data/a-2.npz", 20, "2"))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_server.watch import watch as module
-from headrace_server.watch.watch import Watch
+from headrace_server.server import watch as module
+from headrace_server.server.watch import Watch
 
 from .statuses import feed
 from .watched import Watched

@@ -17,7 +17,7 @@ from headrace_server.process.statuses import (
     TrainerStatus,
     WorkerStatus,
 )
-from headrace_server.watch.metrics import METRICS, MOST, Metric, exposition
+from headrace_server.server.metrics import METRICS, MOST, Metric, exposition
 
 from .statuses import feed, server, trainer
 

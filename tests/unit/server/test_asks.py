@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.supervisor.asks import LOCATOR, Asks
+from headrace_server.server.asks import LOCATOR, Asks
 from tests.patience import PATIENCE_S, eventually
 
 

@@ -84,7 +84,7 @@ class Crew:
         config = self.starts.config
         message = {"keys": config.keys, "log_level": config.log_level}
         with self.lock, interrupts_held():  # until then its reports wait
-            self._locator = self._spawn("locator", "headrace_server.supervisor.locator", message)
+            self._locator = self._spawn("locator", "headrace_server.server.locator", message)
         self._watch()
 
     def begin(self) -> None:

@@ -28,13 +28,13 @@ from headrace_proto.address import RAY_NAMESPACE
 from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
 
-from ..arguments import as_tokens
 from ..files.durable_file import write_durably
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import TERM
 from ..pipeline.declaration import Declaration
 from ..process.settings import RunSettings
-from ..server import Server, start
+from .arguments import as_tokens
+from .server import Server, start
 
 logger = logging.getLogger("headrace.server")
 

@@ -1,1 +1,0 @@
-"""Servers of one feed on several hosts, which an engine that exists places and restarts: Ray."""

@@ -1,1 +1,0 @@
-"""Starts the locator and the workers, restarts them, and answers for the whole server."""
