@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "server" / "headrace_server"
-_PATH = re.compile(r"`((?:headrace|headrace_proto|(?!server/headrace_server)[a-z_]+)/[a-z_/]+(?:\.py|/))`")
+_PATH = re.compile(
+    r"`((?:headrace|headrace_proto|(?!server/headrace_server)[a-z_]+)/[a-z_/]+(?:\.py|/))`"
+)
 _ROOTS = {
     "headrace": ROOT / "client",
     "headrace_proto": ROOT / "proto",
