@@ -1,4 +1,4 @@
-"""Messages to values: the walker, layouts and templates agree, and follow the rules."""
+"""Messages to values: walked records and those read by their form agree, and follow the rules."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> 
 
 @pytest.mark.parametrize("lengths", ["same", "different"])
 def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> None:
-    """Layouts and templates must never take a record for what the walker does not see in it."""
+    """A form must never take a record for what the walker does not see in it."""
     wanted = {
         "n": LABEL,
         "s": Feature("sequence", "float32", (2,)),
@@ -407,6 +407,19 @@ def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) 
     with pytest.raises(ValueError, match=r"feature 'x'") as caught:
         ExampleParser({"x": wanted})
     assert text in str(caught.value)
+
+
+def test_records_of_more_forms_than_are_remembered_give_their_values() -> None:
+    wanted = {"x": LABEL}
+    parser = ExampleParser(wanted)
+    for first in (0, 40, 0):
+        kinds = [f"other{k}" for k in range(first, first + 40) for _ in range(10)]
+        payloads = [
+            example({kind: feature("int", [1]), "x": feature("int", [at])})
+            for at, kind in enumerate(kinds)
+        ]
+        columns, faults = parse(payloads, wanted, parser)
+        assert not faults and columns["x"].tolist() == list(range(400))
 
 
 def test_floats_come_back_bit_for_bit() -> None:

@@ -12,12 +12,13 @@ and left out; otherwise the damage counts as one more record, and reading that o
 from __future__ import annotations
 
 import struct
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import prod
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -208,13 +209,11 @@ def walk(
     record: memoryview,
     wanted: Mapping[bytes, int],
     listed: Mapping[bytes, int],
-    opaque: list[tuple[int, int]] | None = None,
 ) -> list[FoundValues | None]:
     """Return the found features by slot.
 
     ``wanted``: the slot of each name to look for among the features, ``listed`` among the
-    feature_lists (whose values take precedence).  ``opaque`` collects (start, stop) of the values
-    of other features, which are skipped unread.
+    feature_lists (whose values take precedence).
     """
     found: list[FoundValues | None] = [None] * len(wanted)
     lists: dict[int, FoundValues] = {}
@@ -236,8 +235,6 @@ def walk(
                         lists[slot], value.steps = value, 0
                     for a, b in pieces:
                         read(record, a, b, value)
-                elif opaque is not None:
-                    opaque += pieces
     except IndexError:
         raise Malformed("a field goes past the end of the record") from None
     for slot, value in lists.items():
@@ -668,256 +665,198 @@ def _limits(dtype: np.dtype) -> tuple[int, int]:
     return int(info.min), min(int(info.max), 2**63 - 1)
 
 
-# ── The layout or template of one record, by which others are read many at a time.
+# ── The form of one record, by which others are read many at a time.
 #
-#     layout      records of the same length and the same bytes but for the values
-#     template    records of the same features in the same order, of any lengths
+#     record   header payload header payload … payload
 #
-# A layout comes from one walked record: where the wanted values lie, and all other bytes (tags,
-# lengths, names).  A record of the same length with the same other bytes has the same layout,
-# so comparing these bytes, eight at a time for all rows at once, replaces the walk.
+# A payload is the values of a wanted feature (packed numbers, or one string), or a whole feature
+# that is not wanted.  A header is all that stands before it: tags, names, and the lengths of the
+# messages that begin there.  Each length shows after which payload its message ends.
 #
-#     Features LEN { entry LEN { name  Feature LEN { kind LEN { values LEN payload } } } … }
-#
-# A template is the sequence of names and kinds of one record.  All records are read in parallel,
-# each from its own position: a tag and a length at a time, for all of them as one array.  A record
-# that differs from the template is left to the walker of single records.  Only the usual form has a
-# template: every feature holds one packed list of numbers, or one string.
+# Records of one form differ in payloads and in the values of lengths alone.  So one header after
+# the other is compared in all records at once, in each from its own position.  Records without a
+# form (an empty list, numbers that are not packed, a name that comes twice) are walked one by one.
 
 
-#: Slots, and where the values of records lie: starts [rows, spans], and sizes alike or [spans].
+#: Slots, and where the values of records lie: starts and sizes [rows, spans].
 Spans = list[tuple[int, np.ndarray, np.ndarray]]
+#: Maximum number of payloads of a form.  With more of them a walk is no slower.
+_MOST_PAYLOADS = 256
+_KINDS: Final = (0x0A, 0x12, 0x1A)
 
-#: Words of 8 bytes compared per row.  With more than that a walk is no slower.
-_MAX_WORDS = 128
-_TAG: Final = np.uint64(0xFF)
-_MORE: Final = np.uint64(0x80)
-_ONE: Final = np.uint64(1)
-_BYTE: Final = np.uint64(8)
-#: The highest bits of the first 4 bytes: a length below 256 MB ends at one of them.
-_TOPS: Final = np.uint64(0x80808080)
-_SEVENS: Final = tuple(
-    (np.uint64(0x7F << (8 * k)), np.uint64(k), np.uint64(0x80 << (8 * k))) for k in range(4)
-)
+
+class _Unusual(Exception):
+    """A record has no form."""
+
+
+class _Length(NamedTuple):
+    """A length in a header: its first byte there, its size, and the payload that ends with it."""
+
+    at: int
+    size: int
+    ends: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordLayout:
-    """``spans``: the slots that it has, with starts in the record and sizes."""
+class _Header:
+    """A header, and what follows it: a payload of a slot (-1: not wanted).
 
-    words: tuple[tuple[int, np.uint64, np.uint64], ...]  # offset, mask and masked content
-    spans: Spans
-
-    def match(
-        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
-    ) -> tuple[np.ndarray, Spans]:
-        """Return a mask of the records of this length that match, and the places of values."""
-        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
-        differs = np.zeros(starts.size, np.uint64)
-        for offset, mask, word in self.words:
-            differs |= (data_words[starts + offset] ^ word) & mask
-        at = starts[:, None]
-        return differs == 0, [(slot, at + begins, sizes) for slot, begins, sizes in self.spans]
-
-
-def learn_layout(
-    record: np.ndarray,
-    kinds: Sequence[int],
-    found: Sequence[Sequence[Run] | None],
-    opaque: Sequence[tuple[int, int]],
-) -> RecordLayout | None:
-    """Return the layout of a walked record (uint8); None where no other could share it.
-
-    ``opaque``: (start, stop) of unwanted bytes, which may differ.
+    ``masks`` are the bits of its bytes that records of one form have in common, and ``content``
+    their values, both [bytes, 1].  The last length is that of the payload.  ``floats``: how many a
+    payload has to have; 0: any number.
     """
-    mask = np.full(record.size, 0xFF, np.uint8)
-    for start, stop in opaque:
-        mask[start:stop] = 0
-    spans = [(slot, *spans_of(runs)) for slot, runs in enumerate(found) if runs is not None]
-    for slot, *values in spans:
-        mask[ranges(*values)] = 0
-        listed = zip(*(v.tolist() for v in values), strict=True)
-        for start, size in listed if kinds[slot] == INTS else ():
-            # How long a single number is belongs to the layout; in packed ones the number of them
-            # is counted row by row, and only where the last one ends belongs to it.
-            single = np.count_nonzero(record[start : start + size] < 0x80) == 1
-            mask[start if single else start + size - 1 : start + size] = 0x80
-    words: list[tuple[int, np.uint64, np.uint64]] = []
-    covered = 0
-    for at in np.flatnonzero(mask).tolist():
-        if at < covered:
-            continue
-        offset = min(at, record.size - 8)
-        covered = offset + 8
-        if len(words) == _MAX_WORDS:
-            return None
-        content = record[offset:covered].view("<u8")[0]
-        words.append((offset, mask[offset:covered].view("<u8")[0], content))
-    return RecordLayout(tuple(words), spans)
+
+    content: np.ndarray
+    masks: np.ndarray
+    lengths: tuple[_Length, ...]
+    slot: int
+    floats: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    name: bytes  # preceded by its tag and length
-    slot: int  # -1: not wanted
-    kind: int
+class Form:
+    """The form of a sound record.  _Unusual where it has none."""
 
+    def __init__(self, record: np.ndarray, wants: Sequence[WantedFeature]) -> None:
+        self._record, self._wants = record.data, wants
+        self._slots = {want.name.encode(): i for i, want in enumerate(wants)}
+        self._lengths: list[tuple[int, int, int]] = []  # of a message: its first byte, begin, end
+        self._payloads: list[tuple[int, int, int, int]] = []  # begin, end, slot, floats
+        self.slots: set[int] = set()
+        for tag, first, last in self._messages(0, record.size, _MAPS):
+            for _, begin, end in self._messages(first, last, (0x0A,)):
+                self._entry(begin, end, listed=tag == 0x12)
+        self._headers = self._built(record)
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    entries: tuple[_Entry, ...]
+    # Learning
 
-    @property
-    def slots(self) -> frozenset[int]:
-        return frozenset(entry.slot for entry in self.entries if entry.slot >= 0)
+    def _messages(self, at: int, stop: int, tags: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield fields as ``fields_in`` does; all must have one of these tags."""
+        for tag, begin, end in fields_in(self._record, at, stop):
+            if tag not in tags:
+                raise _Unusual
+            self._lengths.append((at + 1, begin, end))
+            yield tag, begin, end
+            at = end
+
+    def _entry(self, begin: int, end: int, listed: bool) -> None:
+        fields = list(fields_in(self._record, begin, end))
+        if [tag for tag, _, _ in fields] != [0x0A, 0x12]:
+            raise _Unusual
+        (_, name, name_end), (_, begin, end) = fields
+        self._lengths.append((name_end + 1, begin, end))
+        slot = self._slots.get(self._record[name:name_end].tobytes(), -1)
+        if slot < 0 or (listed and not self._wants[slot].sequence):
+            self._payloads.append((begin, end, -1, 0))
+            return
+        if slot in self.slots:
+            raise _Unusual
+        self.slots.add(slot)
+        steps = self._messages(begin, end, (0x0A,)) if listed else [(0, begin, end)]
+        for _, begin, end in steps:
+            self._feature(begin, end, slot, listed)
+
+    def _feature(self, begin: int, end: int, slot: int, listed: bool) -> None:
+        want = self._wants[slot]
+        lists = list(self._messages(begin, end, _KINDS))
+        if [tag >> 3 for tag, _, _ in lists] != [want.kind] or (listed and want.kind == INTS):
+            raise _Unusual
+        _, begin, end = lists[0]
+        values = list(self._messages(begin, end, (0x0A,)))
+        if not values or (want.kind != BYTES and len(values) > 1):
+            raise _Unusual
+        floats = want.count if listed and want.kind == FLOATS else 0
+        self._payloads += [(begin, end, slot, floats) for _, begin, end in values]
+
+    def _built(self, record: np.ndarray) -> list[_Header]:
+        ends = {end: i for i, (_, end, _, _) in enumerate(self._payloads)}
+        if not ends or len(ends) > _MOST_PAYLOADS or max(ends) != record.size:
+            raise _Unusual
+        masks = np.full(record.size, 0xFF, np.uint8)
+        for at, begin, end in self._lengths:
+            if end not in ends:  # of an empty message, say
+                raise _Unusual
+            masks[at:begin] = 0x80  # the bits that show how long it is
+        headers, start, lengths = [], 0, deque(self._lengths)
+        for begin, end, slot, floats in self._payloads:
+            inside = []
+            while lengths and lengths[0][0] < begin:
+                at, after, message_end = lengths.popleft()
+                inside.append(_Length(at - start, after - at, ends[message_end]))
+            bits = masks[start:begin, None]
+            content = record[start:begin, None] & bits
+            headers.append(_Header(content, bits, tuple(inside), slot, floats))
+            start = end
+        return headers
+
+    # Use
 
     def match(
         self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> tuple[np.ndarray, Spans]:
-        """Return a mask of the matching records, and the places of the wanted values.
+        """Return a mask of the records of this form, and the places of the wanted values.
 
-        The places of records that do not match are arbitrary.
+        The places of other records are arbitrary.
         """
-        front = _Front(data, starts)
-        front.expect(front.length(0x0A), stops)
-        spans: Spans = []
-        for entry in self.entries:
-            if not front.good.any():
-                break
-            end = front.length(0x0A)
-            front.literal(entry.name)
-            front.expect(front.length(0x12), end)
-            if entry.slot >= 0:
-                front.expect(front.length(entry.kind << 3 | 2), end)
-                front.expect(front.length(0x0A), end)
-                sizes = end - front.position
-                spans.append((entry.slot, front.position[:, None], sizes[:, None]))
-                if entry.kind == INTS:  # the last byte ends a number
-                    last = data[np.clip(end - 1, 0, data.size - 1)]
-                    front.good &= (sizes == 0) | (last < 0x80)
-                elif entry.kind == FLOATS:
-                    front.good &= sizes % 4 == 0
-            front.position = end
-        front.expect(front.position, stops)
-        return front.good, spans
+        good = np.ones(starts.size, bool)
+        spans: dict[int, tuple[list[np.ndarray], list[np.ndarray]]]
+        spans = {slot: ([], []) for slot in self.slots}
+        message_ends: list[list[np.ndarray]] = [[] for _ in self._headers]
+        at = starts
+        for i, header in enumerate(self._headers):
+            read = len(header.masks)
+            if (most := data.size - read) < 0 or not good.any():
+                return np.zeros(starts.size, bool), []
+            if int(at.max()) > most:
+                good &= at <= most
+                at = np.minimum(at, most)
+            found = window(data, read)[at].view(np.uint8).reshape(-1, read).T.copy()
+            good &= ((found & header.masks) == header.content).all(axis=0)
+            for length in header.lengths:
+                size = np.zeros(at.size, np.int64)
+                for k in range(length.size):
+                    size |= (found[length.at + k] & 0x7F).astype(np.int64) << 7 * k
+                message_ends[length.ends].append(at + (length.at + length.size) + size)
+            at = at + read
+            *others, end = message_ends[i]
+            for other in others:
+                good &= other == end
+            if header.slot >= 0:
+                begins, sizes = spans[header.slot]
+                begins.append(at)
+                sizes.append(end - at)
+                good &= self._sound(header, data, sizes[-1], end)
+            at = end
+        good &= at == stops
+        return good, [
+            (slot, np.stack(begins, axis=1), np.stack(sizes, axis=1))
+            for slot, (begins, sizes) in spans.items()
+        ]
+
+    def _sound(self, header: _Header, data: np.ndarray, sizes: np.ndarray, end: np.ndarray) -> Any:
+        """Return a mask of the payloads that hold whole numbers."""
+        kind = self._wants[header.slot].kind
+        if kind == INTS:  # the last byte ends a number
+            return (data[np.minimum(end - 1, data.size - 1)] < 0x80) | (sizes == 0)
+        if kind == FLOATS:
+            return sizes == 4 * header.floats if header.floats else sizes & 3 == 0
+        return True
 
 
-class _Front:
-    """The position in each record; ``good``: the records that have matched so far."""
-
-    def __init__(self, data: np.ndarray, starts: np.ndarray) -> None:
-        self.words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
-        self.last = data.size - 8
-        self.position = starts
-        self.good = np.ones(starts.size, bool)
-
-    def _next(self) -> np.ndarray:
-        """Return the next 8 bytes of each; records at the very end of the buffer are not good."""
-        if int(self.position.max()) > self.last:
-            self.good &= self.position <= self.last
-            self.position = np.minimum(self.position, self.last)
-        words: np.ndarray = self.words[self.position]
-        return words
-
-    def length(self, tag: int) -> np.ndarray:
-        """Read a tag and a length; return the position where the field ends."""
-        word = self._next()
-        self.good &= (word & _TAG) == tag
-        word >>= _BYTE
-        if not (word & _MORE).any():
-            start = self.position + 2
-            value = word & _TAG
-        else:
-            tops = ~word & _TOPS
-            self.good &= tops != 0
-            top = tops & (~tops + _ONE)  # the lowest: the last byte of the length
-            size = np.full(word.size, 2, np.int64)
-            value = np.zeros(word.size, np.uint64)
-            within = (top << _ONE) - _ONE
-            word &= within
-            for bits, shift, last in _SEVENS:
-                value |= (word & bits) >> shift
-                size += top > last
-            start = self.position + size
-        self.position = start
-        end: np.ndarray = start + value.view(np.int64)
-        return end
-
-    def literal(self, text: bytes) -> None:
-        """Match these bytes."""
-        for k in range(0, len(text), 8):
-            piece = text[k : k + 8]
-            mask = np.uint64((1 << (8 * len(piece))) - 1)
-            self.good &= (self._next() & mask) == np.uint64(int.from_bytes(piece, "little"))
-            self.position = self.position + len(piece)
-
-    def expect(self, position: np.ndarray, wanted: np.ndarray) -> None:
-        self.good &= position == wanted
-
-
-def learn_template(
-    data: np.ndarray,
-    bounds: tuple[int, int],
-    wanted: Mapping[bytes, int],
-    kinds: Sequence[int],
-) -> Template | None:
-    """Return the template of the record between two bytes; None where it is not of the usual form.
-
-    ``wanted`` gives the slots by name, ``kinds`` the kinds wanted in them.
-    """
-    start, stop = bounds
-    record = data.data[start:stop]
-    entries: list[_Entry] = []
-    try:
-        _, *features = next(fields_in(record, 0, len(record)))
-        for name, _ in map_entries(record, *features):
-            slot = wanted.get(name, -1)
-            entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kinds[slot]))
-    except (IndexError, StopIteration, ValueError, Malformed):  # a name of more than 255 bytes
-        return None
-    slots = [entry.slot for entry in entries if entry.slot >= 0]
-    template = Template(tuple(entries))
-    usual, _ = template.match(data, np.array([start]), np.array([stop]))
-    return template if usual.all() and len(slots) == len(set(slots)) else None
-
-
-# ── Records to columns: whole groups of records by layout, and the rest one by one.
+# ── Records to columns: whole groups of records by their form, and the rest one by one.
 #
-#     records ─► of one length: layouts ─► of the same features: templates ─► walk each
-#                    match: 0.2 µs             match: 1 µs                      20 µs
-#
-# Records that match a layout or template are taken as arrays; the others go on.  A layout or
-# template that is missing is learned from one of the records that need it.
-#
-# Each length needs a layout of its own.  Where a chunk has more than a few lengths, templates come
-# first, but for some chunks after one most of whose records match none.
+#     records ─► forms: 0.1 µs for each header ─► walk each: 20 µs
 
 
-#: Smaller groups of one length are left to templates: matching and gathering costs 50 µs per group.
-_MIN_GROUP = 16
-#: Number of lengths in a chunk up to which a layout for each is quicker than a template for all:
-#: where layouts are all that is needed, and where templates match some of the records anyway.
-_FEW_LENGTHS, _FEW_BESIDE_OTHERS = 6, 1
-#: Number of chunks of many lengths that are read by layouts after one that matched no templates.
-_LAYOUTS_FIRST = 16
-#: Maximum layouts remembered per length, and lengths.  With varints one length has several layouts.
-_PER_LENGTH = 8
-_LENGTHS = 1024
-#: Maximum templates remembered, and least number of rows for one: 100 µs against 20 µs per row.
-_TEMPLATES = 4
-_MIN_WALK = 8
+#: Maximum number of forms that are compared with the records of a chunk.
+_MOST_FORMS = 16
+#: Least number of records for a form: to learn one costs as much as to walk some.
+_LEAST_RECORDS = 8
 #: Maximum number of features that a fault lists.
 _LISTED = 20
-#: Mean size, in bytes, up to which ``_fetch`` reads whole records.
-_SMALL_RECORD = 1024
-
-Form = RecordLayout | Template
-#: Returns the form of the record between two bytes; None where no other has it.
-Learn = Callable[[np.ndarray, int, int], Form | None]
 
 
 class ExampleParser:
-    """Parses chunks of records; remembers layouts from one chunk to the next."""
+    """Parses chunks of records; remembers forms from one chunk to the next."""
 
     def __init__(self, features: Mapping[str, Feature]) -> None:
         self._wants: tuple[WantedFeature, ...] = tuple(
@@ -927,10 +866,7 @@ class ExampleParser:
         self._listed = {
             want.name.encode(): i for i, want in enumerate(self._wants) if want.sequence
         }
-        self._kinds = [want.kind for want in self._wants]
-        self._templates: list[Form] = []
-        self._layouts_first = 0  # number of chunks until templates may come first again
-        self._layouts: dict[int, list[Form]] = {}
+        self._forms: list[Form] = []
 
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
@@ -941,11 +877,7 @@ class ExampleParser:
         """
         fillers = [Filler(want, data, starts.size) for want in self._wants]
         faults: Faults = {}
-        rest = np.arange(starts.size)
-        if data.size >= 8:
-            _fetch(data, starts, lengths)
-            rest = self._matched(data, starts, starts + lengths, fillers)
-        for row in rest.tolist():
+        for row in self._matched(data, starts, starts + lengths, fillers).tolist():
             start = int(starts[row])
             record = data.data[start : start + int(lengths[row])]
             try:
@@ -967,80 +899,43 @@ class ExampleParser:
         names = (want.name for want in self._wants)
         return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
 
-    def _walked(
-        self, record: memoryview, opaque: list[tuple[int, int]] | None = None
-    ) -> list[Sequence[Run] | None]:
+    def _walked(self, record: memoryview) -> list[Sequence[Run] | None]:
         """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
-        found = walk(record, self._wanted, self._listed, opaque)
+        found = walk(record, self._wanted, self._listed)
         return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
 
     def _matched(
         self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, fillers: list[Filler]
     ) -> np.ndarray:
-        """Add the records of known layouts and templates; return the rows of the others."""
+        """Add the records that have a form; return the rows of the others."""
+        rows, odd = np.arange(starts.size), list[int]()
+        matched = Counter[Form]()
+        known = iter(self._forms)
+        while len(odd) < _LEAST_RECORDS <= rows.size and len(matched) < _MOST_FORMS:
+            form = next(known, None) or self._learned(data[starts[rows[0]] : stops[rows[0]]])
+            if form is None:
+                odd.append(int(rows[0]))
+                rows = rows[1:]
+                continue
+            good, spans = form.match(data, starts[rows], stops[rows])
+            chosen: Rows = slice(None) if good.all() else good
+            taken, rows = rows[chosen], rows[~good]
+            matched[form] = taken.size
+            for slot, begins, sizes in spans if taken.size else ():
+                fillers[slot].add(taken, begins[chosen], sizes[chosen])
+        # Those that serve most records come first.  Room is made where there is none for another.
+        least = 1 if len(matched) == _MOST_FORMS else 0
+        self._forms = [form for form, n in matched.most_common() if n >= least] + [*known]
+        return np.concatenate([np.array(odd, np.int64), rows])
 
-        def rest_of(rows: np.ndarray, known: list[Form], learn: Learn, most: int) -> np.ndarray:
-            """Add the rows of known forms, or of those learned from one of them."""
-            odd: list[int] = []
-            tried = 0
-            while tried < most and len(odd) < _MIN_WALK <= rows.size:
-                if tried == len(known):
-                    form = learn(data, int(starts[rows[0]]), int(stops[rows[0]]))
-                    if form is None:
-                        odd.append(int(rows[0]))
-                        rows = rows[1:]
-                        continue
-                    known.append(form)
-                every = rows.size == starts.size
-                at, ends = (starts, stops) if every else (starts[rows], stops[rows])
-                good, spans = known[tried].match(data, at, ends)
-                tried += 1
-                whole = good.all()
-                taken, rows = (rows, rows[:0]) if whole else (rows[good], rows[~good])
-                for slot, begins, sizes in spans:
-                    if not whole:
-                        begins, sizes = begins[good], sizes[good] if sizes.ndim > 1 else sizes
-                    fillers[slot].add(taken, begins, sizes)
-            return np.concatenate([np.array(odd, np.int64), rows]) if odd else rows
-
-        lengths, rows = stops - starts, np.arange(starts.size)
-        groups, rest = _by_length(lengths, rows)
-        few = _FEW_BESIDE_OTHERS if any(map(len, rest)) else _FEW_LENGTHS
-        if len(groups) > few and self._layouts_first:
-            self._layouts_first -= 1
-        elif len(groups) > few:
-            left = rest_of(rows, self._templates, self._template, _TEMPLATES)
-            self._layouts_first = 0 if 2 * left.size < rows.size else _LAYOUTS_FIRST
-            groups, rest = _by_length(lengths, np.sort(left))
-        if len(self._layouts) > _LENGTHS:
-            self._layouts.clear()
-        for length, rows in groups:
-            known = self._layouts.setdefault(length, [])
-            rest.append(rest_of(rows, known, self._layout, _PER_LENGTH))
-        rows = np.sort(np.concatenate([NO_NUMBERS, *rest]))
-        return rest_of(rows, self._templates, self._template, _TEMPLATES) if rows.size else rows
-
-    def _layout(self, data: np.ndarray, start: int, stop: int) -> RecordLayout | None:
-        """Return the layout of one record; None where no other could share it."""
-        opaque: list[tuple[int, int]] = []
-        record = data[start:stop]
+    def _learned(self, record: np.ndarray) -> Form | None:
+        """Return the form of a record; None where it has none, or a fault."""
         try:
-            runs = self._walked(record.data, opaque)
-        except (Malformed, Fault):
+            runs = self._walked(record.data)
+            form = Form(record, self._wants)
+        except (Malformed, Fault, _Unusual):
             return None
-        if record.size < 8:  # bytes are compared by eights
-            return None
-        return learn_layout(record, self._kinds, runs, opaque)
-
-    def _template(self, data: np.ndarray, start: int, stop: int) -> Template | None:
-        """Return the template of one record; None without one that has every wanted feature."""
-        learned = learn_template(data, (start, stop), self._wanted, self._kinds)
-        if learned is None:
-            return None
-        slots = learned.slots
-        wants = enumerate(self._wants)
-        complete = all(slot in slots or want.default is not None for slot, want in wants)
-        return learned if complete else None
+        return form if form.slots == {i for i, values in enumerate(runs) if values} else None
 
 
 @lru_cache(maxsize=16)  # many records may lack the same
@@ -1049,39 +944,6 @@ def _listing(names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
     lacks = next((name for name in wanted if name not in names), "")
     listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
     return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
-
-
-def _fetch(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
-    """Bring small records into the processor's cache, if they lie side by side.
-
-    Reading them in their order takes a tenth of the time that comparisons at single places in each
-    would wait for memory.
-    """
-    if starts.size:
-        low, high = int(starts.min()), int((starts + lengths).max())
-        if high - low < _SMALL_RECORD * starts.size:
-            data[low:high].max()
-
-
-def _by_length(
-    lengths: np.ndarray, rows: np.ndarray
-) -> tuple[list[tuple[int, np.ndarray]], list[np.ndarray]]:
-    """Return groups of rows of the same length, and the rows in groups that are too small."""
-    lengths = lengths[rows]
-    if (lengths == lengths[:1]).all():
-        return [(int(length), rows) for length in lengths[:1]], []
-    short = lengths.max() < 1 << 16  # sorted by their digits, in a third of the time
-    order = np.argsort(lengths.astype(np.uint16) if short else lengths, kind="stable")
-    ordered, rows = lengths[order], rows[order]
-    edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    bounds = np.concatenate([[0], edges, [lengths.size]])
-    begins, sizes = bounds[:-1], bounds[1:] - bounds[:-1]
-    large = sizes >= _MIN_GROUP
-    groups = [
-        (int(ordered[begin]), rows[begin : begin + size])
-        for begin, size in zip(begins[large].tolist(), sizes[large].tolist(), strict=True)
-    ]
-    return groups, [rows[np.repeat(~large, sizes)]]
 
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
