@@ -9,9 +9,8 @@ The schema is the declared one, or inferred from the first examples.
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -255,7 +254,7 @@ class Walk:
 
     place: Place
 
-    def ready(self, limit: int, whole: bool) -> int:
+    def ready(self, limit: int) -> int:
         """Return how many examples can be read without a wait, at most ``limit``."""
         return limit  # what a file has is there
 
@@ -276,18 +275,21 @@ class Streams(StreamSource):
         streams: int,
         walk: Callable[[int, Place], Walk],
         most_open: int = _KEPT_WALKS,
-        may_wait: bool = False,
+        begun: Iterable[Walk] = (),
     ) -> None:
-        """``walk`` starts one, of a stream from a place on."""
-        self.fields, self.streams, self.may_wait = fields, streams, may_wait
+        """``walk`` starts one, of a stream from a place on; ``begun`` are those of the first
+        streams, at their start."""
+        self.fields, self.streams = fields, streams
         self._walk, self._most_open = walk, most_open
         self._walks: OrderedDict[tuple[int, Place], Walk] = OrderedDict()
+        for stream, started in enumerate(begun):
+            self._walks[stream, Place()] = started
 
-    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
         place = place_at(position)
         walk = self._at(stream, place)
         self._walks[stream, place] = walk
-        return walk.ready(limit, whole)
+        return walk.ready(limit)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         walk = self._at(stream, place_at(position))
@@ -326,39 +328,51 @@ class Records(RowSource, Walk):
         self.place = place
         self._ended = False
         self._left = self._until_damage(records)
+        #: Records that were looked at before they are read, each with the place after it.
+        self.ahead: deque[tuple[Record, Place]] = deque()
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         rows: list[Row] = []
         places: list[Place] = []
-        for record in islice(self._left, limit):
+        for record, after in islice(iter(self._next, None), limit):
+            self.place = after
             if record.row is None:
                 self.bad.report(self._error(record), record.reason)
             else:
                 rows.append(record.row)
                 places.append(record.place)
         numbers = [place.record for place in places]
-        return self.chunk(rows, numbers, [place.byte for place in places]), not self._ended
+        goes_on = bool(self.ahead) or not self._ended
+        return self.chunk(rows, numbers, [place.byte for place in places]), goes_on
 
-    def examples(self) -> Iterator[Shown]:
-        """Yield the places of all records, and their rows or errors; close the walk."""
-        with closing(self):
-            for record in self._left:
-                row = self._error(record) if record.row is None else record.row
-                yield self.where(record.place.record, record.place.byte), row
+    def first_examples(self) -> Iterator[Shown]:
+        """Return the places of the first records of a stream, and their rows or errors.
+
+        They are read later all the same.
+        """
+        self.ahead.extend(islice(self._left, PROBED))
+        self.place = Place()
+        for record, _ in self.ahead:
+            row = self._error(record) if record.row is None else record.row
+            yield self.where(record.place.record, record.place.byte), row
+
+    def _next(self) -> tuple[Record, Place] | None:
+        return self.ahead.popleft() if self.ahead else next(self._left, None)
 
     def _error(self, record: Record) -> DataError:
         return DataError(f"{self.where(record.place.record, record.place.byte)}: {record.wrong}")
 
-    def _until_damage(self, records: Reading) -> Generator[Record]:
-        """Yield the records; damage is the fault of the last one."""
+    def _until_damage(self, records: Reading) -> Generator[tuple[Record, Place]]:
+        """Yield the records with the places after them; damage is the fault of the last one."""
         last = None
         try:
-            yield from records(self)
+            for record in records(self):
+                yield record, self.place
         except Damaged as error:
             last = Record(self.place, None, f"{error}{NOTHING_AFTER}", error.reason)
         self._ended = True
         if last is not None:
-            yield last
+            yield last, self.place
 
     def close(self) -> None:
         self._left.close()
@@ -383,19 +397,22 @@ def record_streams(
     walk: Callable[[int, Place], Records],
     features: Mapping[str, Feature] | None,
     most_open: int = _KEPT_WALKS,
-    examples: Iterable[Shown] | None = None,
 ) -> Streams:
-    """Return streams of records.
+    """Return streams of records."""
+    begun: list[Records] = []
 
-    ``examples`` shows the first examples where discarded walks would cost too much, and records may
-    not be there yet.
-    """
-    shown = chain.from_iterable(walk(i, Place()).examples() for i in range(streams))
-    schema = schema_of(features, shown if examples is None else examples)
+    def shown() -> Iterator[Shown]:
+        for stream in range(streams):
+            begun.append(walk(stream, Place()))
+            yield from begun[-1].first_examples()
+
+    schema = schema_of(features, shown())
 
     def started(stream: int, place: Place) -> Records:
         records = walk(stream, place)
         records.schema = schema
         return records
 
-    return Streams(schema.fields, streams, started, most_open, may_wait=examples is not None)
+    for records in begun:
+        records.schema = schema
+    return Streams(schema.fields, streams, started, most_open, begun)

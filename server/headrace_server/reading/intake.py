@@ -108,12 +108,12 @@ class Intake:
 
     def ready(self, read: Read) -> int:
         """Return how many rows of a read are there, at most its limit."""
-        whole = self._group > 0
-        n = self._reader.ready(read.epoch, read.position, read.limit, whole)
+        n = self._reader.ready(read.epoch, read.position, read.limit)
         now = time.monotonic()
         if self._waits_since:
             self.stages.seconds["reading"] += now - self._waits_since
-        n = 0 if whole and n < read.limit else n
+        if self._group and n < read.limit:
+            n = 0
         self._waits_since = 0.0 if n else now
         return n
 

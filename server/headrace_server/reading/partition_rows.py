@@ -114,7 +114,7 @@ class NumberedShare:
             return self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
         return self._windowed(order.seed, order.window, epoch, position, stop)
 
-    def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
+    def ready(self, epoch: int, position: Position, limit: int) -> int:
         """Return ``limit``: all examples are there."""
         return limit
 
@@ -188,23 +188,23 @@ class StreamedShare:
         hand.read(chunk)
         return chunk, position
 
-    def ready(self, epoch: int, position: Position, limit: int, whole: bool) -> int:
+    def ready(self, epoch: int, position: Position, limit: int) -> int:
         """Return how many rows a read gives without a wait, at most ``limit``."""
         place, inner, _ = position
-        if not self._reader.may_wait or not 0 <= place < self._places:
+        if not 0 <= place < self._places:
             return limit
         turn = epoch if self._order.reshuffle else 0
         stream = self._stream(turn, place)
         if self._order.seed is None:
             rows, each = self._rows_of(limit), self._partitions if self._sieved else 1
             self._note(epoch, stream, inner, rows)  # code of the user runs from here on
-            n = self._reader.ready(stream, inner, rows, whole)
+            n = self._reader.ready(stream, inner, rows)
             return limit if n == rows else n // each
         window = self._order.window or 1
         if self._window is not None and self._window[0] == (turn, stream, inner):
             return limit
         self._note(epoch, stream, inner, window)
-        return limit if self._reader.ready(stream, inner, window, True) == window else 0
+        return limit if self._reader.ready(stream, inner, window) == window else 0
 
     def _rows_of(self, limit: int) -> int:
         """Return how many rows of a stream are read for at most ``limit`` of this partition."""

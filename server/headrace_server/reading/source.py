@@ -66,13 +66,11 @@ class Source:
 class StreamSource(Source):
     """A source that is read forward from a position.
 
-    Its attributes are ``fields``, the ``Field`` of each column by name, ``streams``, the number of
-    streams that can be read independently (usually files), and ``may_wait``: whether the next
-    examples may not be there yet, as those of a generator.
+    Its attributes are ``fields``, the ``Field`` of each column by name, and ``streams``, the number
+    of streams that can be read independently (usually files).
     """
 
     streams: int
-    may_wait = False
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         """Return at most ``limit`` examples from a position (``b""``: the start) and the position
@@ -80,11 +78,11 @@ class StreamSource(Source):
         0 within the stream (those skipped count too)."""
         raise NotImplementedError
 
-    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
         """Return how many examples a read from a position gives without a wait, at most ``limit``.
 
-        ``limit`` where no more will come, 0 where none has come yet.  ``whole``: fewer are of no
-        use.
+        ``limit`` where no more will come, 0 where none has come yet.  A source whose examples may
+        not be there yet, such as a socket, defines it.
         """
         return limit
 

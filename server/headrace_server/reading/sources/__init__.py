@@ -77,13 +77,13 @@ class _TheirRows(_Theirs, IndexedSource):
 class _TheirStreams(_Theirs, StreamSource):
     def __init__(self, reader: StreamSource, name: str, bad: BadRecords) -> None:
         super().__init__(reader, name, bad)
-        self.streams, self.may_wait = int(reader.streams), reader.may_wait
+        self.streams = int(reader.streams)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         with user_code(self._name, self._bad):
             chunk, after = self._reader.read(stream, position, limit)
             return self._fitted(chunk), after
 
-    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
         with user_code(self._name, self._bad):
-            return int(self._reader.ready(stream, position, limit, whole))
+            return int(self._reader.ready(stream, position, limit))

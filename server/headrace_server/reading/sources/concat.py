@@ -79,13 +79,12 @@ class _JoinedStreams(StreamSource):
     def __init__(self, readers: Sequence[StreamSource]) -> None:
         self._readers = readers
         self.fields = readers[0].fields
-        self.may_wait = any(reader.may_wait for reader in self._readers)
         self._starts = [0, *accumulate(reader.streams for reader in self._readers)]
         self.streams = self._starts[-1]
 
-    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
         i = bisect_right(self._starts, stream) - 1
-        return self._readers[i].ready(stream - self._starts[i], position, limit, whole)
+        return self._readers[i].ready(stream - self._starts[i], position, limit)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         i = bisect_right(self._starts, stream) - 1

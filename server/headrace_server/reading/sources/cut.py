@@ -76,7 +76,7 @@ class _CutStreams(StreamSource):
 
     def __init__(self, reader: StreamSource, start: int, stop: int | None, bad: BadRecords) -> None:
         self._reader, self._bad = reader, bad
-        self.fields, self.may_wait = reader.fields, reader.may_wait
+        self.fields = reader.fields
         self._parts: list[_Part] = []
         before = 0  # number of examples of earlier streams, as far as it matters
         for stream in range(reader.streams):
@@ -126,9 +126,9 @@ class _CutStreams(StreamSource):
             limit = min(limit, max(1, part.high - passed))
         return part, passed, inner, limit
 
-    def ready(self, stream: int, position: bytes, limit: int, whole: bool) -> int:
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
         part, _, inner, most = self._at(stream, position, limit)
-        n = self._reader.ready(part.stream, inner, most, whole)
+        n = self._reader.ready(part.stream, inner, most)
         return limit if n == most else n
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
