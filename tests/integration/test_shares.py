@@ -376,7 +376,7 @@ def test_one_server_takes_no_snapshot_of_its_share(tmp_path: Path):
     with kept(numbers(), tmp_path / "state", 2) as servers:
         with pytest.raises(headrace.ServerError, match="has share 0/2 of the feed, and a snapshot"):
             servers[0].snapshot()
-        text = "start all servers with peers=, or name them all"
+        text = "or of all servers: headrace snapshot --http A,B"
         with pytest.raises(headrace.ServerError, match=text):
             servers[1].snapshot()
 

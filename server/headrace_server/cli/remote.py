@@ -1,12 +1,10 @@
 """Commands that ask running servers: those of ``--http``, or of the environment.
 
---http HOST:PORT, or a URL, several with commas between ─► askers
---all                      ─► the statuses of all servers, as one
+--http HOST:PORT, or a URL; the servers that share a feed with commas between
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -42,16 +40,10 @@ _DEFAULT = "127.0.0.1:8080"
 SERVERS = Option(
     "http",
     "text",
-    "where the server serves HTTP: HOST:PORT or a URL; of several servers with commas between",
+    "where the server serves HTTP: HOST:PORT or a URL; the servers that share a feed with commas "
+    "between, by share",
     absent=f"HEADRACE_HTTP, else {_DEFAULT}",
     metavar="HOST:PORT",
-)
-ALL = Option(
-    "all",
-    "flag",
-    "all servers of the feed as one: of a server that was started with peers=, or of all that "
-    "--http names, by share",
-    default=False,
 )
 TOKEN = Option(
     "http_token_file",
@@ -100,13 +92,6 @@ def _answers(
         except (HeadraceError, ValueError) as error:
             faults.append(str(error))
     return found, "\n".join(faults)
-
-
-def status_of_all(servers: list[HttpClient]) -> ServerStatus:
-    """Return the joined status of these servers, or of one and all its peers."""
-    if len(servers) == 1:
-        return servers[0].status(every=True)
-    return every([one.seen() for one in servers])
 
 
 def _url(given: str) -> str:
@@ -305,52 +290,38 @@ def _example(answer: Any, example: Any) -> str:
     return f"{head}, {state}, {where}"
 
 
-@with_options(SERVERS, ALL, JSON, Option("watch", "flag", default=False))
+@with_options(SERVERS, JSON, Option("watch", "flag", default=False))
 def status(options: Namespace) -> int:
     """Show the state of a server and its bottleneck.  The exit code is 1 where the server
-    or one of its feeds has failed, or nothing can be committed.  Several servers are shown one
-    after the other, in JSON by their URL.  With --all they are shown as one, and by share; the exit
-    code is 1 while one is away.
+    or one of its feeds has failed, or nothing can be committed.  Several servers of a feed are
+    shown as one, and by share; the exit code is 1 while one is away.
 
     watch: show it again each second until Ctrl-C
     """
-    if not options.watch:
-        text, faults, code = _seen(options)
-        if text:
+    while True:
+        try:
+            found = _status(askers(options))
+            if options.json:
+                text = json.dumps(found)
+            else:
+                text = "\n".join(lines(found, color=options.watch and sys.stdout.isatty()))
+        except HeadraceError as error:  # it may come back
+            if not options.watch:
+                raise
+            text = str(error)
+        if not options.watch:
             print(text)
-        if faults:
-            raise ServerError(faults)
-        return code
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            try:
-                text, faults, _ = _seen(options)
-            except ServerError as error:  # it may come back
-                text, faults = "", str(error)
-            print(
-                _CLEAR * sys.stdout.isatty() + "\n".join(filter(None, (text, faults))), flush=True
-            )
+            return exits.FAILED if _has_failed(found) else exits.WELL
+        print(_CLEAR * sys.stdout.isatty() + text, flush=True)
+        try:
             time.sleep(_WATCH_S)
-    return exits.WELL
+        except KeyboardInterrupt:
+            return exits.WELL
 
 
-def _seen(options: Namespace) -> tuple[str, str, int]:
-    """Return the statuses as a text, the servers that gave none, and the exit code."""
-    servers, faults = askers(options), ""
-    if options.all:
-        found = {"": status_of_all(servers)}
-    else:
-        seen, faults = _answers(servers, HttpClient.status)
-        found = {asker.url: one for asker, one in seen.items()}
-    several = len(servers) > 1 and not options.all
-    if options.json:
-        text = json.dumps(found if several else next(iter(found.values()))) if found else ""
-    else:
-        color = options.watch and sys.stdout.isatty()
-        painted = {url: "\n".join(lines(one, color)) for url, one in found.items()}
-        text = "\n".join(f"{url}\n{one}\n" if several else one for url, one in painted.items())
-    failed = any(map(_has_failed, found.values()))
-    return text, faults, exits.FAILED if failed else exits.WELL
+def _status(servers: list[HttpClient]) -> ServerStatus:
+    """Return the status of a server, or the joined one of all servers of a feed."""
+    return servers[0].status() if len(servers) == 1 else every([one.seen() for one in servers])
 
 
 def _has_failed(status: ServerStatus) -> bool:
@@ -358,5 +329,5 @@ def _has_failed(status: ServerStatus) -> bool:
     if store_faults(status):
         return True
     feeds = status["feeds"].values()
-    states = {one["state"] for feed in feeds for one in (feed, *feed["shares"])}
+    states = {one["state"] for feed in feeds for one in (feed, *feed.get("shares", ()))}
     return status["state"] == "failed" or bool({"failed", "away"} & states)

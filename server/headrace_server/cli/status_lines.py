@@ -61,7 +61,7 @@ def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready']} ready, "
     batches += f"{standing['leased']} leased, {standing['saving']} saving"
-    if len(feed["shares"]) > 1:
+    if "shares" in feed:
         painted += _table(_SHARES, feed["shares"])
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")
     if feed["trainers"]:

@@ -118,8 +118,6 @@ class RunSettings(Limits):
     http: where metrics, health and a page are served, without a lock; port 0 is a free one
     http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
       take a snapshot
-    peers: HTTP addresses of all servers of the feeds, by share, with commas between or as a
-      range (feeder-{0..3}:8080): each of them then shows all
     """
 
     pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
@@ -167,7 +165,6 @@ class RunSettings(Limits):
     http_token_file: str | os.PathLike[str] | None = _path(
         absent="requests from this machine may", metavar="FILE"
     )
-    peers: str | list[str] | None = _text(metavar="HOST:PORT", many=True)
 
     def __post_init__(self) -> None:
         optional = {one.name for one in fields(self) if one.default is None}

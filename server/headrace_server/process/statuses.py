@@ -245,18 +245,11 @@ class VerdictStatus(TypedDict):
 
 
 class ShareStatus(TypedDict):
-    """A feed at one of its servers.
-
-    share_up: 1 for each server of a feed that answers, 0 for one that is away.
-    share_rows_made_total: Rows made, by the server's share.
-    share_rows_committed_total: Rows committed, likewise.
-    """
+    """A feed at one of the servers that share it."""
 
     share: str
-    url: str  # of HTTP, where it was asked by that
-    state: str
-    made: Annotated[int, "share_rows_made_total"]
-    rows: Annotated[int, "share_rows_committed_total"]
+    url: str
+    state: str  # "away" where the server does not answer
     ready: int
     rates: Rates
     verdict: VerdictStatus
@@ -333,7 +326,7 @@ class FeedStatus(PartitionCounts):
     trainers: Annotated[list[TrainerStatus], _once(TrainerStatus, "id", by="trainer")]
     trainers_more: Annotated[int, max]
     rates: Rates
-    shares: Annotated[list[ShareStatus], _all]
+    shares: Annotated[NotRequired[list[ShareStatus]], _all]  # only where several are joined
     verdict: VerdictStatus
 
 

@@ -1,6 +1,6 @@
 """The answers to requests of HTTP, without sockets: a request comes, a response goes.
 
-    GET /  /metrics[?all=1]  /status.json[?all=1]
+    GET /  /metrics  /status.json
     GET /livez  /healthz  /readyz[?feed=]
     GET /inspect?key=[&feed=]
     POST /drain  /snapshot[?feed=&name=&whole=1]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
@@ -37,7 +37,6 @@ from headrace_proto.errors import HeadraceError, UnknownFeed
 from headrace_proto.token import SNAPSHOT
 
 from ..files.extras import require
-from ..process.statuses import ServerStatus
 from .http_client import HEADER
 from .verdict import store_faults
 from .watch import Watch
@@ -74,7 +73,7 @@ class Answers:
             "/livez": self._lives,
             "/healthz": self._health,
             "/readyz": self._ready,
-            "/status.json": lambda query: _json(self._seen(query)),
+            "/status.json": lambda _: _json(self._watch.status()),
             "/inspect": self._inspect,
         }
 
@@ -106,11 +105,7 @@ class Answers:
         require("prometheus_client", "server", "/metrics")
         from .metrics import CONTENT_TYPE, exposition
 
-        return Response(200, exposition(self._seen(query)), CONTENT_TYPE)
-
-    def _seen(self, query: _Query) -> ServerStatus:
-        """Return the status of this server, or of all servers of its feeds."""
-        return self._watch.every() if query.get("all") == "1" else self._watch.status()
+        return Response(200, exposition(self._watch.status()), CONTENT_TYPE)
 
     def _lives(self, query: _Query) -> Response:
         status = self._watch.status()
@@ -183,7 +178,7 @@ class Answers:
             server.restart(feed, query.get("force") == "1")
         else:
             server.begin_drain()
-        self._watch.status.forget()
+        self._watch.forget()
         return _json(done)
 
 

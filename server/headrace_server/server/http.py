@@ -24,14 +24,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
 from headrace_proto import __version__
-from headrace_proto.address import ranged
 from headrace_proto.errors import ServerError
 from headrace_proto.keys import fault_of_mode
 from headrace_proto.placement import WHOLE, Share
 
 from ..files.durable_file import usable
 from .answers import Answers, Response, is_here
-from .http_client import HttpClient
 from .watch import Watch
 
 logger = logging.getLogger("headrace.http")
@@ -68,10 +66,8 @@ class HttpService(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, options: HttpOptions) -> None:
-        host, port, token, share, peers = options
-        self.watch = Watch(share, peers)
-        #: The other servers of the feed.
-        self.others = [HttpClient(url, token) for i, url in enumerate(peers) if i != share[0]]
+        host, port, token, share = options
+        self.watch = Watch(share)
         #: Connections that have a thread: since when their peer must send or read something, which
         #: is never where it need not, or where the connection has been ended.
         self._since: dict[socket.socket, float] = {}
@@ -210,53 +206,30 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HttpOptions(NamedTuple):
-    """``http``, ``http_token_file`` and ``peers`` of ``hs.run``."""
+    """``http`` and ``http_token_file`` of ``hs.run``, and the share of its server."""
 
     host: str
     port: int
     token: str | None
     share: Share = WHOLE
-    peers: tuple[str, ...] = ()  # by share, the URL of each server
 
     @classmethod
-    def of(
-        cls, http: Any, token_file: Any, share: Share = WHOLE, peers: Any = None
-    ) -> HttpOptions | None:
+    def of(cls, http: Any, token_file: Any, share: Share = WHOLE) -> HttpOptions | None:
         """Check the options; None where HTTP is not asked for."""
         if http is None:
-            for name, value in (("http_token_file", token_file), ("peers", peers)):
-                if value is not None:
-                    raise ValueError(f"{name}={value!r:.200} needs http=HOST:PORT")
+            if token_file is not None:
+                raise ValueError(f"http_token_file={token_file!r:.200} needs http=HOST:PORT")
             return None
         token = None if token_file is None else read_token(token_file)
-        return cls(*_address("http", http), token, share, _peers(peers, share))
+        return cls(*_address(http), token, share)
 
 
-def _peers(value: Any, share: Share) -> tuple[str, ...]:
-    """Return the URLs of all servers by share, of a list or a text with commas and ranges."""
-    if value is None:
-        return ()
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    listed = [one.strip() for part in parts for one in str(part).split(",")]
-    urls = []
-    for place in (place for one in listed for place in ranged("peers", one)):
-        place = place.removeprefix("http://").rstrip("/")
-        _address("peers", place)
-        urls.append(f"http://{place}")
-    if len(urls) != share[1]:
-        raise ValueError(
-            f"peers={value!r:.200} names {len(urls)} servers, and this one has share "
-            f"{share[0]}/{share[1]}: give the HTTP addresses of all {share[1]}, by share"
-        )
-    return tuple(urls)
-
-
-def _address(argument: str, value: Any) -> tuple[str, int]:
+def _address(value: Any) -> tuple[str, int]:
     """Return host and port of "127.0.0.1:8080" or "[::1]:8080"; port 0 is a free one."""
     found = re.fullmatch(r"(\[.+\]|[^:]+):([0-9]{1,5})", str(value))
     if found is None or int(found[2]) > 65535:
         raise ValueError(
-            f"{argument}={value!r:.80} is not HOST:PORT such as 127.0.0.1:8080 (every address of "
+            f"http={value!r:.80} is not HOST:PORT such as 127.0.0.1:8080 (every address of "
             "this machine is 0.0.0.0, port 0 is a free one)"
         )
     return found[1].strip("[]"), int(found[2])

@@ -1,4 +1,4 @@
-"""Requests to a running server by its HTTP port: those of commands, and of a server to its peers.
+"""Requests of commands to a running server, by its HTTP port.
 
 GET, POST ─► JSON, or an error that names the server
 
@@ -41,21 +41,21 @@ class HttpClient:
         self.url = url.rstrip("/")
         self._token = token
 
-    def get(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
+    def get(self, path: str) -> Any:
         """Return the JSON at a path."""
-        return self._ask("GET", path, timeout_s)
+        return self._ask("GET", path, TIMEOUT_S)
 
-    def status(self, every: bool = False, timeout_s: float = TIMEOUT_S) -> ServerStatus:
-        """Return the status, as the page shows it: of this server, or of every one of its feed."""
-        status = self.get(f"/status.json{'?all=1' if every else ''}", timeout_s)
+    def status(self) -> ServerStatus:
+        """Return the status, as the page shows it."""
+        status = self.get("/status.json")
         if not isinstance(status, dict) or not status.keys() >= ServerStatus.__required_keys__:
             raise self._stranger(200)
         return cast(ServerStatus, status)
 
-    def seen(self, timeout_s: float = TIMEOUT_S) -> tuple[str, ServerStatus | str]:
+    def seen(self) -> tuple[str, ServerStatus | str]:
         """Return the URL of the server, and its status or why it has none."""
         try:
-            return self.url, self.status(timeout_s=timeout_s)
+            return self.url, self.status()
         except (HeadraceError, ValueError) as error:
             return self.url, str(error).partition(".  ")[0]
 

@@ -44,8 +44,6 @@ def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Any]]
         yield statuses.DiskStatus, (), status["disk"]
     for name, feed in status["feeds"].items():
         yield statuses.FeedStatus, (name,), feed
-        for share in feed["shares"]:
-            yield statuses.ShareStatus, (name, share["share"]), share
         if "store" in feed:
             yield statuses.StoreStatus, (name,), feed["store"]
         for trainer in feed["trainers"][:MOST]:
@@ -133,7 +131,6 @@ _VALUES: Mapping[str, Callable[[Any], _Value]] = {
     },
     "rows_waiting": lambda feed: _by_class(feed, "waiting"),
     "partitions": _partitions,
-    "share_up": lambda share: share["state"] != "away",
     "state_fault": lambda disk: bool(disk["fault"]),
     "store_fault": lambda store: len(store["faults"]),
     "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
@@ -160,7 +157,6 @@ METRICS = (
     *_of(statuses.ServerStatus),
     *_of(statuses.DiskStatus),
     *_of(statuses.FeedStatus, "feed"),
-    *_of(statuses.ShareStatus, "feed", "share"),
     *_of(statuses.StoreStatus, "feed"),
     *_of(statuses.TrainerStatus, "feed", "trainer"),
     *_of(statuses.WorkerStatus, "worker"),

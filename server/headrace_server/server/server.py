@@ -21,7 +21,6 @@ from ..process.config import RunConfig
 from ..process.option import Option
 from ..process.rundir import RunDirectory
 from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
-from ..process.statuses import SeenServer
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -32,9 +31,7 @@ from .arguments import (
     start_config,
 )
 from .http import HttpOptions, HttpService
-from .http_client import HttpClient, snapshot_of_all
 from .supervisor import Supervisor
-from .watch import Watch
 
 logger = logging.getLogger("headrace.server")
 
@@ -139,11 +136,8 @@ class Server:
         """Return the dropped rows of each feed that is over, by reason."""
         return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
 
-    def stats(self, every: bool = False) -> dict[str, dict[str, Any]]:
-        """Return counters of each feed; with ``every`` those of all servers that share the feed.
-
-        They are added up.  This server asks its ``peers`` at most twice a second; ``shares`` names
-        those that do not answer as away.
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return counters of each feed.
 
         ``batches``, ``rows``, ``redelivered``, ``stale``, ``expired``: of the hand-over.
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
@@ -156,29 +150,17 @@ class Server:
         each stage took, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches
         and (``segment_standing``) of segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
-        _FLAG.check(every, f"{every=!r:.80}")
-        seen: SeenServer = self._supervisor.look()
-        if every and seen["share"][1] > 1:
-            index, servers = seen["share"]
-            watch = Watch((index, servers)) if self._http is None else self._http.watch
-            seen = watch.every()
-        return cast(dict[str, dict[str, Any]], seen["feeds"])
+        return cast(dict[str, dict[str, Any]], self._supervisor.look()["feeds"])
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
         """Store a feed's state as it is now; return the token to go on from it.
 
         It contains every acknowledged commit.  ``feed`` may be left out where the server serves
-        one.  A server with a share of the feed makes its ``peers`` store theirs, too; on other
-        hosts they need the same ``http_token_file``.
+        one.  Of a feed that several servers share, ``feed.snapshot()`` of a trainer and ``headrace
+        snapshot`` take one.
         """
         _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
-        servers = [one.snapshot for one in self._every]
-        return snapshot_of_all(servers, feed, timeout_s)
-
-    @property
-    def _every(self) -> list[Supervisor | HttpClient]:
-        """This server, and its peers."""
-        return [self._supervisor, *([] if self._http is None else self._http.others)]
+        return self._supervisor.snapshot(feed, timeout_s)
 
     def access(self) -> dict[str, Any]:
         """Return the known keys, the connected trainers and the counts of refusals.
@@ -225,23 +207,20 @@ class Server:
 
         Rows that were read are still handed out, then all loops end normally, also after a restart
         of the server.  With ``cancel`` rows that are in no batch yet are dropped.  ``feed`` may be
-        left out where the server serves one.  A server with a share of the feed has its ``peers``
-        close theirs, too.
+        left out where the server serves one.  A server with a share of the feed closes its own.
         """
         _FLAG.check(cancel, f"{cancel=!r:.80}")
-        for one in self._every:
-            one.end(feed, cancel)
+        self._supervisor.end(feed, cancel)
 
     def restart(self, feed: str | None = None, force: bool = False) -> None:
         """Start a feed from its beginning, and forget all commits.
 
         ``FeedInUse`` while trainers use it, unless ``force``: they get ``FeedRewound`` then.  A
-        state directory gets a new state of this feed; other feeds go on.  A server with a share of
-        the feed has its ``peers`` start theirs, too.
+        state directory gets a new state of this feed; other feeds go on.  ``headrace restart``
+        starts the shares of all servers.
         """
         _FLAG.check(force, f"{force=!r:.80}")
-        for one in self._every:
-            one.restart(feed, force)
+        self._supervisor.restart(feed, force)
 
     def close(self) -> None:
         """Stop all processes and remove the shared memory.
@@ -296,7 +275,7 @@ def start(settings: RunSettings) -> Server:
         **settings.limits(),
     )
     check_cache(settings.remote_cache)
-    watched = HttpOptions.of(settings.http, settings.http_token_file, share, settings.peers)
+    watched = HttpOptions.of(settings.http, settings.http_token_file, share)
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))

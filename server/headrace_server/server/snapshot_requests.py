@@ -112,8 +112,8 @@ class SnapshotRequests:
         if servers > 1 and not name:
             raise ServerError(
                 f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
-                "is none of the feed: take it by feed.snapshot() of a trainer, start all servers "
-                "with peers=, or name them all: headrace snapshot --http A,B"
+                "is none of the feed: take it by feed.snapshot() of a trainer, or of all "
+                "servers: headrace snapshot --http A,B"
             )
         shelf = self._shelf
         if name and shelf.has(feed, name):  # a trainer asks again

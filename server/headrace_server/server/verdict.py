@@ -138,7 +138,7 @@ def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str, str]:
     numbers, of = {part["worker"] for part in feed["partitions"]}, ""
     awaited = feed["rates"].get("awaited") or {"": 0.0}
     slowest = max(awaited, key=awaited.__getitem__)
-    urls = {share["share"]: share["url"] for share in feed["shares"]}
+    urls = {share["share"]: share["url"] for share in feed.get("shares", ())}
     if len(urls) > 1 and 2 * awaited[slowest] > sum(awaited.values()):
         of = f", most of it for share {slowest} at {urls.get(slowest, '')}"
         mine = f"{slowest.partition('/')[0]}."

@@ -2,14 +2,13 @@
 
     every 5 s ─► a look that rates count from
     a question ─► a look, or the one of just now ─► status()
-                  its peers are asked, too ───────► every()
 
 However many ask, its workers are asked at most twice a second.  A server that has not started yet,
 or has failed, has a status too, without feeds.  Rates are of the last 5 to 10 seconds; whoever
 wants to see further back stores them.
 
     URL, status of share 0 ─► named() ─┐
-    URL, status of share 1 ─► named() ─┼─► joined() ─► verdict
+    URL, status of share 1 ─► named() ─┼─► every() ─► verdict
     URL, why it is away ────► away() ──┘
 
 A server numbers its workers and trainers.  In the status of all servers the name of a worker has
@@ -22,8 +21,7 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace_proto import __version__
@@ -38,7 +36,6 @@ from ..process.statuses import (
     VerdictStatus,
     joined,
 )
-from .http_client import AT_ONCE, HttpClient
 from .verdict import add_rates, verdict
 
 if TYPE_CHECKING:
@@ -50,19 +47,30 @@ _EVERY_S = 5.0
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.
 _PATIENCE_S = 5.0
-#: Maximum time for an answer of a peer before it counts as away.
-_PEER_S = 2.0
 
 
-class _Fresh:
-    """A status that is looked up again once it is half a second old.  Any thread may ask."""
+class Watch:
+    """The watch of one server.  Any thread may ask."""
 
-    def __init__(self, look: Callable[[], ServerStatus]) -> None:
-        self._look = look
+    def __init__(self, share: Share = WHOLE) -> None:
+        self._server: Supervisor | None = None
+        self._share = share
+        self._begun = time.monotonic()
+        self._events: list[EventStatus] = []  # those of the last look
+        self._earlier: deque[SeenServer] = deque(maxlen=2)
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
-    def __call__(self) -> ServerStatus:
+    def begin(self, server: Supervisor) -> None:
+        """Watch this server from now on."""
+        self._server = server
+        self.forget()
+        self._thread.start()
+
+    def status(self) -> ServerStatus:
+        """Return the whole status of the server, as it is or was half a second ago."""
         with self._lock:
             if time.monotonic() - self._looked > _FRESH_S:
                 self._status = self._look()
@@ -70,33 +78,9 @@ class _Fresh:
             return self._status
 
     def forget(self) -> None:
-        """Look it up again for the next question."""
+        """Look at the server again for the next question."""
         with self._lock:
             self._looked = float("-inf")
-
-
-class Watch:
-    """The watch of one server.  Any thread may ask."""
-
-    def __init__(self, share: Share = WHOLE, peers: Sequence[str] = ()) -> None:
-        """``peers``: by share, the URLs of all servers of the feed."""
-        self._server: Supervisor | None = None
-        self._share = share
-        self._peers = peers
-        self._begun = time.monotonic()
-        self._events: list[EventStatus] = []  # those of the last look
-        self._earlier: deque[SeenServer] = deque(maxlen=2)
-        #: The whole status of the server, of which ``overview`` gives most.
-        self.status = _Fresh(self._look)
-        self._of_all = _Fresh(self._look_at_all)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
-
-    def begin(self, server: Supervisor) -> None:
-        """Watch this server from now on."""
-        self._server = server
-        self.status.forget()
-        self._thread.start()
 
     def end(self) -> None:
         """Look no more."""
@@ -117,27 +101,6 @@ class Watch:
             raise ServerError("the server is starting")
         return self._server
 
-    def every(self) -> ServerStatus:
-        """Return the status of all servers of the feed.  ServerError where no peers are known."""
-        index, servers = self._share
-        if servers == 1:
-            return self.status()
-        if not self._peers:
-            raise ServerError(
-                f"this server has share {index}/{servers} of its feeds, and knows no other server: "
-                "start all of them with peers=, their HTTP addresses by share"
-            )
-        return self._of_all()
-
-    def _look_at_all(self) -> ServerStatus:
-        with ThreadPoolExecutor(min(len(self._peers), AT_ONCE), "headrace-peers") as pool:
-            return every([*pool.map(self._ask, range(len(self._peers)))])
-
-    def _ask(self, share: int) -> tuple[str, ServerStatus | str]:
-        """Return the URL of a server, and its status or why it has none."""
-        url = self._peers[share]
-        return (url, self.status()) if share == self._share[0] else HttpClient(url).seen(_PEER_S)
-
     def _look(self) -> ServerStatus:
         server = self._server
         if server is None:
@@ -151,22 +114,18 @@ class Watch:
         if not self._earlier:
             self._earlier.append(seen)
         for feed in seen["feeds"].values():
-            feed["shares"] = []
             feed["verdict"] = verdict(feed, seen)
-            known: Any = {n: cast(Any, feed)[n] for n in ("state", "rows", "rates", "verdict")}
-            known["ready"] = feed["standing"]["ready"]
-            feed["shares"] = [_share(self._share, "", made=feed["made"]["rows"], **known)]
         states = {feed["state"] for feed in seen["feeds"].values()}
-        return self._status("draining" if seen["draining"] else _state(states), "", seen)
+        return self._whole("draining" if seen["draining"] else _state(states), "", seen)
 
     def _nothing(self, state: str, why: str) -> ServerStatus:
         mine = {"version": __version__, "at": time.time(), "share": list(self._share)}
         none = {"draining": False, "feeds": {}, "workers": [], "disk": None}
         access = {"keys": False, "known": [], "present": {}, "refused": {}}
         seen = {**mine, **none, "access": access, "events": self._events}
-        return self._status(state, why, cast(SeenServer, seen))
+        return self._whole(state, why, cast(SeenServer, seen))
 
-    def _status(self, state: str, why: str, seen: SeenServer) -> ServerStatus:
+    def _whole(self, state: str, why: str, seen: SeenServer) -> ServerStatus:
         addresses = [] if self._server is None else list(self._server.addresses)
         up_s = round(time.monotonic() - self._begun, 1)
         mine = {"state": state, "why": why, "addresses": addresses, "uptime_s": up_s}
@@ -181,7 +140,7 @@ def _state(states: set[str]) -> str:
 
 
 def every(servers: Sequence[tuple[str, ServerStatus | str]]) -> ServerStatus:
-    """Return the status of all servers.
+    """Return the status of all servers of a feed.
 
     ``servers``: by share the URL of each, and its status or the reason why there is none.
     """
@@ -192,8 +151,14 @@ def every(servers: Sequence[tuple[str, ServerStatus | str]]) -> ServerStatus:
     there = [one for _, one in seen if not isinstance(one, str)]
     if not there:
         raise ServerError("no server answers: " + "; ".join(str(one) for _, one in seen))
+    for index, (url, one) in enumerate(seen):
+        if not isinstance(one, str) and (share := one["share"]) != [index, len(seen)]:
+            raise ValueError(
+                f"{url} has share {share[0]}/{share[1]}, and is the server {index} of {len(seen)} "
+                "that were named: name all servers of one feed, by share"
+            )
     parts = [
-        _away(index, url, one, there[0]) if isinstance(one, str) else _named(url, one)
+        _away((index, len(seen)), url, one, there[0]) if isinstance(one, str) else _named(url, one)
         for index, (url, one) in enumerate(seen)
     ]
     whole = joined(ServerStatus, parts)
@@ -214,22 +179,24 @@ def _named(url: str, status: ServerStatus) -> ServerStatus:
         event["text"] = f"share {index}/{servers}: {event['text']}"
     for feed in feeds:
         feed["waiting"] = f"share {index}/{servers}: {feed['waiting']}"
-        feed["shares"][0]["url"] = url
         for trainer in feed["trainers"]:
             trainer["trainer"] = trainer["id"]
+        share: ShareStatus = {
+            "share": f"{index}/{servers}",
+            "url": url,
+            "state": feed["state"],
+            "ready": feed["standing"]["ready"],
+            "rates": feed["rates"],
+            "verdict": feed["verdict"],
+        }
+        feed["shares"] = [share]
     return named
 
 
-def _away(index: int, url: str, why: str, other: ServerStatus) -> Any:
+def _away(share: Share, url: str, why: str, other: ServerStatus) -> Any:
     """Return what is known of a server that is away, as a part of the status of all."""
-    share = index, other["share"][1]
-    text = "Share {}/{} at {} is away: {}".format(*share, url, why)
+    label = "{}/{}".format(*share)
+    text = f"Share {label} at {url} is away: {why}"
     bad: VerdictStatus = {"level": "bad", "where": "", "text": text}
-    feed = {"shares": [_share(share, url, state="away", verdict=bad)]}
-    return {"why": text, "feeds": dict.fromkeys(other["feeds"], feed)}
-
-
-def _share(share: Share, url: str, **known: Any) -> ShareStatus:
-    """Return a server's part of a feed, which distinguishes it from others' parts."""
-    none = {"made": 0, "rows": 0, "ready": 0, "rates": {}}
-    return cast(ShareStatus, {"share": "{}/{}".format(*share), "url": url, **none, **known})
+    gone = {"share": label, "url": url, "state": "away", "ready": 0, "rates": {}, "verdict": bad}
+    return {"why": text, "feeds": {name: {"shares": [gone]} for name in other["feeds"]}}

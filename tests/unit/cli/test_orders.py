@@ -58,7 +58,7 @@ def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
 def test_a_server_that_ends_meanwhile_is_drained(
     served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    def gone(self: HttpClient, path: str, timeout_s: float) -> object:
+    def gone(self: HttpClient, path: str) -> object:
         raise ConnectionLost("no server answers")
 
     monkeypatch.setattr(HttpClient, "get", gone)
@@ -152,10 +152,10 @@ def test_a_server_that_ends_before_the_feed_is_open_is_told_as_that(
 ):
     get = HttpClient.get
 
-    def gone(self: HttpClient, path: str, timeout_s: float) -> object:
+    def gone(self: HttpClient, path: str) -> object:
         if served.asked:
             raise ConnectionLost("no server answers at http://h:1")
-        return get(self, path, timeout_s)
+        return get(self, path)
 
     monkeypatch.setattr(HttpClient, "get", gone)
     assert main(["restart", "a", "--http", served.address]) == 1

@@ -25,13 +25,7 @@ def feed(**more: Any) -> dict[str, Any]:
     told |= {"trainers": [trainer()], "trainers_more": 0, "rates": {}}
     told["pipeline"] = {"source": "npz", "stages": ["shuffle"], "shape": "batch", "partitions": 1}
     told["verdict"] = {"level": "good", "where": "trainers", "text": "Trainers are fed."}
-    told["shares"] = [share_of(told)]
     return {**told, **more}
-
-
-def share_of(feed: dict[str, Any], share: str = "0/1") -> dict[str, Any]:
-    told: dict[str, Any] = {"share": share, "url": "", "state": feed["state"], "made": 24}
-    return {**told, "rows": 12, "ready": 1, "rates": feed["rates"], "verdict": feed["verdict"]}
 
 
 def worker(number: int = 0, **more: Any) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_server.server.metrics import exposition
+import pytest
+
 from headrace_server.server.watch import every
 
-from .statuses import feed, server, share_of, trainer, worker
+from .statuses import feed, server, trainer, worker
 
 A, B = "http://a:1", "http://b:1"
 
@@ -23,7 +24,6 @@ def status(share: int, awaited: float = 0.0, servers: int = 2, **more: Any) -> A
         partitions=[{"partition": share, "worker": 0, "open": True, "done": False, "waits": ""}],
         **more,
     )
-    told["shares"] = [share_of(told, label)]
     busy = {"work": 0.9, "trainers": 0.1} if awaited > 0.2 else {"work": 0.1, "trainers": 0.9}
     whole = server(f=told, workers=[worker(shares=busy)])
     whole["share"] = [share, servers]
@@ -62,12 +62,8 @@ def test_a_share_that_is_away_is_named_and_the_others_are_shown():
     assert feed["verdict"]["text"] == whole["why"]
     assert whole["why"] == "Share 1/2 at http://b:1 is away: no answer within 2 s"
     assert [one["state"] for one in feed["shares"]] == ["open", "away"] and feed["batches"] == 3
-    assert 'headrace_share_up{feed="f",share="1/2"} 0' in exposition(whole).decode()
 
 
-def test_no_two_samples_of_the_metrics_bear_the_same_labels():
-    lines = exposition(every([(A, status(0)), (B, status(1))])).decode().splitlines()
-    names = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
-    assert len(names) == len(set(names))
-    assert 'headrace_share_rows_made_total{feed="f",share="1/2"}' in names
-    assert 'headrace_trainer_awaited_seconds_total{feed="f",share="0/2",trainer="x"}' in names
+def test_servers_that_do_not_share_a_feed_are_refused():
+    with pytest.raises(ValueError, match="http://b:1 has share 1/3, and is the server 1 of 2 that"):
+        every([(A, status(0)), (B, status(1, servers=3))])

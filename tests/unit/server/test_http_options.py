@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.server.http import HttpOptions, HttpService
-
-
-@pytest.mark.parametrize(
-    "peers",
-    ["a-0:80, a-1:80", "a-{0..1}:80", ["http://a-0:80/", "a-1:80"], ("a-{0..1}:80",)],
-)
-def test_peers_are_the_addresses_of_all_servers_by_share(peers: Any):
-    found = HttpOptions.of("h:1", None, (1, 2), peers)
-    assert found is not None and found.peers == ("http://a-0:80", "http://a-1:80")
-
-
-@pytest.mark.parametrize(
-    ("peers", "kind", "text"),
-    [
-        ("a:1", ValueError, "names 1 servers, and this one has share 0/2: give the HTTP addresses"),
-        ([], ValueError, "names 0 servers, and this one has share 0/2"),
-        ("a:1,b", ValueError, "peers='b' is not HOST:PORT"),
-        ("a-{1..0}:1", ValueError, "a range is one {a..b}"),
-        ("tcp://a:1,b:1", ValueError, "is not HOST:PORT"),
-        (7, ValueError, "peers='7' is not HOST:PORT"),
-    ],
-)
-def test_peers_that_can_not_be_are_refused(peers: Any, kind: type[Exception], text: str):
-    with pytest.raises(kind, match=text):
-        HttpOptions.of("h:1", None, (0, 2), peers)
 
 
 @pytest.mark.parametrize(
