@@ -7,7 +7,7 @@
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
-ARG EXTRAS="server yaml"
+ARG EXTRAS="server"
 WORKDIR /src
 RUN python -m venv /opt/headrace
 # What it depends on is a layer of its own, which a change of the code leaves as it is.

@@ -29,7 +29,7 @@ def generated(name: str) -> str:
         return _table("| code | |", [f"| {code} | {text} |" for code, text in MEANINGS.items()])
     asked = command(name.removeprefix("options of "))
     if asked.configured:
-        head = "| option | in a file | in the environment | default | |"
+        head = "| option | in the environment | default | |"
     else:
         head = "| option | default | |"
     return _table(head, [_row(option, asked.configured) for option in asked.options])
@@ -52,8 +52,7 @@ def _row(option: Option, configured: bool) -> str:
             written += f"`, `--no-{option.flag.removeprefix('--')}"
     cells = [f"`{written}`"]
     if configured:
-        named = "" if option.name == "config" else f"`{option.name}`"
-        cells += [named, f"`{variable(option)}`"]
+        cells.append(f"`{variable(option)}`")
     told = option.default_text
     cells.append(f"`{told}`" if told and not option.absent and option.default is not True else told)
     cells.append(option.meaning + (f" ({option.allowed})" if option.allowed else ""))

@@ -27,7 +27,6 @@ import headrace
 import headrace_server as hs
 from headrace_server.cli import remote
 from headrace_server.cli.frame import COMMANDS, command
-from headrace_server.cli.options import CONFIG
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.option import Option
 from headrace_server.process.settings import Limits, RunSettings, options_of
@@ -93,8 +92,7 @@ def test_every_option_of_a_command_is_read(name: str) -> None:
         reads = rf"options\.{option.name}\b|getattr\(options, \"{option.name}\"{everyone}"
         if option in (remote.SERVERS, remote.TOKEN):
             reads += asker
-        if option is not CONFIG:  # which says where options are read from
-            assert re.search(reads, text), f"headrace {name} ignores {option.flag}"
+        assert re.search(reads, text), f"headrace {name} ignores {option.flag}"
 
 
 FEATURES = {

@@ -140,15 +140,14 @@ def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> N
         assert rows(address, "b") == list(range(0, 80, 2))
 
 
-def test_a_file_the_environment_and_the_command_line_together_make_a_server(
+def test_the_environment_and_the_command_line_together_make_a_server(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "serve.toml").write_text(
-        'state_dir = "state"\nworkers = 2\npartitions = 7\nexit_when_done = true\n'
-        '[pipelines]\ntwice = "feeds.py:doubled"\n'
-    )
-    monkeypatch.setenv("HEADRACE_CONFIG", "serve.toml")
+    monkeypatch.setenv("HEADRACE_PIPELINES", "twice=feeds.py:doubled")
     monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
+    monkeypatch.setenv("HEADRACE_WORKERS", "2")
+    monkeypatch.setenv("HEADRACE_STATE_DIR", "state")
+    monkeypatch.setenv("HEADRACE_EXIT_WHEN_DONE", "yes")
     with served(here, "--workers", "1", warm=False) as (process, address):
         assert len(children_of(process.pid)) == 2  # the locator, and one worker
         assert sorted(rows(address, "twice")) == list(range(0, 80, 2))
@@ -282,8 +281,6 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
         (["feeds.py:numbers", "--drain-timeout", "-1"], "--drain-timeout"),
         (["feeds.py:numbers", "--shm-dir", "absent"], "absent' is not a directory"),
         (["feeds.py:numbers", "--nonsense"], "--nonsense"),
-        (["feeds.py:numbers", "--config", "absent.toml"], "headrace: absent.toml: No such file"),
-        (["feeds.py:numbers", "--config", "feeds.py"], "neither .toml nor .yaml"),
         (["x=feeds.py:several"], "feeds.py:several is a dict, which names its feeds itself"),
         ([], "FILE.py:NAME"),
     ],

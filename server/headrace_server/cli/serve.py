@@ -25,7 +25,6 @@ from ..process.settings import RunSettings, options_of
 from ..server.server import Server, run
 from . import exits
 from .frame import with_options
-from .options import CONFIG
 from .pipelines import PIPELINES, load
 
 logger = logging.getLogger("headrace.server")
@@ -36,7 +35,6 @@ _LAST_LOOK_S = 2.0
 
 @with_options(
     PIPELINES,
-    CONFIG,
     *options_of(RunSettings),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option("exit_when_done", "flag", default=False),

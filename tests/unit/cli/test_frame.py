@@ -104,16 +104,6 @@ def test_a_file_that_holds_no_token_of_a_snapshot_is_named(
     assert re.search(r"/file.json: content='.*' is not JSON", capsys.readouterr().err)
 
 
-def test_the_line_overrides_a_file(
-    tmp_path: Path, numbers: list[str], capsys: pytest.CaptureFixture[str]
-):
-    file = tmp_path / "serve.toml"
-    file.write_text('http = "nonsense"\n')
-    for words, text in (([], "http='nonsense' is"), (["--http", "80"], "http='80' is")):
-        assert frame.main(["serve", *numbers, "--config", str(file), *words]) == 2
-        assert capsys.readouterr().err.startswith(f"headrace: {text} not HOST:PORT")
-
-
 def test_an_error_of_the_users_file_names_what_it_says_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,4 +1,4 @@
-"""From a table of options to a parser and to values."""
+"""From a table of options, a command line and the environment to values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ OPTIONS = (
 )
 
 
-def read(*words: str) -> argparse.Namespace:
+def read(*words: str, environment: dict[str, str] | None = None) -> argparse.Namespace:
+    """``environment``: values may come from there, too."""
     parser = argparse.ArgumentParser()
-    add_options(parser, OPTIONS)
-    return settled(OPTIONS, parser.parse_args(words), {})
+    add_options(parser, OPTIONS, configured=environment is not None)
+    return settled(OPTIONS, parser.parse_args(words), environment or {})
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,40 @@ def test_a_wait_that_can_not_be_is_refused(text: str):
 def test_a_number_out_of_its_bounds_is_refused_before_the_command_runs():
     with pytest.raises(ValueError, match=r"^--workers 9 does not lie in 1 … 8$"):
         read("x", "--workers", "9")
+
+
+def test_the_command_line_prevails_over_the_environment_and_that_over_defaults():
+    environment = {"HEADRACE_WORKERS": "3", "HEADRACE_LEASE_TTL": "3", "HEADRACE_TARGETS": "m:f"}
+    found = read("--workers", "4", environment=environment)
+    assert found.workers == 4
+    assert found.lease_ttl == 3.0
+    assert found.durability == "power"
+    assert found.targets == ("m:f",)
+    assert read("m:f", environment={"HEADRACE_YES": "on"}).yes is True
+    assert read("m:f", "--no-yes", environment={"HEADRACE_YES": "on"}).yes is False
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"HEADRACE_WORKERS": "many"}, "HEADRACE_WORKERS='many' in the environment is not an int"),
+        ({"HEADRACE_LEASE_TTL": "1s"}, "='1s' in the environment is not a number of seconds"),
+        ({"HEADRACE_LEASE_TTL": "-1"}, "='-1' in the environment does not lie in 0 … 1000000000"),
+        (
+            {"HEADRACE_WORKERS": "9"},
+            "HEADRACE_WORKERS='9' in the environment does not lie in 1 … 8",
+        ),
+        ({"HEADRACE_YES": "perhaps"}, "is not true or false"),
+        ({"HEADRACE_BIND": "'tcp://a"}, "is not a list of words"),
+        ({"HEADRACE_DURABILITY": "some"}, "is not one of power, off"),
+    ],
+)
+def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], words: str):
+    with pytest.raises(ValueError, match="in the environment") as caught:
+        read("m:f", environment=environment)
+    assert words in str(caught.value)
+
+
+def test_an_argument_that_is_given_nowhere_is_named():
+    with pytest.raises(ValueError, match="^no FILE is given$"):
+        read(environment={})

@@ -86,7 +86,8 @@ def test_a_server_that_answers_nothing_has_not_ended(
     get = HttpClient.get
     with socket.create_server(("127.0.0.1", 0)) as hung:  # nobody accepts
         url = "http://127.0.0.1:{1}".format(*hung.getsockname())
-        monkeypatch.setattr(HttpClient, "get", lambda *_: get(HttpClient(url), "/", 0.05))
+        monkeypatch.setattr("headrace_server.server.http_client.TIMEOUT_S", 0.05)
+        monkeypatch.setattr(HttpClient, "get", lambda *_: get(HttpClient(url), "/"))
         assert main(["drain", "--http", served.address]) == 1
     said = capsys.readouterr()
     assert "no answer within 0.05 s" in said.err and not said.out
