@@ -95,5 +95,5 @@ def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], w
 
 
 def test_an_argument_that_is_given_nowhere_is_named():
-    with pytest.raises(ValueError, match="^no FILE is given$"):
+    with pytest.raises(ValueError, match=r"^no FILE is given$"):
         read(environment={})
