@@ -174,7 +174,7 @@ def test_classes_of_a_notebook_are_sent_by_value() -> None:
         (lambda: hs.read(NAMED), "Hdf5: it raised ValueError: no files: give their paths"),
         (
             lambda: in_memory().stage(Doubling),
-            r"Doubling: it gave the columns \['i'\], and fields_after says \['i', 'x'\]",
+            r"Doubling: it gave the columns \['i'\], and its fields are \['i', 'x'\]",
         ),
     ],
 )

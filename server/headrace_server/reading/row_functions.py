@@ -86,7 +86,6 @@ class Results:
     def __init__(self, fields: Fields | None, *wording: str) -> None:
         """``wording``: what stands before the text of a fault, and after it."""
         self.fields = fields
-        self.declared = fields is not None
         self._wording = wording
 
     def put(
@@ -249,6 +248,20 @@ def user_code(name: str, bad: BadRecords) -> Iterator[None]:
     except Exception as error:
         raise DataError(f"{name}: it raised {error_with_place(error)}") from error
     bad.enters("")
+
+
+def theirs(name: str, chunk: Any, fields: Fields, bad: BadRecords) -> Chunk:
+    """Return the rows that fit the fields of a class of the user's; report the others."""
+    if not isinstance(chunk, Chunk):
+        raise DataError(f"{name} gave {kind_of(chunk)}, and not a Chunk")
+    if not len(chunk):
+        return chunk.with_columns(Chunk.empty(fields).columns)
+    if chunk.columns.keys() != fields.keys():
+        raise DataError(
+            f"{name}: it gave the columns {list(chunk.columns)}, and its fields are {list(fields)}"
+        )
+    results = Results(fields, f"{name}: ", "; that is what its fields say")
+    return results.put(chunk, chunk.columns, {}, bad)
 
 
 # ── Random generators for user functions: one for each example, independent of earlier draws.

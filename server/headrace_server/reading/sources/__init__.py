@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError
 
 from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
@@ -16,7 +16,7 @@ from ...pipeline.declaration import is_theirs, kind_class
 from ...pipeline.examples import names_fault
 from ..chunk import BadRecords, Chunk
 from ..columns import Rows
-from ..row_functions import Results, user_code
+from ..row_functions import theirs, user_code
 from ..source import IndexedSource, Opening, Source, StreamSource
 
 
@@ -47,17 +47,6 @@ class _Theirs(Source):
             raise DataError(f"{name} has {fault}")
         self._reader: Any = reader
         self._name, self._bad = name, bad
-        self._results = Results(self.fields, "", "; that is what the fields of the source say")
-
-    def _fitted(self, chunk: Chunk) -> Chunk:
-        """Return the rows of a chunk that fit the fields of the source; report the others."""
-        if not isinstance(chunk, Chunk):
-            raise DataError(f"{self._name} gave {kind_of(chunk)}, and not a Chunk")
-        if missing := self.fields.keys() - chunk.columns.keys():
-            raise DataError(f"{self._name} gave no column {min(missing)!r}, which its fields name")
-        if not len(chunk):
-            return chunk.with_columns(Chunk.empty(self.fields).columns)
-        return self._results.put(chunk, chunk.columns, {}, self._bad)
 
     def close(self) -> None:
         with user_code(self._name, self._bad):
@@ -71,7 +60,7 @@ class _TheirRows(_Theirs, IndexedSource):
 
     def take(self, rows: Rows) -> Chunk:
         with user_code(self._name, self._bad):
-            return self._fitted(self._reader.take(rows))
+            return theirs(self._name, self._reader.take(rows), self.fields, self._bad)
 
 
 class _TheirStreams(_Theirs, StreamSource):
@@ -82,7 +71,7 @@ class _TheirStreams(_Theirs, StreamSource):
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         with user_code(self._name, self._bad):
             chunk, after = self._reader.read(stream, position, limit)
-            return self._fitted(chunk), after
+            return theirs(self._name, chunk, self.fields, self._bad), after
 
     def ready(self, stream: int, position: bytes, limit: int) -> int:
         with user_code(self._name, self._bad):

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace_proto.errors import DataError, kind_of
+from headrace_proto.errors import DataError
 from headrace_proto.schema import RESERVED, Field
 
 from ...pipeline.declaration import Stage as Declared
 from ...pipeline.declaration import is_theirs
 from ...pipeline.examples import names_fault
 from ..chunk import BadRecords, Chunk
-from ..columns import field_of
-from ..row_functions import user_code
+from ..row_functions import theirs, user_code
 from ..stage import Fields, Stage
 
 #: A count of logged faults that suppresses the log.
@@ -117,8 +116,8 @@ class RowStages:
             if step.name in self._theirs:
                 with user_code(step.name, bad):
                     chunk = step.apply(chunk, bad)
-                    fields = step.fields_after(fields)
-                _check(step.name, chunk, fields)
+                    fields = step.fields_after(fields) or {}
+                    chunk = theirs(step.name, chunk, fields, bad)
             else:
                 chunk = step.apply(chunk, bad)
                 fields = step.fields_after(fields)
@@ -139,29 +138,3 @@ class RowStages:
         self.counts.update(before)
         self.restore(states)
         return self.fields
-
-
-def _check(name: str, chunk: object, fields: Fields | None) -> None:
-    """DataError where a class of the user's gives no chunk, or other columns than it says."""
-    if not isinstance(chunk, Chunk):
-        raise DataError(f"{name}: apply gave {kind_of(chunk)}, and not a Chunk")
-    if not len(chunk):
-        return
-    fields = fields or {}
-    if chunk.columns.keys() != fields.keys():
-        raise DataError(
-            f"{name}: it gave the columns {list(chunk.columns)}, and fields_after says "
-            f"{list(fields)}"
-        )
-    for column, want in fields.items():
-        held = chunk.columns[column]
-        have = field_of(held)
-        dims = zip(have.shape, want.shape, strict=False)
-        if (
-            (have.dtype, have.ragged_dims) != (want.dtype, want.ragged_dims)
-            or len(have.shape) != len(want.shape)
-            or any(None not in (a, b) and a != b for a, b in dims)
-        ):
-            raise DataError(f"{name}: column {column!r} is {have}, and fields_after says {want}")
-        if len(held) != len(chunk):
-            raise DataError(f"{name}: column {column!r} has {len(held)} rows of {len(chunk)}")
