@@ -72,54 +72,32 @@ def told(here: Path, *words: str) -> Any:
 
 
 def test_preview_shows_the_first_batches(here: Path) -> None:
-    done = command(here, "preview", "feeds.py:plain", "-n", "2", "--label", "y")
+    done = command(here, "preview", "feeds.py:plain", "-n", "2")
     assert done.returncode == 0 and done.stderr == ""
-    assert "plain: jsonl, 1 file, 100 examples, read by number" in done.stdout
+    assert "plain: jsonl, 100 examples in 1 files" in done.stdout
     assert "batch 1: 4 rows" in done.stdout and "batch 2" not in done.stdout
-    assert "classes 0: 2, 1: 2" in done.stdout
-    assert (
-        "x       float32  4x4    38%      [1.5 0 0 0], [1.5 1.5 0 0], [1.5 1.5 1.…" in done.stdout
-    )
-
-
-def test_preview_tells_programs_the_same(here: Path) -> None:
-    found = told(here, "preview", "feeds.py:plain")
-    assert (found["feed"], found["examples"], found["indexed"]) == ("plain", 100, True)
-    assert [batch["rows"] for batch in found["batches"]] == [4, 4, 4]
-    columns = {column["name"]: column for column in found["batches"][0]["columns"]}
-    assert columns["x"]["shape"] == [4, 4] and columns["x"]["padding"] == 0.375
-    assert columns["i"] == {
-        "name": "i", "dtype": "int64", "shape": [4], "padding": 0.0, "first": [0, 1, 2]
-    }  # fmt: skip
+    assert "x       float32  4x4    [1.5 0 0 0], [1.5 1.5 0 0], [1.5 1.5 1.…" in done.stdout
 
 
 def test_preview_and_check_of_ragged_batches(here: Path) -> None:
     done = command(here, "preview", "feeds.py:ragged", "-n", "1")
-    assert "x       float32  4x?             [1.5], [1.5 1.5], [1.5 1.5 1.5]" in done.stdout
-    columns = told(here, "preview", "feeds.py:ragged")["batches"][0]["columns"]
-    assert [column["name"] for column in columns] == ["i", "x", "y"]
-    assert columns[1]["shape"] == [4, None] and columns[1]["padding"] == 0
-    refused = command(here, "preview", "feeds.py:ragged", "--label", "x")
-    assert refused.returncode == 2 and "--label x: the column has [10] values" in refused.stderr
+    assert "x       float32  4x?    [1.5], [1.5 1.5], [1.5 1.5 1.5]" in done.stdout
     assert "ragged: ok" in command(here, "check", "feeds.py:ragged").stdout
 
 
-def test_preview_of_classes_and_of_segments(here: Path) -> None:
-    classes = told(here, "preview", "feeds.py:classes", "-n", "1")["batches"][0]
-    assert sum(classes["classes"].values()) == 4
-    segments = told(here, "preview", "feeds.py:segments", "-n", "1")["batches"][0]
-    assert segments["keys"] == ["key 0", "key 1", "key 2"]
-    assert segments["length"] == {"least": 1, "mean": 1.8, "most": 2}
-    names = [column["name"] for column in segments["columns"]]
-    assert "sequences:x" in names and "state:h" in names
+def test_preview_shows_facts_and_states(here: Path) -> None:
+    assert "@label" in command(here, "preview", "feeds.py:classes", "-n", "1").stdout
+    shown = command(here, "preview", "feeds.py:segments", "-n", "1").stdout
+    assert "key 0, key 1, key 2" in shown and "@length" in shown
+    assert "sequences:x" in shown and "state:h" in shown
 
 
 def test_check_says_what_a_feed_costs_and_ends_with_0(here: Path) -> None:
     done = command(here, "check", "feeds.py:plain", "feeds.py:segments")
     assert done.returncode == 0, done.stderr
     assert "plain: ok" in done.stdout and "segments: ok" in done.stdout
-    assert "by number, from anywhere; up to 100 partitions" in done.stdout
-    assert "up to 100 examples wait in a partition" in done.stdout
+    assert "by number, from anywhere" in done.stdout
+    assert "up to 1,000 examples wait in a partition" in done.stdout
 
 
 def test_check_names_problems_and_ends_with_1(here: Path) -> None:
@@ -145,9 +123,11 @@ def test_convert_writes_files_that_read_arrow_reads(here: Path) -> None:
         "feed = hs.read_arrow('out/part-*.arrow').batch(4, dynamic_pad=True)\n"
     )
     assert command(here, "convert", "arrow.py:feed", "again").returncode == 0
-    before = told(here, "check", "feeds.py:plain", "--full")["feeds"][0]
-    after = told(here, "check", "arrow.py:feed", "--full")["feeds"][0]
-    assert before["checksums"] == after["checksums"] and after["scanned"] == 100
+    assert told(here, "check", "arrow.py:feed", "--full")["feeds"][0]["scanned"] == 100
+    first = command(here, "preview", "feeds.py:plain").stdout
+    again = command(here, "preview", "arrow.py:feed").stdout
+    rows = [[line for line in shown.split("\n") if "int64" in line] for shown in (first, again)]
+    assert rows[0] == rows[1] != []
 
 
 def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(here: Path) -> None:
@@ -176,8 +156,6 @@ def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(here: Path) 
         (["preview", "feeds.py:several"], "gives 2 pipelines (a, b), and this works on one"),
         (["preview", "feeds.py:unshaped"], "has no shape"),
         (["preview", "feeds.py:plain", "-n", "0"], "--batches 0 does not lie in 1 …"),
-        (["preview", "feeds.py:plain", "--label", "z"], "no such column; there are i, x, y"),
-        (["preview", "feeds.py:plain", "--label", "x"], "--label x: the column has [4, 4]"),
         (["check", "feeds.py:absent"], "there is no 'absent'"),
         (["check"], "FILE.py:NAME"),
         (["convert", "feeds.py:plain"], "OUT_DIR"),

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -26,14 +25,11 @@ from headrace_proto.step_messages import Given
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
-from ..making.assemble import Assembly
 from ..making.composition import compose, segmented
-from ..making.partition_run import Written
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.chunk import BadRecords
-from ..reading.columns import Ragged
 from ..reading.source import StreamSource
 from ..reading.sources import open_reader
 
@@ -53,17 +49,7 @@ class Sample:
     seconds: float
     schema: Mapping[str, Field]
     columns: Mapping[str, np.ndarray]
-    unpadded: Mapping[str, int]  # elements of each column before padding
     bucket: int  # -1 where the shape has none
-
-
-def _elements(written: Written) -> list[int]:
-    """Return the elements of a batch's columns before padding."""
-    unpadded = [prod(slot.shape) for slot in written.slots]
-    for i, columns in enumerate(written.columns if isinstance(written, Assembly) else ()):
-        if isinstance(columns[0], Ragged):
-            unpadded[i] = sum(int(column.counts.sum()) for column in columns)
-    return unpadded
 
 
 class LocalFeed:
@@ -113,23 +99,13 @@ class LocalFeed:
 
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
-        schema, written = self.run.schema, self.run.written
-        assert written is not None
+        schema = self.run.schema
         _check_as_trainer(made, schema, self.run.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.columns, strict=True)
         }
-        unpadded = dict(zip(schema, _elements(written), strict=True))
-        if segmented(self._declaration):
-            lengths = ("@length", "@left_length", "@right_length")
-            steps = sum(int(columns[name].sum()) for name in lengths if name in columns)
-            for name in schema:
-                if name.startswith("sequences:"):
-                    unpadded[name] = steps * prod(columns[name].shape[2:])
-        return Sample(
-            made.number, made.rows, made.nbytes, seconds, schema, columns, unpadded, made.bucket
-        )
+        return Sample(made.number, made.rows, made.nbytes, seconds, schema, columns, made.bucket)
 
     def _commit(self, made: Batch) -> None:
         payload = None

@@ -80,7 +80,6 @@ class Run(ABC):
         self._begun: Written | None = None  # the first of these
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
-        self.written: Written | None = None  # the last batch of the last step
 
     @property
     def epoch(self) -> int:
@@ -173,7 +172,6 @@ class Run(ABC):
 
     def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         """Do one step of work; return its result."""
-        self.written = None
         behind, self._behind = self._behind, False
         if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
             return self._place(beyond)
@@ -258,7 +256,6 @@ class Run(ABC):
             written.fill(self._slab.memory(block))
             plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
             placed.append(plan.batch)
-            self.written = written
         self._unmarked += len(placed)
         if self.ahead and self._unmarked >= _MOST_UNMARKED:
             self._mark()

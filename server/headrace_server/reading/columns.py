@@ -11,7 +11,6 @@ so taking rows moves a few integers and no payload.  The payload is copied once,
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -445,29 +444,6 @@ def _same(shape: tuple[int, ...]) -> np.ndarray:
 
 def _texts(strings: Strings, shapes: np.ndarray) -> Flat:
     return Flat(strings.joined(), strings.lengths.reshape(-1), shapes)
-
-
-class ColumnSum:
-    """A checksum over the rows of a column so far."""
-
-    def __init__(self) -> None:
-        self._sums = [0, 0, 0]
-        self._rows = 0
-
-    def add(self, flat: Flat) -> None:
-        # The inner dimensions of an array without elements mean nothing, and files do not keep
-        # them: they count as 0.
-        empty = np.cumsum(flat.shapes == 0, axis=1) > 0
-        lengths = np.empty(0, np.int64) if flat.lengths is None else flat.lengths
-        for i, part in enumerate((flat.values, lengths, np.where(empty, 0, flat.shapes))):
-            plain = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-            self._sums[i] = zlib.crc32(plain.data, self._sums[i])
-        self._rows += len(flat.shapes)
-
-    @property
-    def text(self) -> str:
-        """The sum and the number of rows."""
-        return "-".join(f"{value:08x}" for value in (*self._sums, self._rows))
 
 
 # ── Columns as a file or a function gives them become columns as they were declared.

@@ -97,15 +97,6 @@ class Intake:
         """
         return self._group or (1 if self._suspects else min(self._limit, most or _LARGEST_CHUNK))
 
-    def together(self, most: int | None) -> int:
-        """Return how many rows are read and taken through the stages together at most.
-
-        ``most`` is a bound of the shape's own.
-        """
-        rows, seconds = self.rows_read, sum(self.stages.seconds.values())
-        quick = rows * 2 * _CHUNK_SECONDS / seconds if seconds else _LARGEST_CHUNK
-        return self._group or int(min(most or _LARGEST_CHUNK, max(_FIRST_CHUNK, quick)))
-
     def ready(self, read: Read) -> int:
         """Return how many rows of a read are there, at most its limit."""
         n = self._reader.ready(read.epoch, read.position, read.limit)

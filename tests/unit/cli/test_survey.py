@@ -41,24 +41,20 @@ def test_a_pipeline_that_works_is_described(tmp_path: Path):
     found = looked(lines(tmp_path / "a.jsonl", 100).shuffle(seed=1).batch(8))
     assert found.ok and found.problems == found.notes == []
     assert (found.files, found.bytes) == (1, (tmp_path / "a.jsonl").stat().st_size)
-    assert (found.examples, found.estimated, found.example_bytes) == (100, False, 8)
-    assert found.indexed and found.partitions_possible == 100 and found.shuffle == "exact"
-    assert (found.batch_rows, found.batches_per_epoch) == (8, 12)
+    assert found.indexed and found.examples == 100 and found.shuffle == "exact"
+    assert found.batch_rows == 8
     assert found.slab_bytes == 33 * found.batch_bytes  # a worker makes 32 ahead
     assert (found.waiting_examples, found.waiting_bytes) == (8, 64)
-    assert found.scanned is None and found.checksums == {}
+    assert found.scanned is None
 
 
 def inflated(example: dict[str, Any]) -> dict[str, Any]:
     return {"x": np.zeros(100_000, "uint8")}
 
 
-def test_memory_is_that_of_examples_after_the_stages_and_the_slowest_stage_is_named():
+def test_memory_is_that_of_examples_after_the_stages():
     found = looked(hs.from_examples([{"i": i} for i in range(200)]).map(inflated).batch(8))
-    assert (found.example_bytes, found.waiting_bytes) == (8, 8 * 100_000)
-    assert found.chunk_bytes is not None and found.chunk_bytes >= 64 * 100_000
-    (line,) = (line for line in found.lines() if line.startswith("  time"))
-    assert line.split()[1:4] == ["map", "function", f"{__name__}:inflated"] and "reading" in line
+    assert found.waiting_bytes == 8 * 100_000
 
 
 def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
@@ -66,11 +62,11 @@ def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
         (tmp_path / f"{i}.csv").write_text("i\n1\n2\n3\n")
     pipeline = hs.read_csv(f"{tmp_path}/*.csv").shuffle(seed=1, window=4).batch(2)
     found = looked(pipeline, partitions=3)
-    assert found.ok and (found.indexed, found.streams, found.examples) == (False, 2, None)
-    assert found.shuffle == "within windows of 4" and found.partitions_possible == 2
+    assert found.ok and (found.indexed, found.examples) == (False, None)
+    assert found.shuffle == "within windows of 4"
     assert "3 partitions of 2 streams" in found.notes[0]
     assert found.waiting_examples == 2 + 4
-    assert looked(pipeline, full=True).examples == 6
+    assert looked(pipeline, full=True).scanned == 6
 
 
 @pytest.mark.parametrize(
@@ -134,15 +130,6 @@ def test_damage_of_compressed_files_is_found_by_going_through_them(tmp_path: Pat
     assert not found.ok and "a.tfrecord.gz" in " ".join(found.problems)
 
 
-def test_checksums_are_of_what_the_examples_are_and_not_of_how_they_are_kept(tmp_path: Path):
-    pipeline = lines(tmp_path / "a.jsonl", 40)
-    one = looked(pipeline.filter(odd).batch(4), full=True)
-    (tmp_path / "b.csv").write_text("i\n" + "".join(f"{i}\n" for i in range(1, 40, 2)))
-    two = looked(hs.read_csv(str(tmp_path / "b.csv")).shuffle(seed=1, window=3).batch(4), full=True)
-    assert one.checksums == two.checksums != {}
-    assert one.dropped == {"filtered": 20} and one.scanned == 40
-
-
 def test_large_record_files_are_judged_by_the_smallest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -151,10 +138,8 @@ def test_large_record_files_are_judged_by_the_smallest(
         lines(tmp_path / f"{i}.jsonl", n)
     pipeline = hs.read_jsonl(f"{tmp_path}/*.jsonl", {"i": hs.scalar("int64")}).batch(4)
     found = looked(pipeline)
-    assert found.ok and found.estimated and found.files == 3
-    assert 700 < (found.examples or 0) < 1000
-    exact = looked(pipeline, full=True)
-    assert (exact.examples, exact.estimated) == (800, False)
+    assert found.ok and (found.files, found.examples) == (3, None)
+    assert looked(pipeline, full=True).examples == 800
 
 
 @pytest.mark.parametrize(
