@@ -223,8 +223,9 @@ class Attachment:
 
     def keep(self, segment: str) -> None:
         """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
-        with contextlib.suppress(FileNotFoundError):
-            self._map(segment)
+        if segment not in self._segments:
+            with contextlib.suppress(FileNotFoundError):
+                self._map(segment)
 
     def forget(self, segment: str) -> None:
         """Forget a segment that the server retired; it is unmapped when its last reader is gone."""

@@ -151,9 +151,7 @@ class Driver:
         With ``heard`` this thread has just handled all that has arrived.
         """
         if not now:
-            used_at = self._said_at
-            for session in self.sessions:
-                used_at = max(used_at, session.heard_at)
+            used_at = max(self._said_at, *[session.heard_at for session in self.sessions])
             now = self.clock() - used_at > _RECENT_S
         if now:
             self._guarded(self._say_and_poll if heard else self._exchange)

@@ -100,6 +100,7 @@ class Link:
         self.clock = self._driver.clock
         self._prefetch = prefetch or Prefetch(0)
         self._owner_of = [0]  # by partition
+        self.trainer: Trainer  # what it asks, holds and has committed; once all owners let it in
         self._driver.regroup = self._regroup
         if directory is not None:
             self._driver.moved = directory.moved
@@ -212,7 +213,7 @@ class Link:
                 raise ValueError(text % ("batches", what))
         with self.lock:
             self._number_owners(welcome.partitions)
-            trainer = Trainer(
+            self.trainer = trainer = Trainer(
                 welcome.partitions,
                 self._owner_of,
                 len(self.sessions),
@@ -238,13 +239,6 @@ class Link:
         self._owner_of = [*map(placement.owner_of, range(partitions))]
         for number, session in enumerate(self.sessions):
             session.number = number
-
-    @property
-    def trainer(self) -> Trainer:
-        """What this trainer asks, holds and has committed."""
-        trainer = self.member.trainer
-        assert trainer is not None
-        return trainer
 
     # The sessions
 

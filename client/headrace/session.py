@@ -105,7 +105,8 @@ class MappedBatches:
 
     def add(self, token: int) -> None:
         """Add a batch that was given by reference."""
-        self.last = max(self.last, token)
+        if token > self.last:
+            self.last = token
         self._tokens.add(token)
 
     def release(self, token: int) -> None:
@@ -143,7 +144,7 @@ class Meter:
 
     def spends(self, kind: str, now: float) -> None:
         """Begin a span: "blocked", "busy", or "", which does not count."""
-        self._totals[self._spends] += max(0.0, now - self._since)
+        self._totals[self._spends] += now - self._since
         self._spends, self._since = kind, now
 
     def totals(self, now: float) -> tuple[float, float]:

@@ -178,7 +178,9 @@ class Trainer:
             epoch, at = sorted(cell.back)[under_way] if under_way < back else cell.turn
             at += max(0, under_way - back)
         elif cell.asked:
-            at += sum(of >= epoch for of in cell.asked.values())
+            asked = cell.asked.values()
+            later = min(asked) >= epoch  # mostly: all are of one epoch
+            at += len(asked) if later else sum(of >= epoch for of in asked)
         key = epoch, at, cell.rotated, cell.number
         if key != cell.key:
             cell.key = key

@@ -1040,7 +1040,8 @@ class Desk:
             if not self._hand_out(partition, slot, epoch):
                 continue
             one = self.partitions[partition]
-            if one.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+            turn = one.next_turn(slot)
+            if turn[0] > epoch:  # later ones may wait for memory
                 work = Work(partition, slot, epoch, wanted)
                 self._answer_made(work, *wanted, Outlook.OVER)
                 continue
@@ -1050,14 +1051,16 @@ class Desk:
                 continue
             beyond, self._beyond = wanted == self._beyond, None
             until = epoch if first == partition else FOREVER
-            return self._begin(Work(first, slot, until, wanted, beyond))
+            work = Work(first, slot, until, wanted, beyond)
+            return self._begin(work, turn if slot == ANYONE and first == partition else None)
         return self._work_ahead() if ahead and self._behind else None
 
-    def _begin(self, work: Work) -> Work:
+    def _begin(self, work: Work, turn: Turn | None = None) -> Work:
+        """Note what is made, and the least turn of it for anyone, where the caller knows that."""
         self._busy, self._again = work.partition, False
         one = self.partitions[work.partition]
         self._made_before = one.epoch, one.finished
-        self._made_from = (0, 0) if self.world else one.next_turn(ANYONE)
+        self._made_from = turn or ((0, 0) if self.world else one.next_turn(ANYONE))
         return work
 
     def _first(self, partition: int) -> int:

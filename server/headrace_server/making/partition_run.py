@@ -270,8 +270,11 @@ class Run(ABC):
 
     def next_turn(self, slot: Slot) -> Turn:
         """Return the least turn that is not made for a slot."""
+        turn = self.machine.next_turn(slot)
+        if not self._unplaced:
+            return turn
         unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
-        return min([self.machine.next_turn(slot), *unplaced])
+        return min([turn, *unplaced])
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
         """Void the lanes of a slot, with its batches from a turn on."""

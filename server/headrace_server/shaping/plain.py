@@ -280,6 +280,8 @@ class Plain:
             turn = 0, number
         else:
             turn = source.epoch, number - source.first_of_epoch
+        if not self._again:
+            return turn
         return min([turn, *(one.batch.turn for one in self._again if one.batch.slot == slot)])
 
     def live(self, slot: Slot) -> bool:

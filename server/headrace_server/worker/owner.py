@@ -166,7 +166,6 @@ class Owner:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
                     partitions.stores.call_stored()
-                    switchboard.act()
                 self._hear(ready)
                 found = partitions.next_work()
                 switchboard.act()
@@ -201,13 +200,11 @@ class Owner:
             now = time.monotonic()
             took, began = now - began, now  # the next one takes as long
             partitions.made(feed, work, made, took)
-            switchboard.act()
-            if not isinstance(made, list) or not feed.serves:
-                return
-            nbytes += sum(batch.nbytes for batch in made)
-            if now + took >= until or nbytes >= _GATHER_BYTES:
-                return
-            found = partitions.next_work()
+            found = None
+            if isinstance(made, list) and feed.serves:
+                nbytes += sum(batch.nbytes for batch in made)
+                if now + took < until and nbytes < _GATHER_BYTES:
+                    found = partitions.next_work()
             switchboard.act()
             if found is None:
                 return
@@ -253,11 +250,10 @@ class Owner:
         return self._partitions.rest(rest, min(at_most_s, due_in_s))
 
     def _hear(self, ready: Collection[int]) -> None:
-        """Handle messages and orders, and carry out what the desks say."""
+        """Handle messages and orders; the caller carries out what the desks say."""
         switchboard, (channels, pipe) = self._switchboard, self._numbers
         socket, public = self._socket, not self._public.isdisjoint(ready)
-        heard = bool(ready or self._channels.unheard or socket.waits or socket.pending)
-        if heard:
+        if ready or self._channels.unheard or socket.waits or socket.pending:
             if channels in ready or self._channels.unheard:
                 switchboard.reception.hear_channels()
             if public or socket.pending:
@@ -269,15 +265,12 @@ class Owner:
                     switchboard.obey(order)
         now = time.monotonic()
         if now >= self._next_tick:
-            heard = True
             self._next_tick = now + _TICK_S
             switchboard.reception.tick(self._clock())
             self._channels.tick()
             self._pipe.check_parent()
-        if socket.sending and socket.sweep():
-            heard = True
-        if heard:
-            switchboard.act()
+        if socket.sending:
+            socket.sweep()
 
     def _step(self, step: Callable[..., R], *values: Any) -> R:
         """Let the partitions work; the porter may use everything else meanwhile."""

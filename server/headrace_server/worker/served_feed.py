@@ -98,7 +98,9 @@ class ServedFeed:
         self.segmented, self.order = config.segmented, config.order
         self.stateful = config.segmented and config.states != "none"  # committed by states
         self.states_stay = config.states == "trainer"  # whether states stay with the trainers
-        self._desk: Desk | None = None
+        self.desk: Desk  # which there is once all partitions are open
+        self.opened = False  # whether all partitions are open (or done), or the feed has failed
+        self.serves = False  # whether its desk is open, and the feed has not failed
         self.known: dict[bytes, Known] = {}  # the trainers that have a session …
         self.births: dict[int, tuple[int, int]] = {}  # … and of each rank the last that had one
         self.schema: Any = None
@@ -118,24 +120,8 @@ class ServedFeed:
         self.used = used
 
     @property
-    def opened(self) -> bool:
-        """Whether all partitions are open (or done, or the feed has failed)."""
-        return self.failure is not None or self._desk is not None
-
-    @property
-    def serves(self) -> bool:
-        """Whether its desk is open, and the feed has not failed."""
-        return self._desk is not None and self.failure is None
-
-    @property
-    def desk(self) -> Desk:
-        """Its desk, which there is once all partitions are open."""
-        assert self._desk is not None, f"feed {self.name!r} is not open"
-        return self._desk
-
-    @property
     def over(self) -> bool:
-        return self.failure is not None or (self._desk is not None and self._desk.ended)
+        return self.desk.ended if self.serves else self.failure is not None
 
     # Partitions
 
@@ -173,7 +159,7 @@ class ServedFeed:
     ) -> None:
         """Open the desk: all partitions are open.  ``known``: the trainers that it waits for."""
         self.known = dict(known)
-        self._desk = Desk(
+        self.desk = Desk(
             dict(partitions),
             self.term,
             known=self.known,
@@ -186,8 +172,9 @@ class ServedFeed:
             max_open=self._run.max_credits,
         )
         for name, count in self.counters.counts.items():
-            self._desk.counts[name] += count
-        self.counters.counts = self._desk.counts
+            self.desk.counts[name] += count
+        self.counters.counts = self.desk.counts
+        self.opened = self.serves = True
         self.resuming.opened(any(map(self.used, self.partitions)))
 
     def _add_epochs(self) -> None:
@@ -324,14 +311,15 @@ class ServedFeed:
         """
         waiting = [(number, one) for number, one in self.partitions.items() if one.waits]
         waits = [f"partition {number}: {one.waits}" for number, one in waiting[:3]]
-        if self._desk is not None:
-            waits.append(self._desk.describe(now, partial(named, self.name)))
+        if self.serves:
+            waits.append(self.desk.describe(now, partial(named, self.name)))
         return "; ".join(waits)
 
     def fail(self, code: str, text: str) -> None:
         """Stop the feed; the first reason stands."""
         if self.failure is None:
             self.failure = (code, text[:_LONGEST_TEXT])
+            self.opened, self.serves = True, False
 
     def close(self, cancel: bool) -> bool:
         """Close the input; return False where it is closed, unless ``cancel`` is new."""
