@@ -363,6 +363,8 @@ class Link:
         is none.  Each may end the wait by an exception.
         """
         meter, trainer, looks = self.member.meter, self.trainer, 0
+        if trainer.ready and (ready := self.take_ready(1, accepts)):
+            return ready[0]
         now = self.clock()
         meter.spends("blocked", now)
         if heard := not trainer.ready:
@@ -420,7 +422,7 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.trainer.awaited or 0]
 
-    def take_ready(self, most: int, accepts: Callable[[Held], bool]) -> list[Held]:
+    def take_ready(self, most: int, accepts: Callable[[Held], bool] | None) -> list[Held]:
         """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
         taken: list[Held] = []
         with self.lock:
@@ -431,7 +433,11 @@ class Link:
             if len(taken) < most and self._prefetch.waits(self.session.welcome):
                 self.trainer.set_prefetch(self._prefetch.batches)
         if taken:
-            self._driver.say_soon(self.trainer.any_due)
+            try:
+                self._driver.say_soon(self.trainer.any_due)
+            except BaseException:  # such as Ctrl-C: put them back
+                self.untake(taken)
+                raise
         return taken
 
     def untake(self, batches: Sequence[Held]) -> None:
