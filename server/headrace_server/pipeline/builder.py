@@ -32,7 +32,6 @@ from headrace_proto.schema import Field
 
 from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
-    MAX_COUNT,
     PadTo,
     Value,
     check_kind,
@@ -54,7 +53,6 @@ from .declaration import (
     fields_text,
     unbatched_field,
 )
-from .examples import packed_fields
 from .function_names import Sent, name_of
 from .segment_options import segmented
 from .signatures import checking
@@ -73,8 +71,6 @@ _NEEDED: Any = ...
 _MAX_CLASSES = 1000
 #: Arguments of samplers that are those of ``batch``.
 _OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to", "ragged")
-#: Examples over which a mean of weights moves, where a budget and no size ends batches.
-_WEIGHTED_AT_ONCE = 32
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
 _DRAWN_AT_ONCE = 256
 _IN_ORDER = ReadingOrder()
@@ -99,7 +95,7 @@ class Pipeline:
     @property
     def fields(self) -> dict[str, Field] | None:
         """The schema of an example; None where it is known only after reading."""
-        known = _fields_of(self._source)
+        known = self._source.fields
         for stage in self._stages:
             known = stage.made().fields_after(known)
         return None if known is None else dict(known)
@@ -116,8 +112,7 @@ class Pipeline:
         stages.
         """
         self._at_source("take")
-        start, stop = self._range()
-        return self._cut(start, min(start + n, MAX_COUNT if stop is None else stop))
+        return self._of("cut", self._source, start=0, stop=n)
 
     @checking
     def skip(self, n: int) -> Pipeline:
@@ -127,10 +122,7 @@ class Pipeline:
         once.
         """
         self._at_source("skip")
-        start, stop = self._range()
-        if stop is not None and start + n >= stop:
-            raise ValueError(f"skip(n={n}) leaves out all of the {stop - start} that are taken")
-        return self._cut(min(start + n, MAX_COUNT), stop) if n else self
+        return self._of("cut", self._source, start=n, stop=None) if n else self
 
     @checking
     def concat(self, other: Pipeline) -> Pipeline:
@@ -153,10 +145,7 @@ class Pipeline:
                 f"concat(other): other has the columns {fields_text(two)}, and this source "
                 f"{fields_text(one)}"
             )
-        sources = [*_parts_of(self._source), *_parts_of(other._source)]
-        paths = tuple(path for source in sources for path in source.paths)
-        options = {"sources": [source.to_plain() for source in sources]}
-        return replace(self, _source=Source("concat", paths, None, options))
+        return self._of("concat", self._source, other._source)
 
     def _at_source(self, method: str) -> None:
         ordered = "shuffle" if self._order != _IN_ORDER else ""
@@ -167,16 +156,11 @@ class Pipeline:
                 f"source; call .{method}() before it"
             )
 
-    def _range(self) -> tuple[int, int | None]:
-        """Return the first example that is read, and the one after the last."""
-        options = self._source.options
-        cut = self._source.kind == "cut"
-        return (options["start"], options["stop"]) if cut else (0, None)
-
-    def _cut(self, start: int, stop: int | None) -> Pipeline:
-        source = self._source.parts[0] if self._source.kind == "cut" else self._source
-        options = {"sources": [source.to_plain()], "start": start, "stop": stop}
-        return replace(self, _source=Source("cut", source.paths, None, options))
+    def _of(self, kind: str, *sources: Source, **options: Plain) -> Pipeline:
+        """Return the pipeline with a source made of others."""
+        paths = tuple(path for source in sources for path in source.paths)
+        options["sources"] = [source.to_plain() for source in sources]
+        return replace(self, _source=Source(kind, paths, None, options))
 
     # Order
 
@@ -196,7 +180,7 @@ class Pipeline:
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        if window is None and any(leaf.kind == "function" for leaf in self._source.leaves):
+        if window is None and any(leaf.made.forward for leaf in self._source.leaves):
             raise ValueError(
                 "window=None: from_function can only be read forward; give the number of adjacent "
                 "examples that are mixed, or use from_indexed for what has a length and items"
@@ -801,21 +785,6 @@ class Pipeline:
         return "\n  .".join(self._calls)
 
 
-def _fields_of(source: Source) -> dict[str, Field] | None:
-    for part in source.parts:
-        if (known := _fields_of(part)) is not None:
-            return known
-    if source.kind == "examples":
-        return packed_fields(source.options["columns"])
-    if source.features is None:
-        return None
-    return {name: feature.field for name, feature in source.features.items()}
-
-
-def _parts_of(source: Source) -> tuple[Source, ...]:
-    return source.parts if source.kind == "concat" else (source,)
-
-
 def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
     """Return the option of a given seed; ValueError for a function that takes no ``rng``."""
     if seed is None:
@@ -863,36 +832,26 @@ def _ascending(boundaries: list[int]) -> list[int]:
 
 def _grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
     """Return the stages with their groups; ValueError where these differ or do not fit."""
-    stages = tuple(_weighted(stage, shape) for stage in stages)
-    groups = {stage.made().group: stage.kind for stage in stages}
-    groups.pop(0, None)
-    if len(groups) > 1:
-        kinds = " and ".join(f"{kind}()" for kind in dict.fromkeys(groups.values()))
+    made = [stage.made() for stage in stages]
+    given = {one.group: stage for stage, one in zip(stages, made, strict=True) if one.group}
+    bound = shape.read_bound()
+    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
+    for stage, one in zip(stages, made, strict=True):
+        if one.group is None and (usual := one.usual_group(sizes, bound)):
+            given[usual] = stage
+    if len(given) > 1:
+        kinds = " and ".join(dict.fromkeys(f"{stage.kind}()" for stage in given.values()))
         raise ValueError(
-            f"{kinds} is called with groups of {sorted(groups)}: what is read at once is one "
+            f"{kinds} is called with groups of {sorted(given)}: what is read at once is one "
             "group, so they must be alike"
         )
-    group, bound = max(groups, default=0), shape.read_bound()
+    group = max(given, default=min(_DRAWN_AT_ONCE, bound or _DRAWN_AT_ONCE))
     if bound is not None and group > bound:
         raise ValueError(
-            f"{groups[group]}() reads group={group} examples at once, and bucket_capacities or "
+            f"{given[group].kind}() reads group={group} examples at once, and bucket_capacities or "
             f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
         )
-    drawn = group or min(_DRAWN_AT_ONCE, bound or _DRAWN_AT_ONCE)
     return tuple(
-        Stage(stage.kind, {**stage.options, "group": drawn})
-        if stage.options.get("vectorized") and "seed" in stage.options
-        else stage
-        for stage in stages
+        Stage(stage.kind, {**stage.options, "group": group}) if one.group is None else stage
+        for stage, one in zip(stages, made, strict=True)
     )
-
-
-def _weighted(stage: Stage, shape: Shape) -> Stage:
-    """Return the stage; give a weighted resampling without a group the batch size, if any."""
-    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
-        return stage
-    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
-    known = [size for size in sizes if size is not None]
-    bound = shape.read_bound() or _WEIGHTED_AT_ONCE
-    group = max(known, default=min(_WEIGHTED_AT_ONCE, bound))
-    return Stage(stage.kind, {**stage.options, "group": group})

@@ -100,6 +100,17 @@ class Source:
         return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
 
     @property
+    def made(self) -> Any:
+        """Its class, a subclass of ``reading.source.Source``."""
+        return kind_class("sources", self.kind)
+
+    @property
+    def fields(self) -> Mapping[str, Field] | None:
+        """The columns of an example, as far as they are declared."""
+        declared: Mapping[str, Field] | None = self.made.declared(self)
+        return declared
+
+    @property
     def kinds(self) -> str:
         """The kinds of its leaves, for people."""
         return " and ".join(dict.fromkeys(str(leaf.kind) for leaf in self.leaves))

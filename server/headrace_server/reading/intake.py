@@ -69,7 +69,7 @@ class Intake:
             _probe(reader, self.stages, self.bad, again)
             bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
-        self._group = max((step.group for step in self.stages.steps), default=0)
+        self._group = max((step.group or 0 for step in self.stages.steps), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # rows read by this life
         self._limit = _FIRST_CHUNK

@@ -25,6 +25,7 @@ from headrace_proto.schema import Field
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Feature
+from ..pipeline.declaration import Source as Declared
 from .chunk import BadRecords, Chunk
 from .columns import Rows
 
@@ -49,6 +50,15 @@ class Source:
     """A kind of source, and a source that is open: subclass IndexedSource or StreamSource."""
 
     fields: Mapping[str, Field]
+    #: Whether it is never read by number, whatever it is opened with.
+    forward = False
+
+    @classmethod
+    def declared(cls, source: Declared) -> Mapping[str, Field] | None:
+        """Return the columns that a declaration shows; None where only reading shows them."""
+        if source.features is None:
+            return None
+        return {name: feature.field for name, feature in source.features.items()}
 
     @classmethod
     def open(cls, opening: Opening, *args: Any, **options: Any) -> StreamSource:

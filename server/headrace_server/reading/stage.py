@@ -10,7 +10,7 @@ Each kind has a file of its own in ``stages``; ``pipeline.stage("module:Class", 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -38,7 +38,8 @@ class Stage:
     Facts that a class may set: ``keeps_count``, whether as many rows leave as come, so that the
     number of batches is known beforehand; ``repeatable``, whether it makes the same of an example
     in every epoch, so that files can hold the result; ``group``, the number of the source's
-    examples that are read at once, where neighbours count (0: any).
+    examples that are read at once, where neighbours count (0: any; None: its option ``group`` is
+    set with the shape).
 
     Set before ``open``: its ``name`` for people; its ``number``, which keeps the chance of two
     stages apart; ``announces``, whether this partition is the one that writes to the log;
@@ -48,7 +49,7 @@ class Stage:
 
     keeps_count = False
     repeatable = False
-    group = 0
+    group: int | None = 0
     name = ""
     number = 0
     announces = True
@@ -65,6 +66,13 @@ class Stage:
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         """Return the facts that it adds to batches (``chunk.with_fact``), such as ``label``."""
         return {}
+
+    def usual_group(self, batch_sizes: Sequence[int | None], bound: int | None) -> int | None:
+        """Return the group that it takes if it has None; None: that of others, or any.
+
+        ``batch_sizes`` are those of the shape, and ``bound`` the most that it lets in.
+        """
+        return None
 
     def open(self) -> None:
         """Prepare for the first chunk: load functions, say."""

@@ -33,6 +33,10 @@ class Concat(Source):
     """The sources in their order; DataError where their columns differ."""
 
     @classmethod
+    def declared(cls, source: Declared) -> Mapping[str, Field] | None:
+        return next((known for part in source.parts if (known := part.fields) is not None), None)
+
+    @classmethod
     def open(cls, opening: Opening, sources: Sequence[Plain]) -> StreamSource:
         readers: list[StreamSource] = []
         parts = [Declared.from_plain(source) for source in sources]

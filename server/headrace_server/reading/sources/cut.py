@@ -14,10 +14,12 @@ them, are numbered anew.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+
+from headrace_proto.schema import Field
 
 from ...pipeline.declaration import Plain
 from ...pipeline.declaration import Source as Declared
@@ -40,6 +42,10 @@ _PASSED = struct.Struct("<q")
 
 class Cut(Source):
     """The source that is cut, opened, without its unwanted examples."""
+
+    @classmethod
+    def declared(cls, source: Declared) -> Mapping[str, Field] | None:
+        return source.parts[0].fields
 
     @classmethod
     def open(

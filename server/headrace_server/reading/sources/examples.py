@@ -10,6 +10,7 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
 
+from ...pipeline.declaration import Source as Declared
 from ...pipeline.examples import SharedBytes, packed_fields
 from ..column_parts import whole_part
 from ..columns import Column, Strings, column_of
@@ -19,6 +20,10 @@ from ..source import Opening, PartsReader
 
 class Examples(PartsReader):
     """The packed examples, to which features were applied already."""
+
+    @classmethod
+    def declared(cls, source: Declared) -> Mapping[str, Field]:
+        return packed_fields(source.options["columns"])
 
     def __init__(
         self, opening: Opening, n: int, columns: Mapping[str, Any], memory: SharedBytes

@@ -41,6 +41,8 @@ _PATIENCE_S: Final = 0.05
 class Function(Source):
     """The examples that a function of the user's gives."""
 
+    forward = True
+
     @classmethod
     def open(
         cls,

@@ -35,11 +35,12 @@ class Map(Stage):
         vectorized: bool = False,
         schema: Any = None,
         seed: int | None = None,
-        group: int = 0,
+        group: int | None = None,
     ) -> None:
         label = f"{self._call} function {function}"
-        self.repeatable, self.group = seed is None, group
-        self._seed = seed
+        self.repeatable, self._seed = seed is None, seed
+        # What is read at once is one draw.
+        self.group = group if vectorized and seed is not None else 0
         self._function = RowFunction(function, label, f"{self._call}_failed", vectorized)
         remedy = (
             "this is what its schema declares"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler, below
 from ..stage import Fields
 from .resample_at_rate import ResampleAtRate
+
+#: Examples over which a mean of weights moves, where a budget and no size ends batches.
+_AT_ONCE: Final = 32
 
 
 class WeightedResample(ResampleAtRate):
@@ -30,7 +34,7 @@ class WeightedResample(ResampleAtRate):
         labels: list[Any] | None = None,
         class_weights: list[float] | None = None,
     ) -> None:
-        self.group = group or 0  # None until the shape of the pipeline is known
+        self.group = group
         self._seed = seed
         self._class_weights = None if class_weights is None else np.array(class_weights)
         if class_weights is None:
@@ -39,7 +43,11 @@ class WeightedResample(ResampleAtRate):
         else:
             self.rule = below(len(class_weights), "label_out_of_range")
             Sampler.__init__(self, "weighted_resample", "labels", labels)
-        self._mean = RunningMean(self.group, overall_rate, mean_decay, warmup)
+        self._mean = RunningMean(group or 1, overall_rate, mean_decay, warmup)
+
+    def usual_group(self, batch_sizes: Sequence[int | None], bound: int | None) -> int | None:
+        known = [size for size in batch_sizes if size is not None]
+        return max(known, default=min(_AT_ONCE, bound or _AT_ONCE))
 
     def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
         weights = values
