@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 from pathlib import Path
-
-import pytest
 
 from tests.patience import PATIENCE_S
 
-__all__ = ["children_of", "gone", "start_only_one_thread"]
+__all__ = ["children_of", "gone"]
 
 
 def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
@@ -40,20 +37,3 @@ def children_of(pid: int) -> list[int]:
             ]
         except (FileNotFoundError, ProcessLookupError):
             continue  # a thread ended meanwhile: its children are another thread's now
-
-
-def start_only_one_thread(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Refuse all threads but the first that begins, as a container with a limit of them does.
-
-    Returns the list that it is added to.
-    """
-    start, started = threading.Thread.start, list[threading.Thread]()
-
-    def refused(thread: threading.Thread) -> None:
-        if started:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    return started

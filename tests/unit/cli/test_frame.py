@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_proto.errors import ServerError
-from headrace_server.cli import frame, main
+from headrace_server.cli import frame
 from headrace_server.cli.options import Option
 from tests.contract.interpreter import run
 from tests.patience import PATIENCE_S
@@ -44,29 +43,6 @@ def numbers(tmp_path: Path) -> Iterator[list[str]]:
     yield [f"{feeds}:numbers", "--bind", "tcp://127.0.0.1:*"]
     for number, handler in handlers:
         signal.signal(number, handler)
-
-
-def raising(error: BaseException) -> Callable[[Namespace], int]:
-    def does(options: Namespace) -> int:
-        raise error
-
-    return does
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "told"),
-    [
-        (ServerError("it failed"), 1, "headrace: it failed\n"),
-        (ValueError("no such thing"), 2, "headrace: no such thing\n"),
-        (KeyboardInterrupt(), 130, "headrace: given up\n"),
-    ],
-)
-def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
-    error: BaseException, code: int, told: str, greet, capsys: pytest.CaptureFixture[str]
-):
-    greet(raising(error))
-    assert main(["greet"]) == code
-    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize(
@@ -102,35 +78,6 @@ def test_a_file_that_holds_no_token_of_a_snapshot_is_named(
     (tmp_path / "file.json").write_bytes(content)
     assert frame.main(["serve", *numbers, "--resume", str(tmp_path / "file.json")]) == 2
     assert re.search(r"/file.json: content='.*' is not JSON", capsys.readouterr().err)
-
-
-def test_an_error_of_the_users_file_names_what_it_says_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    feeds = tmp_path / "strange.py"
-    feeds.write_text(
-        "import headrace_server as hs\n"
-        "def records():\n"
-        "    return hs.read_csv('x', delimiter='--').batch(1)\n"
-    )
-    assert frame.main(["preview", f"{feeds}:records"]) == 2
-    assert "delimiter='--' is not one character" in capsys.readouterr().err
-
-
-def test_a_fault_of_the_program_keeps_its_traceback(greet):
-    greet(raising(KeyError("x")))
-    with pytest.raises(KeyError):
-        frame.main(["greet"])
-
-
-@pytest.mark.parametrize("words", [[], ["absent"], ["greet", "--absent"], ["greet", "more"]])
-def test_a_line_that_names_nothing_ends_with_the_code_of_a_mistake(
-    words: list[str], greet, capsys: pytest.CaptureFixture[str]
-):
-    greet(lambda options: 0)
-    with pytest.raises(SystemExit) as ended:
-        frame.main(words)
-    assert ended.value.code == 2 and "error: " in capsys.readouterr().err
 
 
 def test_a_closed_output_takes_no_exit_code_away(greet, monkeypatch: pytest.MonkeyPatch):

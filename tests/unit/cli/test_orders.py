@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
-from headrace_proto.clock import Deadline
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, ServerError
 from headrace_server.cli import main, remote
-from headrace_server.server.http_client import HttpClient
 
 from ..server.statuses import feed
 from .served import Served, other, served
@@ -17,30 +12,8 @@ from .served import Served, other, served
 __all__ = ["other", "served"]
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that waits asks a hundred times a second, and each answer is a new one."""
-    monkeypatch.setattr("headrace_server.cli.remote._LOOK_S", 0.01)
-    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
-
-
 def out(leased: int, saving: int = 0) -> dict[str, int]:
     return {"ready": 3, "returned": 0, "leased": leased, "saving": saving}
-
-
-def test_it_is_done_when_trainers_have_committed_all(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    looks = iter([out(2), out(1, 1), out(0, 1), out(0), out(0)])
-    look = served.look
-
-    def later(timeout_s: float) -> object:
-        served.feeds = {"a": feed(standing=next(looks))}
-        return look(timeout_s)
-
-    served.look = later  # type: ignore[method-assign,assignment]
-    assert main(["drain", "--http", served.address]) == 0
-    assert served.draining and capsys.readouterr().out == "drained: nothing is out\n"
 
 
 def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
@@ -53,17 +26,6 @@ def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
         "batches of feed 'a' being stored: 1; "
         "batches of feed 'b' in trainers' hands: 1 (trainer 1 at there:1 has 2)\n"
     )
-
-
-def test_a_server_that_ends_meanwhile_is_drained(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    def gone(self: HttpClient, path: str) -> object:
-        raise ConnectionLost("no server answers")
-
-    monkeypatch.setattr(HttpClient, "get", gone)
-    assert main(["drain", "--http", served.address]) == 0
-    assert capsys.readouterr().out == "drained: the server has ended\n"
 
 
 def test_a_server_that_ends_before_all_is_committed_makes_the_exit_code_1(
@@ -80,19 +42,6 @@ def test_a_server_that_ends_before_all_is_committed_makes_the_exit_code_1(
     )
 
 
-def test_a_server_that_answers_nothing_has_not_ended(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    get = HttpClient.get
-    with socket.create_server(("127.0.0.1", 0)) as hung:  # nobody accepts
-        url = "http://127.0.0.1:{1}".format(*hung.getsockname())
-        monkeypatch.setattr("headrace_server.server.http_client.TIMEOUT_S", 0.05)
-        monkeypatch.setattr(HttpClient, "get", lambda *_: get(HttpClient(url), "/"))
-        assert main(["drain", "--http", served.address]) == 1
-    said = capsys.readouterr()
-    assert "no answer within 0.05 s" in said.err and not said.out
-
-
 def test_a_living_server_is_drained_and_the_dead_ones_are_named(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
@@ -102,11 +51,6 @@ def test_a_living_server_is_drained_and_the_dead_ones_are_named(
     assert served.draining and said.out == "drained: nothing is out\n"
     for port in (1, 2):
         assert f"no server answers at http://127.0.0.1:{port}: " in said.err
-
-
-def test_a_feed_that_is_not_served_is_refused(served: Served, capsys: pytest.CaptureFixture[str]):
-    assert main(["end", "absent", "--http", served.address]) == 2
-    assert "is none of a" in capsys.readouterr().err
 
 
 def test_one_that_is_used_is_refused_unless_forced(
@@ -146,55 +90,6 @@ def test_a_feed_that_does_not_open_makes_the_exit_code_1(
     assert restarted(served, look) == 1
     said = capsys.readouterr()
     assert says in said.err and served.address in said.err and not said.out
-
-
-def test_a_server_that_ends_before_the_feed_is_open_is_told_as_that(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    get = HttpClient.get
-
-    def gone(self: HttpClient, path: str) -> object:
-        if served.asked:
-            raise ConnectionLost("no server answers at http://h:1")
-        return get(self, path)
-
-    monkeypatch.setattr(HttpClient, "get", gone)
-    assert main(["restart", "a", "--http", served.address]) == 1
-    said = "headrace: feed 'a' is restarted, but not open: no server answers at http://h:1\n"
-    assert capsys.readouterr().err == said
-
-
-def test_a_server_without_an_answer_may_be_starting_its_workers(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    served.fail("no answer within 5 s")
-    server = HttpClient(served.address)
-    with pytest.raises(DeadlineExceeded, match=r"not open after 1 s: no answer within 5 s"):
-        remote._await_open(server, "a", Deadline(1.0), 1.0)
-
-
-def test_an_order_without_an_answer_may_still_be_carried_out(
-    capsys: pytest.CaptureFixture[str],
-):
-    with socket.create_server(("127.0.0.1", 0)) as hung:  # nobody accepts
-        url = "http://127.0.0.1:{1}".format(*hung.getsockname())
-        with pytest.raises(DeadlineExceeded, match="asked for may still be done"):
-            HttpClient(url).restart("a", timeout_s=0.05)
-        assert main(["restart", "a", "--wait", "0", "--http", url]) == 2
-    assert "--wait 0.0 does not lie in 1 " in capsys.readouterr().err
-
-
-def test_a_feed_that_is_not_served_and_a_snapshot_that_fails_are_told(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    for name in ("absent", ""):
-        assert main(["snapshot", "--http", served.address, "--feed", name]) == 2
-        assert "none of a" in capsys.readouterr().err
-    assert main(["end", "", "--http", served.address]) == 2
-    assert capsys.readouterr().err == "headrace: no FEED is given\n"
-    served.failure = ServerError("the disk is full")
-    assert main(["snapshot", "--http", served.address]) == 1
-    assert "the disk is full" in capsys.readouterr().err
 
 
 def test_all_servers_that_are_named_are_asked(

@@ -22,11 +22,6 @@ def asker(address: str | None = None, token_file: Path | None = None) -> HttpCli
     return one
 
 
-def test_the_token_comes_from_a_file_and_a_missing_one_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"http_token_file='.*nonesuch' can not be used"):
-        asker(token_file=tmp_path / "nonesuch")
-
-
 @pytest.mark.parametrize(
     "address",
     [

@@ -29,24 +29,9 @@ def test_a_watch_shows_it_again_until_ctrl_c_and_outlives_the_server(
     assert shown[2].startswith(f"no server answers at {served.address}: ")
 
 
-def test_a_server_that_can_not_store_makes_the_exit_code_1(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    served.disk = {"path": "state", "free_bytes": 2048, "fault": "the disk of state_dir is full"}
-    assert main(["status", "--http", served.address]) == 1
-    shown = capsys.readouterr().out
-    assert "2.0 KiB free for state" in shown and "The next start would fail: the disk" in shown
-
-
 def test_a_feed_that_has_failed_makes_the_exit_code_1(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
     served.feeds = {"a": feed(state="failed", failure=["data", "row 7 is bad"])}
     assert main(["status", "--http", served.address]) == 1
     assert "row 7 is bad" in capsys.readouterr().out
-
-
-def test_a_server_that_is_gone_makes_it_1_too(served: Served, capsys: pytest.CaptureFixture[str]):
-    served.fail("the locator is gone")
-    assert main(["status", "--http", served.address]) == 1
-    assert "the locator is gone" in capsys.readouterr().out

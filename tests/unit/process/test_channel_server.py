@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import logging
-import os
 import random
 import select
-import signal
 import socket
 import struct
-import subprocess
 import sys
-import textwrap
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,84 +131,7 @@ def read_on(place: Place, channel: Channel, count: int) -> list[list[bytes]]:
     return got
 
 
-@contextlib.contextmanager
-def process(place: Place, program: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in a process of its own: ``channel`` is its end, as 1-0; ``wait`` never returns."""
-    preamble = f"""
-        import signal
-        from pathlib import Path
-        from headrace_proto.channel import Channel
-        wait = signal.pause
-        channel = Channel.connect(Path({str(place.path)!r}), [b"1-0"])
-    """
-    source = textwrap.dedent(preamble) + textwrap.dedent(program)
-    child = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
 # Messages
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [b""],
-        [b"", b"", b""],
-        [b"header", b"", b"payload", b""],
-        [b"x" * 4096] * 257,
-        [b""] * 257,
-        [bytes(1 << 18)],
-        [bytes((1 << 18) - 12), b"y"],
-    ],
-    ids=["empty", "empties", "mixed", "most", "most-empty", "one-read", "over-a-read"],
-)
-def test_a_message_arrives_as_it_was_sent_both_ways(place: Place, frames: list[bytes]):
-    worker = place.worker()
-    sending = threading.Thread(target=worker.send, args=(frames,))
-    sending.start()
-    assert place.hear(1) == [(b"0-0", frames)]
-    sending.join(LIMIT_S)
-    assert place.tell(b"0-0", frames)
-    assert read_on(place, worker, 1) == [frames]
-    assert not ready(worker, 0)  # nothing was left over
-
-
-def test_messages_of_any_size_from_several_workers_come_whole_and_in_the_order_of_each(
-    place: Place,
-):
-    said: dict[bytes, list[list[bytes]]] = {}
-    sending = []
-    for k in range(3):
-        chance = random.Random(k)
-        name = b"%d-0" % k
-        messages = [
-            [chance.randbytes(chance.choice((0, 1, 50, 3000, 70_000))) for _ in range(1 + i % 5)]
-            for i in range(300)
-        ]
-        messages.insert(150, [b"big", chance.randbytes(1000) * (BIG // 1000)])
-        said[name] = messages
-        sending.append(threading.Thread(target=send_all, args=(place.worker(name), messages)))
-    for thread in sending:
-        thread.start()
-    place.hear(3 * 301)
-    for thread in sending:
-        thread.join(LIMIT_S)
-    heard = defaultdict(list)
-    for name, frames in place.heard:
-        heard[name].append(frames)
-    assert heard == said
-    firsts = [place.heard.index((name, frames)) for name, (frames, *_) in said.items()]
-    lasts = [max(i for i, one in enumerate(place.heard) if one[0] == name) for name in said]
-    assert max(firsts) < min(lasts)  # they were heard side by side
-
-
-def send_all(channel: Channel, messages: list[list[bytes]]) -> None:
-    for frames in messages:
-        channel.send(frames)
 
 
 def test_a_message_that_comes_byte_by_byte_is_read_once_with_its_last_byte(place: Place):
@@ -285,44 +201,6 @@ def test_a_worker_waits_for_no_trainer_and_all_arrives_when_it_reads_on(place: P
 # Death
 
 
-def test_whole_messages_of_a_worker_killed_within_a_message_are_read_and_others_go_on(
-    place: Place,
-):
-    other = place.worker(b"0-0")
-    with process(
-        place,
-        f"""
-        channel.send([b"first"])
-        channel.send([b"second", b""])
-        channel.send([b"third", bytes({BIG})])
-        """,
-    ) as child:
-        place.hear(2)
-        child.send_signal(signal.SIGKILL)  # it waits in its third, which nobody reads
-        child.wait(LIMIT_S)
-        place.hear_out()
-    assert place.heard == [(b"1-0", [b"first"]), (b"1-0", [b"second", b""])]
-    other.send([b"on"])
-    assert place.hear_out() == [(b"0-0", [b"on"])]
-    assert place.tell(b"0-0", [b"on"])
-    assert other.receive() == [[b"on"]]
-    assert place.tell(b"1-0", [b"late"]) is False
-
-
-def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place: Place):
-    worker = place.worker()
-    gc.collect()  # files of tests before this one
-    files = len(os.listdir("/proc/self/fd"))
-    place.tell(b"0-0", [bytes(BIG)])
-    worker.close()
-    assert place.hear_out() == []
-    assert not ready(place.server, 0)
-    assert len(os.listdir("/proc/self/fd")) == files - 2
-    again = place.worker()  # its name is free
-    assert place.tell(b"0-0", [b"anew"])
-    assert again.receive() == [[b"anew"]]
-
-
 # What is no message
 
 GARBAGE = {
@@ -353,49 +231,7 @@ def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
     assert place.hear_out() == [(b"0-0", [b"on"])]
 
 
-def test_random_bytes_never_take_the_exchange_down(place: Place):
-    other = place.worker(b"0-0")
-    for seed in range(300):
-        chance = random.Random(seed)
-        start = b"" if seed % 3 else wire(b"%d-1" % seed)
-        count = struct.pack("<I", chance.randint(0, 4)) if seed % 2 else b""
-        place.stranger(start + count + chance.randbytes(chance.randint(0, 200))).close()
-    place.hear_out()
-    other.send([b"on"])
-    assert place.hear_out()[-1] == (b"0-0", [b"on"])
-
-
-def test_a_worker_that_gets_invalid_bytes_raises_an_error():
-    near, far = socket.socketpair()
-    with near, far:
-        far.sendall(wire(b"fine") + struct.pack("<I", 4097))
-        with pytest.raises(ValueError, match="a message of 4097 frames came: 1 to 4096"):
-            Channel(near).receive()
-
-
 # Names and costs
-
-
-@pytest.mark.parametrize("size", [90, 107, 108, 109])
-def test_a_path_may_be_as_long_as_an_address_and_longer(tmp_path: Path, size: int):
-    with short_directory(size - len("/workers")) as directory:
-        place = Place(directory)
-        assert len(os.fsencode(place.path)) == size
-        place.worker().send([b"x"])
-        assert place.hear_out() == [(b"0-0", [b"x"])]
-        place.close()
-
-
-@contextlib.contextmanager
-def short_directory(size: int) -> Iterator[Path]:
-    """A directory whose path has so many bytes."""
-    start = f"/dev/shm/headrace-test-{os.getpid()}-"
-    path = Path(start + "x" * (size - len(start)))
-    path.mkdir(mode=0o700)
-    try:
-        yield path
-    finally:
-        path.rmdir()
 
 
 # Trainers
@@ -480,22 +316,6 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
         assert place.worker(b"1-0") and place.tell(b"1-0", [b"x"])
     finally:
         place.close()
-
-
-def test_a_channel_of_a_session_outlives_any_number_of_silent_ones(tmp_path: Path):
-    used: set[bytes] = set()
-    server = ChannelServer(tmp_path / "trainers", 1 + SPARE, used.__contains__)
-    trainer = Channel.connect(server.path, [b"hello"])
-    while not used:
-        used.update(name for name, _ in server.hear())
-    silent = [Channel.connect(server.path, [b"x"]) for _ in range(100)]
-    while ready(server, 0):
-        list(server.hear())
-    (name,) = used
-    assert server.tell(name, [b"still here"]) and connected_to(server) == 1 + SPARE
-    for channel in (trainer, *silent):
-        channel.close()
-    server.close()
 
 
 def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(tmp_path: Path):

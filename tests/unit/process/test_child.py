@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import os
 import signal
 import subprocess
@@ -15,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import psutil
 import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.process.child import _TO_GROUP, Child, perform
-from tests.children import gone, start_only_one_thread
+from tests.children import gone
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
@@ -218,38 +215,6 @@ def test_a_child_whose_report_is_not_understood_is_ended(
     assert isinstance(raised[0], ServerError)
 
 
-def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children()}
-
-
-def test_a_child_that_can_not_be_watched_is_ended_at_once(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    def full(pid: int) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    gc.collect()  # files of tests before this one
-    before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "pidfd_open", full)
-    with pytest.raises(OSError, match="Too many open files"):
-        Played("echo", None, environment)
-    assert sorted(os.listdir("/proc/self/fd")) == open_before
-    assert children() == before
-
-
-def test_a_child_is_ended_at_once_where_the_system_has_no_thread_to_spare(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    """As a container with a limit of processes, of which each thread counts as one."""
-    gc.collect()
-    before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
-    started = start_only_one_thread(monkeypatch)
-    with pytest.raises(OSError, match="can't start new thread"):
-        Played("echo", None, environment)
-    assert sorted(os.listdir("/proc/self/fd")) == open_before
-    assert children() == before and not started[0].is_alive()
-
-
 def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
     one = play("signalled")
     assert one.ended() == 0
@@ -264,13 +229,6 @@ def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[...
     one = play("terminate_others", numbers)
     assert one.ended() == 0
     assert one.events == [{"event": "told", "ended": [-number, -number]} for number in numbers]
-
-
-def test_a_fork_of_user_code_changes_no_mask_of_signals(play: Callable[..., Played]):
-    masks = [[], [signal.SIGTERM], [signal.SIGINT, signal.SIGUSR1]]
-    one = play("fork_with_masks", masks)
-    assert one.ended() == 0
-    assert one.events == [{"event": "told", "after": sorted(mask), "same": True} for mask in masks]
 
 
 @pytest.mark.parametrize("kind", ["echo", "watch", "orphan"])
@@ -293,18 +251,6 @@ def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Pla
     assert words[1].startswith("Current thread")
     assert any("in crash" in line for line in words)
     assert "something before" not in words
-
-
-@pytest.mark.parametrize("levels", [0, 7, 15, 60])
-def test_the_last_words_of_an_exception_end_with_what_was_raised(
-    levels: int, play: Callable[..., Played]
-):
-    one = play("deep", levels)
-    assert one.ended() == 1
-    words = one.child.words().splitlines()
-    assert words[-1] == "ValueError: the bottom of it" and len(words) <= 25
-    if levels < 60:  # else it left what is kept
-        assert words[0] == "Traceback (most recent call last):"
 
 
 def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -27,15 +26,6 @@ def keys(tmp_path: Path) -> Path:
 
 def public(path: Path) -> str:
     return parse_public(path.read_text(), str(path))
-
-
-def test_a_key_that_is_replaced_in_its_file_is_no_longer_let_in(keys: Path, tmp_path: Path):
-    ring = KeyRing(keys)
-    old = public(keys / "trainers" / "alice.public")
-    _, new = make_pair(tmp_path / "new", "alice")
-    (keys / "trainers" / "alice.public").write_text(new.read_text())
-    assert ring.refresh()
-    assert ring.name_of(old) is None and ring.name_of(public(new)) == "alice"
 
 
 def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
@@ -125,13 +115,6 @@ def test_a_server_does_not_start_with_keys_that_are_not_safe_or_not_there(
     spoil(keys)
     with pytest.raises(ValueError, match=told):
         KeyRing(keys)
-
-
-def test_the_secret_is_in_no_text_of_the_ring(keys: Path):
-    ring = KeyRing(keys)
-    assert ring.secret.text not in repr(ring) + repr(vars(ring))
-    assert ring.secret.text in (keys / "server.secret").read_text()
-    assert os.fspath(keys) == str(ring.directory)
 
 
 def test_a_shortage_of_descriptors_takes_no_key_away(

@@ -11,8 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from headrace_server.files.durable_file import locked
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
 from tests.nursery import WarmPopen, environment
@@ -53,22 +51,6 @@ def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
     assert is_locked(directory.path / "lock")
     directory.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_relative_parent_is_meant_from_here_and_not_from_where_trainers_run(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-):
-    here = tmp_path_factory.mktemp("r")  # the path of a socket is short
-    (here / "memory").mkdir()
-    monkeypatch.chdir(here)
-    directory = RunDirectory("memory")
-    assert directory.path.parent == here / "memory"
-    directory.close()
-
-
-def test_a_parent_that_is_none_is_named(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"shm_dir='.*/nowhere' is not a directory"):
-        RunDirectory(str(tmp_path / "nowhere"))
 
 
 def test_memory_of_a_killed_server_is_removed_by_the_next_start_and_that_of_a_living_one_is_not(

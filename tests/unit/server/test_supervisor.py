@@ -52,17 +52,6 @@ def rows(supervisor: Supervisor) -> list[int]:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
-def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
-    """Three deaths with the same rows in hand would fail the feed, so it dies only twice."""
-    supervisor = start(n=400)
-    for life in range(2):
-        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGKILL)
-        eventually(lambda life=life: f"worker-0-{life + 1}" in supervisor.pids())
-    assert sorted(supervisor.pids()) == ["locator", "worker-0-2"]
-    assert rows(supervisor) == list(range(400))
-    assert supervisor.failure is None
-
-
 def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
@@ -147,25 +136,6 @@ def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start
         assert supervisor.pids() == {} and all(map(gone, pids))
 
 
-def test_a_worker_that_can_not_be_started_now_is_started_later(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(crew, "_RETRY_S", 0.1)
-    supervisor = start()
-    refusals = [OSError(11, "no process to spare")] * 2
-
-    def refused(*args: Any) -> Any:
-        if refusals:
-            raise refusals.pop()
-        return Child(*args)
-
-    monkeypatch.setattr(crew, "Child", refused)
-    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
-    eventually(lambda: "worker-0-1" in supervisor.pids())
-    assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
-    assert rows(supervisor) == list(range(12))
-
-
 def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -177,25 +147,6 @@ def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
         assert sorted(supervisor.pids()) == ["locator"] and supervisor.failure is None
     assert rows(supervisor) == list(range(12)) and supervisor.failure is None
     eventually(lambda: sorted(supervisor.pids()) == ["locator", "worker-0-1"])
-
-
-def test_a_worker_is_started_again_as_soon_as_there_are_threads(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
-    supervisor = start()
-    begin, refusals = threading.Thread.start, [RuntimeError("can't start new thread")] * 4
-
-    def refused(thread: threading.Thread) -> None:
-        if refusals and thread.name == "headrace-worker-0-1":
-            raise refusals.pop()
-        begin(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
-    eventually(lambda: "worker-0-1" in supervisor.pids())
-    assert not refusals and caplog.text.count("worker-0-1 can not be started now") == 4
-    assert rows(supervisor) == list(range(12))
 
 
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
@@ -217,17 +168,6 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
         rows(supervisor)
     supervisor.stop()
     assert supervisor.pids() == {} and gone(locator)
-
-
-def test_stops_from_several_threads_are_one(start: Start):
-    supervisor = start()
-    threads = [threading.Thread(target=supervisor.stop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    supervisor.stop()
-    assert supervisor.pids() == {}
 
 
 def test_a_locator_that_does_not_listen_is_ended_all_the_same(
@@ -252,19 +192,6 @@ def test_a_start_without_a_free_descriptor_leaves_no_directory(
     with pytest.raises(OSError, match="Too many open files"):
         Supervisor(RunConfig((), "", ()), directory, 1)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr("headrace_server.server.liveness._WORDS_S", 0.1)
-    supervisor = start(n=16, partitions=2, workers=2, worker_timeout_s=2.5)
-    assert sorted(rows(supervisor)) == list(range(16))
-    os.kill(supervisor.pids()["worker-0-0"], signal.SIGSTOP)
-    eventually(lambda: "worker-0-1" in supervisor.pids())
-    assert "worker-1-0" in supervisor.pids()
-    told = "worker-0-0 made no progress for"
-    assert any(told in message and "between two steps" in message for message in caplog.messages)
 
 
 def test_workers_ask_to_be_killed_first_when_memory_runs_out_and_keep_to_their_bound(start: Start):
