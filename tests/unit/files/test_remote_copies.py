@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 
-from headrace_proto.errors import FilesMissing, LimitExceeded
+from headrace_proto.errors import LimitExceeded
 from headrace_server.files import mapped_files as module
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.mapped_files import MappedFiles, RemoteCopies
@@ -114,20 +113,3 @@ def test_partial_copies_of_a_killed_worker_are_removed_and_those_being_written_a
         fcntl.flock(alive, fcntl.LOCK_EX)
         content(RemoteCopies(str(tmp_path)), file)
         assert [path.name for path in tmp_path.glob("*.part")] == ["alive.2.part"]
-
-
-def test_a_file_that_shrank_since_the_start_is_no_copy(remote: Any, tmp_path: Path) -> None:
-    (file,) = remote.files(one=b"1" * 10)
-    longer = DataFile(file.path, 12, file.stamp)
-    with pytest.raises(FilesMissing):
-        content(RemoteCopies(str(tmp_path)), longer)
-    assert names(tmp_path) == names(tmp_path, ".part") == 0
-
-
-def test_a_damaged_copy_is_made_again(remote: Any, tmp_path: Path) -> None:
-    (file,) = remote.files(one=b"1" * 10)
-    copies = RemoteCopies(str(tmp_path))
-    content(copies, file)
-    next(tmp_path.glob("*.copy")).write_bytes(b"short")
-    assert content(copies, file) == b"1" * 10
-    assert np.frombuffer(content(copies, file), np.uint8).size == 10

@@ -42,27 +42,10 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
 
 
 COMMON = [
-    ({"batch_size": 0}, ValueError, "batch_size=0 is too small: the least is 1"),
-    ({"batch_size": 2**20 + 1}, ValueError, "batch_size=1048577 is too large: the most is 1048576"),
-    ({"batch_size": 2.0}, TypeError, "batch_size=2.0 is a float; it is an int or a list"),
-    ({"batch_size": True}, TypeError, "batch_size=True is a bool"),
     ({"batch_size": [2, 3]}, ValueError, "batch_size has 2 entries; it must have exactly 3"),
-    ({"batch_size": [2, 0, 3]}, ValueError, r"batch_size\[1\]=0 is too small"),
-    ({"batch_size": [2, None, 3]}, TypeError, r"batch_size\[1\]=None is a NoneType"),
-    ({"batch_size": None}, ValueError, "batch_size=None needs max_padded_elements"),
-    ({"capacity": 0}, ValueError, "capacity=0 is too small: the least is 1"),
-    ({"capacity": "8"}, TypeError, "capacity='8' is a str"),
     ({"bucket_capacities": [1, 2]}, ValueError, "bucket_capacities.* 2 entries.*exactly 3"),
-    ({"bucket_capacities": [1, 0, 2]}, ValueError, r"bucket_capacities\[1\]=0 is too small"),
-    ({"bucket_capacities": 5}, TypeError, "bucket_capacities=5 is an int; it is a list"),
-    ({"dynamic_pad": 1}, TypeError, "dynamic_pad=1 is an int; it is True or False"),
-    ({"allow_smaller_final_batch": None}, TypeError, "allow_smaller_final_batch=None"),
     ({"keep_input": 0.5}, ValueError, "keep_input=0.5 is neither true nor false"),
-    ({"keep_input": 2}, ValueError, "keep_input=2 does not lie in 0 … 1"),
     ({"keep_input": "v"}, ValueError, "keep_input='v'.*one number per example"),
-    ({"keep_input": [True]}, TypeError, r"keep_input=\[True\] is a list"),
-    ({"max_examples_in_flight": 3}, ValueError, "3 is too small: 3 buckets.*the least is 4"),
-    ({"max_examples_in_flight": 0}, ValueError, "max_examples_in_flight=0 is too small"),
     ({"input_length": "p"}, TypeError, "input_length='p'.*it must be of integers"),
     ({"input_length": "w"}, ValueError, "input_length='w' is not one of the columns"),
     (
@@ -84,10 +67,6 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"num_buckets": 0}, ValueError, "num_buckets=0 is too small: the least is 1"),
-        ({"num_buckets": 65537}, ValueError, "num_buckets=65537 is too large: the most is 65536"),
-        ({"num_buckets": 2.5}, TypeError, "num_buckets=2.5 is a float"),
-        ({"which_bucket": 0}, TypeError, "which_bucket=0 is an int"),
         ({"which_bucket": "p"}, TypeError, "which_bucket='p'.*of integers"),
         ({"which_bucket": "v"}, ValueError, "which_bucket='v'.*one number per example"),
         ({"max_padded_elements": 9}, ValueError, "max_padded_elements=9 needs input_length"),
@@ -102,13 +81,9 @@ def test_invalid_arguments_of_bucket_are_refused(arguments, error, text):
     ("boundaries", "error", "text"),
     [
         ([], ValueError, "bucket_boundaries is empty"),
-        (5, TypeError, "bucket_boundaries=5 is an int; it is a list of ints"),
         (np.array([1, 2]), TypeError, "bucket_boundaries=.*is an ndarray"),
-        ([1.0], TypeError, r"bucket_boundaries\[0\]=1.0 is a float; it is an int"),
-        ([True], TypeError, r"bucket_boundaries\[0\]=True is a bool"),
         ([3, 3], ValueError, r"bucket_boundaries\[1\]=3 does not exceed the one before, 3"),
         ([3, 4, 1], ValueError, r"bucket_boundaries\[2\]=1 does not exceed the one before, 4"),
-        ([2**63], ValueError, r"bucket_boundaries\[0\]=9223372036854775808 is too large"),
     ],
 )
 def test_an_error_in_the_boundaries_is_refused(boundaries, error, text):

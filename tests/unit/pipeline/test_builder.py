@@ -6,7 +6,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Declaration, Policy, ReadingOrder
+from headrace_server.pipeline.declaration import Declaration
 from headrace_server.pipeline.function_names import from_extension, to_extension
 
 FEATURES = {"x": hs.scalar("int64"), "audio": hs.sequence("float32", (64,))}
@@ -22,24 +22,6 @@ def widen(example):
 
 def source():
     return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
-
-
-def test_every_call_gives_a_new_pipeline_and_changes_none():
-    one = source()
-    two = one.shuffle(seed=7)
-    assert one.batch(2).declaration().order == ReadingOrder()
-    assert two.batch(2).declaration().order == ReadingOrder(seed=7)
-
-
-def test_the_defaults_of_the_stages_are_those_of_the_contract():
-    declared = source().shuffle().repeat().batch(32).declaration()
-    assert declared.order == ReadingOrder(seed=0, window=None, epochs=None, reshuffle=True)
-    assert declared.shape.options == {
-        "batch_size": 32,
-        "allow_smaller_final_batch": False,
-        "dynamic_pad": False,
-    }
-    assert declared.policy == Policy("fail", None)
 
 
 def test_a_whole_declaration_survives_the_wire():

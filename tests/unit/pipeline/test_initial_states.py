@@ -1,6 +1,5 @@
 """Initial states: zeros, a constant or a column; plain data, or a clear error."""
 
-import msgpack
 import numpy as np
 import pytest
 
@@ -33,19 +32,13 @@ def constant(value):
 @pytest.mark.parametrize(
     ("shape", "dtype", "error", "text"),
     [
-        (256, "float32", TypeError, "shape=256 is an int; it is a tuple of ints"),
-        ("ab", "float32", TypeError, "shape='ab' is a str"),
         ({2: 3}, "float32", TypeError, "shape={2: 3} is a dict; it is a tuple of ints"),
         (np.array(3), "float32", TypeError, "shape=array.3.: iteration over a 0-d array"),
         ((2,), "f" * 9999, TypeError, "dtype '?fff.* is not one of"),
-        ((2.0,), "float32", TypeError, r"shape\[0\]=2.0 is a float; it is an int"),
-        ((None, 3), "float32", TypeError, r"shape\[0\]=None is a NoneType"),
-        ((3, -1), "float32", ValueError, r"shape\[1\]=-1 is too small"),
         ((3, 0), "float32", ValueError, r"shape is float32\[3, 0\], which is empty.*1 or more"),
         ((1,) * 32, "float32", ValueError, "shape has 32 dimensions; 31 can be"),
         ((2**20, 2**21), "float32", ValueError, "has 2199023255552 elements; the most is 1099511"),
         ((2,), "datetime64", TypeError, "dtype='datetime64': .* is not one of"),
-        ((2,), None, TypeError, "dtype=None"),
         ((2,), ">f4", TypeError, "dtype='>f4'"),
     ],
 )
@@ -59,12 +52,6 @@ def test_a_constant_is_in_little_endian_bytes_in_c_order():
     assert plain(turned)[3] == bytes([1, 0, 3, 0, 2, 0, 4, 0])
 
 
-def test_a_constant_may_have_a_dtype_of_ml_dtypes():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    array = np.array([1, -2], ml_dtypes.bfloat16)
-    assert plain(array) == ("constant", "bfloat16", [2], array.tobytes())
-
-
 def test_a_constant_is_what_the_array_was_when_it_was_declared():
     array = np.ones(2, np.float32)
     state = plain(array)
@@ -72,28 +59,12 @@ def test_a_constant_is_what_the_array_was_when_it_was_declared():
     assert state[3] == np.ones(2, np.float32).tobytes()
 
 
-def test_states_are_sorted_by_name_and_survive_the_wire():
-    given = {"h": zeros((2,)), "a": [b"x", b"y"], "c": "col", "B": np.ones(3)}
-    states = checked_states("initial_states", given)
-    assert [state["name"] for state in states] == ["B", "a", "c", "h"]
-    assert msgpack.unpackb(msgpack.packb(states)) == states
-
-
 @pytest.mark.parametrize(
     ("states", "error", "text"),
     [
-        (None, TypeError, "initial_states=None is a NoneType; it is a dict of name to"),
-        ([zeros((2,))], TypeError, r"initial_states=.* is a list"),
-        ({3: 0.0}, TypeError, "a name in initial_states=3 is an int"),
-        ({b"h": 0.0}, TypeError, "a name in initial_states=b'h' is a bytes"),
-        ({"": 0.0}, ValueError, "a name in initial_states='' has 0 characters"),
-        ({"a:b": 0.0}, ValueError, "a name in initial_states='a:b' holds a colon"),
         ({"n" * 251: 0.0}, ValueError, "has 251 characters.*at most 250"),
-        ({"h": None}, TypeError, r"initial_states\['h'\]=None is a NoneType; it is zeros"),
         ({"h": {"x": 1}}, TypeError, r"initial_states\['h'\]=.* is a dict"),
-        ({"h": {1.0}}, TypeError, r"initial_states\['h'\]=.* is a set"),
         ({"h": zeros}, TypeError, r"initial_states\['h'\]=.* is a function"),
-        ({"h": ""}, ValueError, r"initial_states\['h'\]='' has 0 characters"),
         ({"h": []}, ValueError, r"initial_states\['h'\] is float64\[0\], which is empty"),
         ({"h": np.ones((2, 0))}, ValueError, r"\[2, 0\], which is empty"),
         ({"h": np.ones((1,) * 32)}, ValueError, "has 32 dimensions; 31 can be"),

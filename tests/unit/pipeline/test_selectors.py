@@ -30,13 +30,6 @@ def test_a_sequence_serves_where_its_length_counts(name):
 @pytest.mark.parametrize(
     ("value", "options", "error", "text"),
     [
-        (3, {}, TypeError, "a=3 is an int; it is a column's name or a function of the columns"),
-        (None, {}, TypeError, "a=None is a NoneType"),
-        (True, {}, TypeError, "a=True is a bool"),
-        (1.5, {"constant": (0, 1)}, ValueError, "a=1.5 does not lie in 0 … 1"),
-        (float("nan"), {"constant": (0, 1)}, ValueError, "a=nan does not lie in 0 … 1"),
-        (-1, {"constant": (0, 1)}, ValueError, "a=-1 does not lie in 0 … 1"),
-        ("", {}, ValueError, "a='' has 0 characters"),
         ("lost", {}, ValueError, "a='lost' is not one of the columns n, p, flag, text"),
         ("flga", {}, ValueError, r"not one of the columns n, p, flag, .*; did you mean 'flag'\?"),
         ("text", {}, ValueError, "a='text' is bytes.*; it must be one number per example"),

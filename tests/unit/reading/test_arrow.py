@@ -103,11 +103,6 @@ def test_every_type_is_read_in_every_order(tmp_path: Path, way: dict[str, Any]) 
     assert all_of(reader) == rows_of(table())
 
 
-def test_remote_files_are_read_like_local_ones() -> None:
-    path = f"memory://{uuid.uuid4().hex}/a.arrow"
-    assert all_of(opened("arrow", write(path, table()))) == rows_of(table())
-
-
 def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> None:
     paths = [write(tmp_path / name, table(6)) for name in "ab"]
     reader = opened("arrow", *paths)
@@ -204,51 +199,6 @@ def test_rows_that_are_no_array_are_named_and_skipped(tmp_path: Path, compressio
         opened("arrow", path).take(slice(2, 3))
 
 
-def test_declared_features_choose_cast_and_reshape(tmp_path: Path) -> None:
-    source = pa.table(
-        {
-            "wide": pa.array([1.5, 2.5]),
-            "n": pa.array([1, 2], pa.int32()),
-            "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], FLOATS),
-            "steps": pa.array([[[1.0, 2.0]], [[3.0, 4.0]] * 2], pa.list_(FLOATS)),
-            "rows": pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)),
-            "left": pa.array([1, 2], pa.timestamp("s")),
-            "t": pa.array([["a", "b"], ["c", "d"]]),
-        }
-    )
-    features = {
-        "n": Feature("scalar", "float64"),
-        "wide": Feature("scalar", "float32"),
-        "vector": Feature("fixed", "float64", (2,)),
-        "steps": Feature("sequence", "float32", (2,)),
-        "rows": Feature("sequence", "int64"),
-        "t": Feature("fixed", "bytes", (2,)),
-    }
-    path = write(tmp_path / "a", source)
-    reader = opened("arrow", path, features=features)
-    assert reader.fields == {name: f.field for name, f in features.items()}
-    assert all_of(reader) == [
-        {
-            "n": 1.0,
-            "wide": 1.5,
-            "vector": [1.0, 2.0],
-            "steps": [[1.0, 2.0]],
-            "rows": [1, 2],
-            "t": [b"a", b"b"],
-        },
-        {
-            "n": 2.0,
-            "wide": 2.5,
-            "vector": [3.0, 4.0],
-            "steps": [[3.0, 4.0]] * 2,
-            "rows": [3, 4],
-            "t": [b"c", b"d"],
-        },
-    ]
-    with pytest.raises(DataError, match=r"column 'left': it has the Arrow type timestamp\[s\]"):
-        opened("arrow", path)
-
-
 @pytest.mark.parametrize(
     ("name", "feature", "text"),
     [
@@ -341,61 +291,6 @@ def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
     assert bad.counts == {"corrupt_record": 1}
     with pytest.raises(DataError, match=r"record 1, column 'x': an offset of it points outside"):
         opened("arrow", path).take(slice(0, 4))
-
-
-@pytest.mark.parametrize("compression", [None, "lz4"])
-@pytest.mark.parametrize(
-    ("kind", "lie"),
-    [
-        (pa.large_string(), [2**62, -(2**63)]),
-        (pa.large_list(pa.int8()), [2**62, -(2**63)]),
-        # of two lists in each row, whose lengths seem to be alike, and 0 together
-        (pa.list_(pa.large_list(pa.int8()), 2), [4 - 2**63, 4]),
-        (pa.list_(pa.large_list(pa.int8()), 4), [2**62, -(2**63), -(2**62)]),
-    ],
-)
-def test_offsets_whose_sums_are_too_large_for_64_bits_are_damage(
-    tmp_path: Path, kind: pa.DataType, lie: list[int], compression: Any
-) -> None:
-    inner = pa.large_string() if kind == pa.large_string() else pa.large_list(pa.int8())
-    lists = pa.array(["a"] * 16 if inner == pa.large_string() else [[1]] * 16, inner)
-    offsets = np.arange(17)
-    offsets[5 : 5 + len(lie)] = lie
-    buffers = [None, pa.py_buffer(offsets), *lists.buffers()[2:]]
-    if inner == pa.large_string():
-        damaged = pa.Array.from_buffers(inner, 16, buffers)
-    else:
-        damaged = pa.Array.from_buffers(inner, 16, buffers[:2], children=[lists.values])
-    if kind != inner:
-        damaged = pa.FixedSizeListArray.from_arrays(damaged, type=kind)
-    path = tmp_path / "a"
-    batch = pa.RecordBatch.from_arrays([damaged], names=["x"])
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_file(str(path), batch.schema, options=options) as sink:
-        sink.write(batch)
-    bad = BadRecords(skip=True)
-    reader = opened("arrow", path, bad=bad)
-    assert examples(reader.take(slice(0, 1))) == examples(reader.take(np.array([0])))
-    for row in range(reader.length):
-        reader.take(np.array([row]))
-    kept = reader.take(slice(0, reader.length))
-    assert 0 in kept.ordinals and len(kept) < reader.length
-    assert examples(kept)
-    assert bad.counts.keys() == {"corrupt_record"}
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    source = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(DataError, match="two columns are named 'x'"):
-        opened("arrow", write(tmp_path / "a", source))
-
-
-def test_compressed_batches_are_decoded_once_while_they_are_kept(tmp_path: Path) -> None:
-    reader = opened("arrow", write(tmp_path / "a", table(9), compression="zstd"))
-    first, again = (
-        [reader.take(slice(at, at + 3)).columns["label"] for at in (0, 3, 6)] for _ in range(2)
-    )
-    assert all(map(np.shares_memory, first, again))
 
 
 @st.composite

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import (
     Column,
-    Strings,
     column_from_rows,
     concatenate,
     dtype_of,
@@ -97,20 +96,6 @@ def test_parts_of_columns_join_to_the_rows_of_all(
     assert listed(take(joined, slice(1, None))) == want[1:]
 
 
-@given(st.lists(st.binary(max_size=200), max_size=8), st.data())
-def test_joined_strings_are_back_to_back(texts: list[bytes], data: st.DataObject) -> None:
-    strings = column_from_rows(texts, Field("bytes"))
-    assert isinstance(strings, Strings)
-    at = st.integers(0, max(0, len(texts) - 1))
-    index = data.draw(st.lists(at, max_size=8)) if texts else []
-    for picked, want in (
-        (strings, texts),
-        (strings.take(np.array(index, np.int64)), [texts[i] for i in index]),
-    ):
-        assert picked.joined().tobytes() == b"".join(want)
-        assert picked.lengths.tolist() == list(map(len, want))
-
-
 @pytest.mark.parametrize(
     ("rows", "field", "text"),
     [
@@ -138,24 +123,9 @@ def test_a_value_that_does_not_fit_is_named_by_its_row(
         column_from_rows(rows, field)
 
 
-def test_strings_may_be_given_as_text_or_any_buffer_of_bytes() -> None:
-    rows = ["é", b"a\0", bytearray(b"b"), memoryview(b"c"), np.bytes_(b"d"), np.str_("e")]
-    want = ["é".encode(), b"a\0", b"b", b"c", b"d", b"e"]
-    assert listed(column_from_rows(rows, Field("bytes"))) == want
-    with pytest.raises(ValueError):
-        concatenate([])
-
-
 def test_large_unsigned_numbers_stay_exact_beside_small_ones() -> None:
     column = column_from_rows([[0, 2**64 - 1]], Field("uint64", (2,)))
     assert listed(column) == [[0, 2**64 - 1]]
     for value in ([0.5, 2.0**63], [-1, 2**63]):
         with pytest.raises(ValueError, match="row 0"):
             column_from_rows([value], Field("uint64", (2,)))
-
-
-def test_integers_become_floats_and_floats_narrower_ones() -> None:
-    column = column_from_rows([1, 2.5, np.float64(0.1)], Field("float32"))
-    assert isinstance(column, np.ndarray)
-    assert column.dtype == np.float32
-    assert column.tolist() == [1.0, 2.5, float(np.float32(0.1))]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,15 +54,6 @@ def test_origins_are_byte_offsets_of_rows(tmp_path: Path) -> None:
     assert chunk.origin.offset is not None
     assert [TEXT[at : at + 2] for at in chunk.origin.offset] == ["a,", "b,", "c,"]
     assert chunk.ordinals.tolist() == [0, 1, 2]
-
-
-def test_remote_files_are_a_stream_each() -> None:
-    folder = f"memory://{uuid.uuid4().hex}"
-    for i in range(3):
-        write(f"{folder}/{i}.csv", f"n\n{i}\n{i + 10}\n")
-    reader = opened("csv", f"{folder}/*")
-    assert reader.streams == 3
-    assert [row["n"] for row in all_of(reader)] == [0, 10, 1, 11, 2, 12]
 
 
 CELLS = st.text("a,\"\n\r' é0", max_size=5)
@@ -153,27 +143,6 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
         DataError, match=r"good, record 0, byte 0: there is no column 'm'; it has 'n'"
     ):
         opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
-
-
-def test_features_are_the_remedy_where_no_file_shows_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "cut.csv.gz"
-    path.write_bytes(b"no gzip")
-    with pytest.raises(DataError, match=r"; no row shows the columns: declare the features$"):
-        opened("csv", path)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
-@pytest.mark.parametrize("cell", ["1_0", "\uff11"])
-def test_numbers_that_only_python_reads_are_refused(tmp_path: Path, dtype: str, cell: str) -> None:
-    path = write(tmp_path / "a", f"n\n{cell}\n")
-    with pytest.raises(DataError, match=f"record 0, .*'{cell}' is not a value of its dtype"):
-        opened("csv", path, features={"n": Feature("scalar", dtype)}).read(0, b"", 1)
-
-
-def test_a_number_that_is_none_is_no_other_than_itself(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "x\nnan\n1\n")
-    chunk, _ = opened("csv", path).read(0, b"", 9)
-    assert np.isnan(chunk.columns["x"][0]) and chunk.columns["x"][1] == 1
 
 
 def test_a_quote_that_never_ends_and_a_cut_off_file_are_damage(tmp_path: Path) -> None:

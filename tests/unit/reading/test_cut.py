@@ -6,7 +6,6 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.source import IndexedSource, PartsReader, ReaderPart
+from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN, all_of
@@ -54,10 +53,6 @@ def test_takes_and_skips_of_a_numbered_source_are_slices_of_its_list(data: st.Da
         count = data.draw(st.integers(1, 8))
         if data.draw(st.booleans()):
             pipeline, want = pipeline.take(count), want[:count]
-        elif (cut := pipeline.batch(1).declaration().source).kind == "cut" and cut.options["stop"]:
-            start, stop = cut.options["start"], cut.options["stop"]
-            if count < stop - start:
-                pipeline, want = pipeline.skip(count), want[count:]
         else:
             pipeline, want = pipeline.skip(count), want[count:]
     reader = opened(pipeline)
@@ -92,27 +87,3 @@ def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path
     reader = opened(hs.read_jsonl(lines(tmp_path, 8, 8, bad=(0, 3)), ID).skip(1).take(8), bad)
     assert bad.counts == {}
     assert ids(reader) == [1, 2, 4, 5, 6, 7, 8]
-
-
-def test_skipped_rows_of_an_indexed_source_are_not_read(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", i=np.arange(10))
-    asked: list[Any] = []
-
-    class Watched:
-        length, fields = 10, opened(hs.read_npz(str(tmp_path / "a.npz"))).fields
-
-        def take(self, rows: Any) -> Any:
-            asked.append(rows if isinstance(rows, slice) else rows.tolist())
-            return OPEN[0].take(rows)
-
-        def close(self) -> None: ...
-
-    fields = Watched.fields
-    reader = PartsReader(fields, [ReaderPart(Watched(), fields, 6, 9)])
-    assert reader.take(slice(0, 2)).ordinals.tolist() == [0, 1]
-    assert reader.take(np.array([2, 0])).columns["i"].tolist() == [8, 6]
-    assert asked == [slice(6, 8), [8, 6]]
-    with pytest.raises(IndexError):
-        reader.take(slice(0, 4))
-    with pytest.raises(IndexError):
-        reader.take(np.array([3]))

@@ -47,10 +47,6 @@ def ups(example):
     return [{"x": example["x"], "k": k} for k in range(int(example["x"]))]
 
 
-def yielded(example):
-    yield from ups(example)
-
-
 def endless(example):
     while True:
         yield {"x": 1}
@@ -114,28 +110,6 @@ def test_an_example_whose_columns_differ_in_rows_is_bad():
     bad = BadRecords(skip=True)
     out = run.apply(chunk_of(rows, fields), bad)
     assert out.columns["i"].tolist() == [1, 2, 7] and bad.counts == {"unequal_rows": 1}
-
-
-@pytest.mark.parametrize("function", [ups, yielded])
-def test_a_flat_map_gives_the_examples_that_its_function_lists_or_yields(function):
-    run = stages(lambda p: p.flat_map(function), ONE)
-    out = run.apply(numbers(2, 0, 3), BadRecords())
-    assert plain(out) == [{"x": x, "k": k} for x in (2, 0, 3) for k in range(x)]
-    assert out.origin.record.tolist() == [0, 0, 2, 2, 2]
-    assert run.counts == {"no_output": 1}
-
-
-def test_ordinals_of_outputs_depend_on_example_stage_and_output_alone():
-    run = stages(lambda p: p.flat_map(ups), ONE)
-    whole = run.apply(numbers(2, 0, 3), BadRecords()).ordinals
-    assert whole[[0, 2]].tolist() == [100, 102]
-    alone = run.apply(numbers(2, 0, 3).take(slice(2, 3)), BadRecords()).ordinals
-    assert alone.tolist() == whole[2:].tolist()
-    twice = stages(lambda p: p.flat_map(ups).flat_map(ups), ONE)
-    copies = stages(lambda p: p.flat_map(ups).resample_at_rate(3.0), ONE)
-    for run in (twice, copies):
-        ordinals = run.apply(numbers(*range(50)), BadRecords()).ordinals.tolist()
-        assert len(set(ordinals)) == len(ordinals) > 1000
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 import headrace_server as hs
-from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
@@ -13,20 +10,6 @@ from headrace_server.reading.intake import Intake
 from headrace_server.reading.row_functions import Draws
 from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.plan import Read
-
-FIELDS = {"i": Field("int64")}
-
-
-def drawn(example, rng):
-    return {"i": example["i"], "u": rng.random()}
-
-
-def all_drawn(columns, rng):
-    return {"i": columns["i"], "u": rng.random(len(columns["i"]))}
-
-
-def no_fives(example):
-    return bool(example["i"] % 5)
 
 
 def numbers(
@@ -74,30 +57,3 @@ def test_a_generator_is_a_function_of_seed_stage_epoch_and_ordinal():
 def test_generators_are_pinned_since_another_one_would_change_runs_that_are_resumed():
     raw = Draws(7, 0).generator(0, 3).bit_generator.random_raw(2)
     assert raw.tolist() == [5127681270110856949, 6488534293789767082]
-
-
-def test_neighbours_draw_apart_however_much_each_of_them_draws():
-    one, two = (Draws(7, 0).generator(0, i).integers(2**62, size=10_000) for i in (0, 1))
-    assert len(np.intersect1d(one, two)) == 0
-
-
-def test_each_epoch_draws_anew_and_no_read_or_partition_changes_what_an_example_draws():
-    pipeline = source().filter(no_fives).map(drawn, seed=7)
-    found = numbers(pipeline)
-    assert len(found) == len(set(found.values())) == 960
-    assert numbers(pipeline, partitions=3, limit=50) == found
-    assert numbers(source().filter(no_fives).map(drawn, seed=8)) != found
-
-
-def test_stages_of_one_seed_draw_apart():
-    once = numbers(source().map(drawn, seed=7))
-    twice = numbers(source().map(drawn, seed=7).map(drawn, seed=7))
-    assert not set(once.values()) & set(twice.values())
-
-
-def test_a_vectorized_map_draws_for_groups_of_what_a_partition_reads():
-    pipeline = source().filter(no_fives).map(all_drawn, vectorized=True, seed=7)
-    found = numbers(pipeline)
-    assert len(found) == len(set(found.values())) == 960
-    assert numbers(pipeline, limit=50) == found
-    assert numbers(pipeline, partitions=3).keys() == found.keys()

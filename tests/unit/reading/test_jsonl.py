@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import jsonl
@@ -53,14 +51,6 @@ def test_objects_are_read_in_every_order(tmp_path: Path, name: str, kind: type) 
         "ok": Field("bool"),
     }
     assert all_of(reader) == WANT
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_remote_files_are_read_like_local_ones(ending: str) -> None:
-    folder = f"memory://{uuid.uuid4().hex}"
-    for i in range(3):
-        write(f"{folder}/{i}.jsonl{ending}", *ROWS[3 * i : 3 * i + 3])
-    assert all_of(opened("jsonl", f"{folder}/*")) == WANT
 
 
 def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:
@@ -115,15 +105,6 @@ BROKEN = [
 ]
 
 
-def test_a_declared_column_that_is_misspelt_is_answered_with_the_one_that_is_there(
-    tmp_path: Path,
-) -> None:
-    path = write(tmp_path / "a", {"audio": 1, "label": 2})
-    reader = opened("jsonl", path, features={"adio": Feature("scalar", "int64")})
-    with pytest.raises(DataError, match=r"'adio': it is missing; .*; did you mean 'audio'\?$"):
-        reader.take(slice(0, 1))
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize(("line", "reason", "text"), BROKEN)
 def test_a_bad_line_is_named_or_skipped(
@@ -164,47 +145,3 @@ def test_where_no_record_shows_the_columns_they_are_asked_for(tmp_path: Path) ->
     for name in ("b", "b.gz"):
         with pytest.raises(DataError, match=rf"{name}, record 1, byte 9, column 'a': 'x' is bytes"):
             opened("jsonl", write(tmp_path / name, {"a": 1}, {"a": "x"}))
-
-
-def test_declared_features_choose_cast_and_fill(tmp_path: Path) -> None:
-    features = {
-        "n": Feature("scalar", "float32"),
-        "x": Feature("sequence", "float32"),
-        "z": Feature("fixed", "int8", (2,), [3, 3], True),
-    }
-    path = write(tmp_path / "a", {"n": 1, "x": [], "y": "q"}, {"n": 2, "x": [1], "z": [4, 5]})
-    reader = opened("jsonl", path, features=features)
-    assert all_of(reader) == [
-        {"n": 1.0, "x": [], "z": [3, 3]},
-        {"n": 2.0, "x": [1.0], "z": [4, 5]},
-    ]
-    bad_default = {"n": Feature("scalar", "int8", (), "x", True)}
-    with pytest.raises(ValueError):
-        opened("jsonl", path, features=bad_default)
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason", "text"),
-    [
-        (
-            lambda c: c[:-20],
-            "truncated_file",
-            r"truncated at byte \d+: the gzip data is not complete",
-        ),
-        (lambda c: c[:40] + bytes([c[40] ^ 255]) + c[41:], "corrupt_file", "damaged"),
-        (lambda c: c[:-8] + b"\0" * 8, "corrupt_file", "damaged"),
-    ],
-)
-def test_a_damaged_compressed_file_ends_where_it_breaks(
-    tmp_path: Path, damage: Any, reason: str, text: str
-) -> None:
-    features = {"n": Feature("scalar", "int64")}
-    content = gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS * 50).encode())
-    (tmp_path / "a.gz").write_bytes(damage(content))
-    with pytest.raises(DataError, match=f"a.gz.*{text}"):
-        opened("jsonl", tmp_path / "a.gz", features=features).read(0, b"", 1000)
-    bad = BadRecords(skip=True)
-    chunk, end = opened("jsonl", tmp_path / "a.gz", features=features, bad=bad).read(0, b"", 1000)
-    assert end is None
-    assert [row["n"] for row in examples(chunk)] == [i % 9 for i in range(len(chunk))]
-    assert bad.counts == {reason: 1}

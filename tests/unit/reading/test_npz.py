@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import Ragged
 from headrace_server.reading.source import IndexedSource
@@ -111,19 +109,6 @@ def test_offsets_that_lie_are_refused(tmp_path: Path, offsets: np.ndarray, text:
         opened("npz", path, ragged={"x": "o"})
 
 
-def test_features_choose_cast_and_fill(tmp_path: Path) -> None:
-    features = {
-        "x": Feature("sequence", "float64", (2,)),
-        "absent": Feature("scalar", "bytes", (), b"?", True),
-    }
-    rows = all_of(opened("npz", write(tmp_path / "a.npz", **ARRAYS), features=features))
-    assert rows == [{"x": x, "absent": b"?"} for x in ARRAYS["x"].tolist()]
-    with pytest.raises(
-        DataError, match=r"column 'no': the file has no such column \(it has 'n', 'x'"
-    ):
-        opened("npz", tmp_path / "a.npz", features={"no": Feature("scalar", "int8")})
-
-
 @pytest.mark.parametrize(
     ("array", "text"),
     [
@@ -138,17 +123,6 @@ def test_arrays_that_are_no_examples_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=text):
         opened("npz", write(tmp_path / "a.npz", x=array))
-
-
-def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        warnings.simplefilter("ignore")  # of zipfile, that the name is there already
-        for first in (0, 10):
-            content = io.BytesIO()
-            np.save(content, first + np.arange(3))
-            archive.writestr("a.npy", content.getvalue())
-    with pytest.raises(DataError, match=r"a\.npz: two of its arrays are named 'a'; rename one"):
-        opened("npz", tmp_path / "a.npz")
 
 
 def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:

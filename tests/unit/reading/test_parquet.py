@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import fsspec
@@ -28,11 +27,6 @@ def test_every_type_is_read_in_every_order(tmp_path: Path) -> None:
     reader = opened("parquet", write(tmp_path / "a.parquet", table()))
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
-
-
-def test_remote_files_are_read_like_local_ones() -> None:
-    path = f"memory://{uuid.uuid4().hex}/a.parquet"
-    assert all_of(opened("parquet", write(path, table()))) == rows_of(table())
 
 
 def test_features_choose_columns_and_fill_nulls(tmp_path: Path) -> None:

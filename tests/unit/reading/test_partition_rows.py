@@ -12,7 +12,6 @@ from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import ORDINAL_BITS, Chunk, Origin
 from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.source import IndexedSource, StreamSource
-from headrace_server.shaping.chance import Permutation
 from tests.examples import some
 
 FIELDS = {"x": Field("int64")}
@@ -162,55 +161,6 @@ def test_another_reader_continues_from_every_position(source, count, limits):
             chunk, after = partition_reader(reader, order, k, count).read(2, position, limit)
             assert chunk.ordinals.tolist() == steps[i][1]
             assert after == (steps[i + 1][0] if i + 1 < len(steps) else None)
-
-
-@given(source=sources(), limits=LIMITS)
-@RUN
-def test_epochs_and_partitions_read_in_turn_do_not_disturb_one_another(source, limits):
-    reader, order = source
-    part = partition_reader(reader, order, 0, 2)
-    alone = {epoch: walk(partition_reader(reader, order, 0, 2), epoch, limits) for epoch in (0, 1)}
-    for i in range(max(map(len, alone.values()))):
-        for epoch, steps in alone.items():
-            if i < len(steps):
-                chunk, _ = part.read(epoch, steps[i][0], limits[i % len(limits)])
-                assert chunk.ordinals.tolist() == steps[i][1]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_exact_shuffle_is_the_permutation_of_all_cut_into_slices(count):
-    parts = partitions(Numbered(2000), ReadingOrder(seed=7), count)
-    for epoch in (0, 5):
-        got = [row for part in parts for row in rows(part, epoch, (300,))]
-        assert got == Permutation(2000, 7, epoch).at(np.arange(2000)).tolist()
-
-
-def test_windows_by_number_stay_in_their_blocks_and_are_each_permuted_in_their_own_way():
-    part = partition_reader(Numbered(205), ReadingOrder(seed=1, window=20), 1, 2)
-    got = rows(part, 0, (7,))
-    assert part.share == 103
-    shapes = set()
-    for begin in range(0, 103, 20):
-        block = got[begin : begin + 20]
-        assert sorted(block) == list(range(102 + begin, 102 + begin + len(block)))
-        assert block != sorted(block)
-        shapes.add(tuple(row - 102 - begin for row in block))
-    assert len(shapes) == 6
-
-
-def test_windows_by_stream_stay_in_their_stream_and_streams_change_places_between_epochs():
-    reader = Streamed([25] * 6, most=4)
-    part = partition_reader(reader, ReadingOrder(seed=1, window=10), 0, 1)
-    orders = set()
-    for epoch in range(4):
-        got = rows(part, epoch, (3,))
-        orders.add(tuple(row >> ORDINAL_BITS for row in got[::25]))
-        for begin in range(0, 150, 25):
-            stream = got[begin] >> ORDINAL_BITS
-            for low, high in ((0, 10), (10, 20), (20, 25)):
-                block = got[begin + low : begin + high]
-                assert sorted(block) == [(stream << ORDINAL_BITS) + n for n in range(low, high)]
-    assert len(orders) == 4
 
 
 def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():

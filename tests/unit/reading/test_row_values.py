@@ -36,14 +36,6 @@ def chunk_of(count):
     return Chunk(columns, numbers, Origin.single("a.npz", 40 + numbers))
 
 
-def halves(columns):
-    return columns["n"] / 2
-
-
-def listed(columns):
-    return columns["n"].tolist()
-
-
 def short(columns):
     return columns["n"][1:]
 
@@ -60,35 +52,10 @@ def uneven(columns):
     return [[0], [0, 1], [2]]
 
 
-def largest(columns):
-    return np.full(len(columns["n"]), columns["n"].max())
-
-
 def values(what, kind="column", sequence=False):
     what = f"{__name__}:{what.__name__}" if callable(what) else what
     kind = "function" if isinstance(what, str) and ":" in what else kind
     return Values("bucket", "which_bucket", [kind, what], sequence)
-
-
-def test_columns_functions_and_constants_give_one_value_per_row():
-    chunk, bad = chunk_of(3), BadRecords()
-    assert values("n").of(chunk, bad).tolist() == [0, 1, 2]
-    assert values("n").of(chunk, bad).dtype == np.int16
-    assert values("u").of(chunk, bad).tolist() == [2**64 - 1, 2**64 - 2, 2**64 - 3]
-    assert values("h").of(chunk, bad).tolist() == [0.0, 0.5, 1.0]
-    assert values(halves).of(chunk, bad).tolist() == [0.0, 0.5, 1.0]
-    assert values(listed).of(chunk, bad).tolist() == [0, 1, 2]
-    assert values(0.25, "constant").of(chunk, bad).tolist() == [0.25] * 3
-
-
-def test_the_length_of_a_sequence_stands_for_it_where_allowed():
-    chunk, bad = chunk_of(3), BadRecords()
-    assert values("v", sequence=True).of(chunk, bad).tolist() == [0, 1, 2]
-    assert values("words", sequence=True).of(chunk, bad).tolist() == [0, 1, 2]
-    assert values("pair", sequence=True).of(chunk, bad).tolist() == [3, 3, 3]
-    for name in ("v", "words"):
-        with pytest.raises(DataError, match=rf"column '{name}'\) holds sequences; it must be one"):
-            values(name).of(chunk, bad)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +85,6 @@ def test_invalid_columns_stop_the_feed_under_every_policy():
     for name, fault in (("lost", "no such column, only n, u"), ("t", "holds strings")):
         with pytest.raises(DataError, match=fault):
             values(name).of(chunk_of(3), BadRecords(skip=True))
-
-
-def test_a_function_is_not_asked_about_no_rows():
-    chunk, kept = values(largest).sound(chunk_of(0), BadRecords(), Rule(""))
-    assert len(chunk) == len(kept) == 0
 
 
 def test_rows_that_break_the_rule_are_named_and_left_out():

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
@@ -58,45 +56,7 @@ def test_a_number_that_is_no_probability_is_a_bad_example(value):
     assert bad.counts == {"out_of_range": 1} and 1 not in ordinals(out)
 
 
-def test_chance_differs_by_seed_stage_and_epoch_and_by_nothing_else():
-    p = np.full(4000, 0.5)
-
-    def kept(declare, **more):
-        return set(ordinals(applied(declare, p=p, **more)[0]))
-
-    def once(s):
-        return s.rejection_sample("p", seed=5)
-
-    first = kept(once)
-    assert kept(once) == first == kept(once, cut=7)
-    others = [
-        kept(once, epoch=1),
-        kept(lambda s: s.rejection_sample("p", seed=6)),
-        kept(lambda s: s.rejection_sample(1.0).rejection_sample("p", seed=5)),
-    ]
-    for other in others:
-        assert 1800 < len(other) < 2200
-        assert 800 < len(first & other) < 1200
-    both = kept(lambda s: s.rejection_sample("p", seed=5).rejection_sample("p", seed=5))
-    assert 850 < len(both) < 1150  # a quarter: the second does not repeat the first's chances
-
-
 # stratified_sample
-
-
-def labels_of(n, probs, seed=0):
-    return np.random.default_rng(seed).choice(len(probs), n, p=probs)
-
-
-@pytest.mark.parametrize("cut", [None, 1, 97])
-def test_the_estimate_reaches_the_target_and_depends_on_no_cut(cut):
-    y = labels_of(3000, [0.7, 0.2, 0.1])
-    out, run = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y, cut=cut)
-    share = np.bincount(out.facts["label"]) / len(out)
-    assert np.abs(share - [0.4, 0.3, 0.3]).max() < 0.05
-    whole, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y)
-    assert ordinals(out) == ordinals(whole)
-    assert sum(run.steps[0].stats()["accepted"]) == len(out)
 
 
 @pytest.mark.parametrize(
@@ -148,22 +108,6 @@ def test_more_copies_than_memory_holds_are_refused_with_the_row():
 # weighted_resample
 
 
-def test_the_error_of_too_many_copies_names_record_stage_and_column():
-    with pytest.raises(
-        DataError, match=r"record 1: resample_at_rate: rates \(column 'w'\): 1000000"
-    ):
-        applied(lambda s: s.resample_at_rate("w"), w=np.array([0.5, 1e9]))
-
-
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_a_weight_that_is_none_is_a_bad_example(value):
-    w = np.array([1.0, value, 1.0])
-    with pytest.raises(
-        DataError, match=r"record 1: weighted_resample: weights .*finite and 0 or more"
-    ):
-        applied(lambda s: s.weighted_resample("w", 1), w=w)
-
-
 def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it():
     w = np.r_[np.zeros(6), np.ones(400)]
 
@@ -186,54 +130,3 @@ def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it()
 
 
 # What all remember
-
-
-ALL = {
-    "estimated": lambda s: s.stratified_sample("y", [0.3, 0.7], seed=1),
-    "weighted": lambda s: s.weighted_resample("w", 1.3, mean_decay=0.9, group=8),
-    "all": lambda s: (
-        s.rejection_sample(0.8)
-        .stratified_sample("y", [0.6, 0.4])
-        .resample_at_rate("w", seed=4)
-        .weighted_resample("w", 0.9, warmup=None, group=8)
-        .stratified_sample("y", [0.5, 0.5], seed=9)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ALL)
-@given(st.integers(0, 12), st.integers(1, 12))
-def test_state_and_the_chunk_after_it_give_the_same_rows_again(name, before, after):
-    n = 8 * 25
-    y, w = labels_of(n, [0.5, 0.5]), np.random.default_rng(2).exponential(size=n)
-
-    def chunks(start, stop):
-        return [chunk_of(8 * k, y=y[8 * k :][:8], w=w[8 * k :][:8]) for k in range(start, stop)]
-
-    one, other = (stages(ALL[name], y=y, w=w) for _ in range(2))
-    for chunk in chunks(0, before):
-        one.apply(chunk, BadRecords())
-    other.restore(one.state())
-    for chunk in chunks(before, before + after):
-        first, second = one.apply(chunk, BadRecords()), other.apply(chunk, BadRecords())
-        assert ordinals(first) == ordinals(second)
-        for fact in first.facts:
-            assert first.facts[fact].tolist() == second.facts[fact].tolist()
-    assert one.state() == other.state()
-
-
-def test_columns_of_a_sampler_are_hidden_from_user_functions():
-    y = np.array([1, 0, 1])
-    seen = []
-
-    def look(columns):
-        seen.append(list(columns))
-        return columns
-
-    look.__qualname__ = "look"
-    globals()["look"] = look
-    out, run = applied(
-        lambda s: s.stratified_sample("y", [0, 1]).map(f"{__name__}:look", vectorized=True), y=y
-    )
-    assert seen == [["y"]] and out.facts["label"].tolist() == [1, 1]
-    assert run.fact_fields == {"label": Field("int64")}

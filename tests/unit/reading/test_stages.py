@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
@@ -77,68 +75,6 @@ STEPS = {
     "filter_text": (lambda p: p.filter(is_short), lambda rows: [r for r in rows if is_short(r)]),
     "select": (lambda p: p.select(["t", "x", "v"]), lambda rows: rows),
 }
-a_row = st.fixed_dictionaries(
-    {
-        "x": st.integers(-1000, 1000),
-        "v": st.lists(st.integers(0, 9).map(float), max_size=4).map(lambda v: np.array(v, "f4")),
-        "t": st.binary(max_size=4),
-    }
-)
-
-
-@given(
-    st.lists(st.sampled_from(sorted(STEPS)), max_size=4),
-    st.lists(st.lists(a_row, max_size=6), min_size=1, max_size=3),
-)
-def test_any_stages_do_what_their_functions_do_row_by_row(names, chunks):
-    def declare(pipeline):
-        for name in names:
-            pipeline = STEPS[name][0](pipeline)
-        return pipeline
-
-    run = stages(declare)
-    dropped = 0
-    for rows in chunks:
-        model = [{**row, "at": i} for i, row in enumerate(rows)]
-        for name in names:
-            ats = [row.pop("at") for row in model]
-            if name.startswith("filter"):
-                kept = [bool(STEPS[name][1]([row])) for row in model]
-                model = [{**r, "at": a} for r, a, k in zip(model, ats, kept, strict=True) if k]
-            else:
-                model = [
-                    {**row, "at": a} for row, a in zip(STEPS[name][1](model), ats, strict=True)
-                ]
-        dropped += len(rows) - len(model)
-        out = run.apply(chunk_of(rows), BadRecords())
-        assert out.ordinals.tolist() == [100 + row["at"] for row in model]
-        assert out.origin.record.tolist() == [row["at"] for row in model]
-        want = [{n: v for n, v in row.items() if n != "at"} for row in model]
-        assert rows_of(out) == [{**r, "v": np.asarray(r["v"]).tolist()} for r in want]
-        if len(out):
-            assert run.fields == FIELDS
-            assert list(out.columns) == list(run.fields)
-    assert run.counts.get("filtered", 0) == dropped
-
-
-SEEN = {}
-
-
-def look_all(columns):
-    SEEN.update(columns)
-    return {"x": columns["x"]}
-
-
-def test_a_vectorized_function_sees_arrays_objects_and_ragged():
-    fields = {**FIELDS, "u": Field("bytes", (None,)), "m": Field("float32", (2,))}
-    rows = [{"x": i, "v": [0.5], "t": b"a", "u": [b"b"] * i, "m": [1, 2]} for i in range(3)]
-    stages(lambda p: p.map(look_all, vectorized=True), fields).apply(
-        chunk_of(rows, fields), BadRecords()
-    )
-    assert SEEN["m"].shape == (3, 2)
-    assert SEEN["t"].tolist() == [b"a", b"a", b"a"]
-    assert isinstance(SEEN["v"], Ragged)
-    assert isinstance(SEEN["u"], Ragged)
 
 
 def write_into_v(example):
@@ -198,22 +134,8 @@ def test_a_schema_is_learnt_from_the_first_rows(fn, vectorized):
     assert [row["r"] for row in rows_of(out)] == [[], [[0, 0]], [[0, 0], [0, 0]]]
 
 
-def same(example):
-    return example
-
-
 def halves(example):
     return {"y": example["x"] if example["x"] < 3 else example["x"] / 2}
-
-
-def test_a_worker_shows_progress_and_the_function_while_it_probes():
-    """Functions may be slow, and a worker without progress is ended."""
-    run = stages(lambda p: p.map(ramp))
-    seen: list[str] = []
-    bad = BadRecords(progress=lambda: seen.append("a row"), enters=seen.append)
-    run.probe(numbered(3), bad)
-    (name, *rows, left) = seen
-    assert name.endswith(":ramp") and rows == ["a row"] * 3 and left == ""
 
 
 def fails_on_odd(example):
@@ -296,15 +218,6 @@ def gives_own_name(example):
 def test_a_fault_names_row_function_and_rule(declare, text):
     with pytest.raises(DataError, match=text):
         stages(declare).apply(numbered(4), BadRecords())
-
-
-def test_a_column_without_a_name_is_refused_unless_it_is_left_out():
-    fields = {"": Field("int64", ()), "x": Field("int64", ())}
-    with pytest.raises(DataError, match=r"the source has a column named ''; .*select\(names\)"):
-        stages(lambda p: p, fields).check_names()
-    run = stages(lambda p: p.select(["x"]), fields)
-    run.check_names()
-    assert list(run.fields) == ["x"]
 
 
 def raises_all(columns):

@@ -84,16 +84,6 @@ def test_neighbours_of_one_stem_are_an_example(tmp_path: Path, name: str) -> Non
     assert all_of(reader) == want(7)
 
 
-def test_declared_features_are_read_and_nothing_else(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", packed(("1.txt", b"a"), ("1.npz", b"?"), ("2.txt", b"b")))
-    features = {
-        "txt": Feature("scalar", "bytes"),
-        "cls": Feature("scalar", "int64", (), -1, True),
-    }
-    reader = opened("tar", path, features=features)
-    assert all_of(reader) == [{"txt": b"a", "cls": -1}, {"txt": b"b", "cls": -1}]
-
-
 def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
@@ -164,16 +154,6 @@ def test_a_damaged_header_ends_the_archive_loudly(tmp_path: Path) -> None:
     chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 9)
     assert (end, [row["cls"] for row in examples(chunk)]) == (None, [0])
     assert bad.counts == {"corrupt_file": 1}
-
-
-def test_a_damaged_compressed_archive_ends_where_it_breaks(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    path.write_bytes(gzip.compress(packed(*members(50)))[:-40])
-    bad = BadRecords(skip=True)
-    chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 99)
-    assert end is None
-    assert [row["cls"] for row in examples(chunk)] == list(range(len(chunk)))
-    assert bad.counts == {"truncated_file": 1}
 
 
 @pytest.mark.parametrize(

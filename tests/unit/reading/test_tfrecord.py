@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
@@ -76,23 +76,6 @@ def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
     assert len(reader.take(slice(5, 5))) == 0
 
 
-def test_every_row_knows_file_record_and_byte(three: list[str]) -> None:
-    origin = opened(three, WANTED).take(np.array([71, 0])).origin
-    at = len(frame(payload(70)))
-    assert origin.describe(0) == f"{three[2]}, record 1, byte {at}"
-    assert origin.describe(1) == f"{three[0]}, record 0, byte 0"
-
-
-def test_a_chunk_outlives_its_reader_and_its_files(three: list[str]) -> None:
-    reader = opened(three, WANTED)
-    chunk = reader.take(slice(60, 80))
-    reader.close()
-    del reader
-    for path in three:
-        Path(path).unlink()
-    assert rows_of(chunk) == rows(range(60, 80))
-
-
 def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> None:
     reader = opened(three, WANTED)
     chunk = reader.take(slice(60, 80))
@@ -102,38 +85,6 @@ def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> Non
     del chunk
     gc.collect()
     assert three[0] not in Path("/proc/self/maps").read_text()
-
-
-def test_a_file_that_is_replaced_is_an_error(tmp_path: Path) -> None:
-    from headrace_server.files import manifest
-    from headrace_server.pipeline.declaration import Source
-    from headrace_server.reading.sources import open_reader
-
-    path = write(tmp_path / "a", map(payload, range(3)))
-    files = manifest.resolve([path])
-    write(tmp_path / "a", map(payload, range(4)))
-    with pytest.raises(FilesMissing, match="was replaced"):
-        open_reader(Source("tfrecord", (path,), WANTED), files, BadRecords(), IndexCache(None))
-
-
-@pytest.mark.parametrize("odd", [0, 7, 1])
-@pytest.mark.parametrize("lengths", [1, 3, 40])
-def test_records_of_any_number_of_lengths_and_forms_are_read_alike(
-    tmp_path: Path, odd: int, lengths: int
-) -> None:
-    def written(n: int) -> bytes:
-        unusual = odd and n % odd == 0
-        values = feature("float", [n, 0.5] * (n % lengths), packed=not unusual)
-        entries = {"n": feature("int", [n]), "x": values, "id": feature("bytes", [b"%05d" % n])}
-        return example(dict(reversed(entries.items())) if n % 50 == 9 else entries)
-
-    count = 45 * lengths + 30
-    reader = opened(write(tmp_path / "a", map(written, range(count))), WANTED)
-    want = [{"n": n, "x": [[n, 0.5]] * (n % lengths), "id": b"%05d" % n} for n in range(count)]
-    for _ in range(2):  # with what the first chunk has shown, too
-        assert rows_of(reader.take(slice(0, count))) == want
-    order = np.random.default_rng(lengths).permutation(count)
-    assert rows_of(reader.take(order)) == [want[n] for n in order]
 
 
 # --- damage ---------------------------------------------------------------------------------
@@ -317,51 +268,6 @@ def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, ki
         got, text = readable(opened(str(path), WANTED))
         assert got == rows(range(len(got)))
         assert text or got == rows(range(5))  # some bits hold no content: time, system, padding
-
-
-@pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_damage_inside_a_compressed_file_is_that_of_the_frames(tmp_path: Path, kind: str) -> None:
-    raw = b"".join(map(frame, SMALL))
-    broken = bytearray(raw)
-    broken[BOUNDS[3] + 2] ^= 1
-    path = tmp_path / "a"
-    for content, reason, text in (
-        (bytes(broken), "corrupt_file", "the length of the record, or its checksum, is wrong"),
-        (raw[: BOUNDS[3] + 5], "truncated_file", f"truncated at byte {BOUNDS[3] + 5}"),
-    ):
-        path.write_bytes(compressed(kind, content))
-        got, said = readable(opened(str(path), WANTED))
-        assert got == rows(range(3)) and text in said
-        bad = BadRecords(skip=True)
-        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(3))
-        assert bad.counts == {reason: 1}
-
-
-def test_a_bad_record_of_a_stream_is_named_or_skipped(tmp_path: Path) -> None:
-    records = [*SMALL[:3], example({"n": feature("float", [1])}), SMALL[4]]
-    path = tmp_path / "a.gz"
-    path.write_bytes(compressed("gzip", b"".join(map(frame, records))))
-    reader = opened(str(path), WANTED)
-    with pytest.raises(DataError, match=f"record 3, byte {BOUNDS[3]}: feature 'n' holds float"):
-        reader.read(0, b"", 10)
-    bad = BadRecords(skip=True)
-    chunk, position = opened(str(path), WANTED, bad).read(0, b"", 10)
-    assert chunk.ordinals.tolist() == [0, 1, 2, 4] and position is None
-    reader.close()
-    assert bad.counts == {"wrong_type": 1}
-
-
-def test_a_position_of_a_longer_file_is_refused(tmp_path: Path) -> None:
-    paths = []
-    for n in (5, 2):
-        path = tmp_path / f"{n}.gz"
-        path.write_bytes(compressed("gzip", b"".join(map(frame, SMALL[:n]))))
-        paths.append(str(path))
-    reader = opened(paths, WANTED)
-    _, position = reader.read(0, b"", 4)
-    with pytest.raises(DataError, match="the position is of another file"):
-        reader.read(1, position, 4)
-    reader.close()
 
 
 # --- declarations and remote files ------------------------------------------------------------
