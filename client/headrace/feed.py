@@ -536,7 +536,7 @@ class Feed:
         return dict(answer.value)
 
     def stats(self) -> dict[str, int]:
-        """Count ready, incomplete and in-flight batches or segments, over all workers.
+        """Return how many batches or segments are ready, incomplete and in flight.
 
         A feed of segments counts as the ``barrier`` of TensorFlow's state saver: ``ready`` and
         ``incomplete`` segments (those that wait for a state), and ``in_flight`` examples, which

@@ -60,7 +60,7 @@ PARTS: dict[str, list[Entry]] = {
     "sources": _functions("headrace_server:", "hs.", _SOURCES),
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "own": [
-        ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ()),
+        ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ("streams", "take")),
         ("headrace_server:StreamSource", "hs.StreamSource", "source", ()),
         ("headrace_server:Opening", "hs.Opening", "", ()),
         ("headrace_server:Stage", "hs.Stage", "stage", ()),
@@ -189,7 +189,7 @@ def _attributes(short: str, kind: type, names: list[str]) -> Iterator[str]:
 
 
 def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> Iterator[str]:
-    """The signature, on one line where it has room and else with a line per argument.
+    """The signature, on one line where it has room, and else a block with a line per argument.
 
     ``of``: the class that ``Self`` stands for.
     """
@@ -204,10 +204,11 @@ def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> Iter
     gives = re.sub(r"\bSelf\b", of, _type(signature.return_annotation))
     end = f" -> {gives}" if gives not in ("", "None") else ""
     line = f"{name}({', '.join(written)}){end}"
-    if len(line) > _WIDTH:
-        body = "".join(f"    {text},\n" for text in written)
-        line = f"{name}(\n{body}){end}"
-    yield from ("```text", line, "```", "")
+    if len(line) <= _WIDTH:
+        yield from (f"`{line}`", "")
+        return
+    body = "".join(f"    {text},\n" for text in written)
+    yield from ("```text", f"{name}(\n{body}){end}", "```", "")
 
 
 def _argument(argument: inspect.Parameter) -> str:

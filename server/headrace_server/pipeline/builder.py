@@ -295,7 +295,7 @@ class Pipeline:
     def stage(self, stage: Any, /, **options: Any) -> Pipeline:
         """Add a stage of your own: a subclass of ``hs.Stage``.
 
-        It is given itself, or by its name "module:Class".  ``Class(**options)`` is made here, which
+        Give the class, or its name "module:Class".  ``Class(**options)`` is made here, which
         refuses bad options, and once for each partition; options are plain data.  See
         docs/pipelines.md.
         """
@@ -658,8 +658,9 @@ class Pipeline:
         phase: Literal["random"] | None = None,
         phase_seed: int | None = None,
     ) -> Pipeline:
-        """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
-        before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
+        """Return batches of segments of ``num_unroll`` steps, with the states saved before them.
+
+        Only ``input_length`` and what follows ``batch_size`` may be left out.
 
         ``input_key`` is a column of one string, unique among the examples in flight;
         ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).

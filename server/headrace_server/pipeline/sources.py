@@ -39,12 +39,18 @@ def scalar(dtype: Any, *, default: Any = ...) -> Feature:
 
 
 def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
-    """Return an array of a fixed shape. The default may be a single value for all elements."""
+    """Return a feature that is an array of a fixed shape.
+
+    The default may be a single value for all elements.
+    """
     return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
 def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
-    """Any number of steps of a shape: ``[T, *shape]``.  ``default=[]`` is one without steps."""
+    """Return a feature of any number of steps of a shape: ``[T, *shape]``.
+
+    ``default=[]`` is one without steps.
+    """
     return _feature("sequence", dtype, checked_shape("shape", shape), default)
 
 
@@ -94,7 +100,7 @@ def read(
 ) -> Pipeline:
     """Read with a class of your own: a subclass of ``hs.IndexedSource`` or ``hs.StreamSource``.
 
-    It is given itself, or by its name "module:Class".  Each process that reads opens the files that
+    Give the class, or its name "module:Class".  Each process that reads opens the files that
     ``paths`` name with ``Class(opening, **options)``; options are plain data.  Without
     ``features`` the class determines the columns.  See docs/pipelines.md.
     """
@@ -112,7 +118,7 @@ def read_tfrecord(
     paths: Paths,
     features: Features,
 ) -> Pipeline:
-    """TFRecord files of tf.train.Example or SequenceExample.
+    """Read TFRecord files of tf.train.Example or SequenceExample.
 
     Each file shows whether it is compressed, with gzip or zlib; compressed files can not be read by
     number.  Checksums are checked.
@@ -122,7 +128,7 @@ def read_tfrecord(
 
 @checking
 def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Arrow IPC files, memory-mapped: the fastest."""
+    """Read Arrow IPC files, memory-mapped: the fastest source."""
     return _files("arrow", paths, features)
 
 
@@ -137,7 +143,7 @@ def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
 
 @checking
 def read_jsonl(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Files of one JSON object per line; a column is a key of the object."""
+    """Read files of one JSON object per line; a column is a key of the object."""
     return _files("jsonl", paths, features)
 
 
@@ -179,7 +185,7 @@ def read_npz(
     column: str | None = None,
     ragged: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """Arrays of .npz and .npy files: their first dimension counts the examples.
+    """Read arrays of .npz and .npy files: their first dimension counts the examples.
 
     ``column`` names the one array of a .npy file.  ``ragged`` maps a column to the array that holds
     its offsets: example i has the values from offset i up to offset i + 1.
@@ -194,7 +200,7 @@ def read_npz(
 
 @checking
 def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Tar files whose neighbouring members of one stem make an example (the WebDataset layout).
+    """Read tar files whose neighbouring members of one stem make an example (WebDataset layout).
 
     The part after the stem's first dot names the column: ``0001.txt`` has column ``txt`` of 0001.
     """
@@ -285,7 +291,7 @@ def from_indexed(
 def from_examples(
     examples: Iterable[Mapping[str, Any]], features: Features | None = None
 ) -> Pipeline:
-    """Return examples in memory: dicts of column to number, array, list, str or bytes.
+    """Read examples in memory: dicts of column to number, array, list, str or bytes.
 
     They are copied once, into memory that all workers share: for tests, notebooks, small data.
     """

@@ -70,7 +70,7 @@ class Source:
         return made
 
     def close(self) -> None:
-        """Let go of what it holds open."""
+        """Close the files and connections that the source holds open."""
 
 
 class StreamSource(Source):

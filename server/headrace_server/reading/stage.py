@@ -68,7 +68,7 @@ class Stage:
         return {}
 
     def usual_group(self, batch_sizes: Sequence[int | None], bound: int | None) -> int | None:
-        """Return the group that it takes if it has None; None: that of others, or any.
+        """Return the `group` of a stage whose option is None; None: that of others, or any.
 
         ``batch_sizes`` are those of the shape, and ``bound`` the most that it lets in.
         """
