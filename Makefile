@@ -23,10 +23,10 @@ help:
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make combinations  feeds, runs and deaths drawn at random for SECONDS=300, compared with a reference"
-	@echo "make fuzz    hostile connections and trainers, trainers that do not read (minutes)"
+	@echo "make fuzz    hostile connections, messages and trainers (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
-	@echo "make trials  every trial at its full size (three hours; some need root)"
-	@echo "make scale   how cost grows with everything that can grow (half an hour; 25 GB of disk)"
+	@echo "make trials  every trial at its full size (an hour; some need root)"
+	@echo "make scale   how cost grows with what can grow (half an hour; 25 GB of disk)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make docs    the pages of docs/ as a site, in site/"
@@ -100,10 +100,9 @@ LENGTH ?=
 bench: $(FRAMEWORKS)
 	$(BIN)/python -m tests.bench --write $(LENGTH)
 
-# What is drawn from the seed is printed with it; SEED= leaves it to chance.
 SEED ?= 1
 chaos: $(READY)
-	$(BIN)/python -m tests.chaos --seconds 60 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials faults --seconds 60 --seed "$(SEED)"
 
 # With the starts that make test leaves out (tests/nursery.py).
 test-long: export COLD = 1
@@ -116,7 +115,7 @@ world: $(READY)
 	$(BIN)/python -m tests.world $(or $(WORLDS),10000) $(SEED)
 
 chaos-long: $(READY)
-	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json
+	$(BIN)/python -m tests.trials faults --seconds 1800 --seed "$(SEED)"
 
 # As root, with INSTALL=1 on Debian: installs podman and buildah too.
 container-test: $(READY)
@@ -125,7 +124,7 @@ container-test: $(READY)
 
 # A tenth of the connections of a trial's full size.
 fuzz: $(READY)
-	$(BIN)/python -m tests.trials connections flood hostile messages --scale 0.1 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials connections hostile messages --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
 # The printed seed draws the same declarations again.
@@ -143,4 +142,4 @@ scale: $(READY)
 	$(BIN)/python -m tests.scale all --write $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
 clean:
-	rm -rf $(VENV) build dist site demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site demo-data demo-out trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

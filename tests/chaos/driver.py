@@ -20,12 +20,13 @@ import subprocess
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .faults import Link, Plan, send
 from .feeds import PARTITIONS, cells_wanted, mode_of
@@ -39,7 +40,7 @@ from .served import Server
 from .stores import tokens_of
 from .trainer import FAR, STEP_S
 
-__all__ = ["Outcome", "Setup", "run"]
+__all__ = ["Outcome", "Run", "Setup", "run"]
 
 _POLL_S = 0.02
 #: Room for the stores of a run with their journals (4 MiB each), several times.
@@ -75,6 +76,7 @@ class Setup:
     restless: bool = (
         False  # whether trainers are interrupted, leave, and ask for all sorts of things
     )
+    within: str = ""  # a cgroup for the processes of servers
 
 
 @dataclass(slots=True)
@@ -89,10 +91,12 @@ class Outcome:
     lives: int = 0  # of servers
 
 
-class _Run:
-    """The target of the faults."""
+class Run:
+    """Servers and trainers, which faults of a plan or others harm."""
 
-    def __init__(self, setup: Setup, directory: Path, own_disk: bool, hosts: list[Host]) -> None:
+    def __init__(
+        self, setup: Setup, directory: Path, own_disk: bool = False, hosts: Sequence[Host] = ()
+    ) -> None:
         self.setup = setup
         self.slots, self.lease_s = setup.trainers, setup.lease_s
         self.happenings = Happenings()
@@ -100,7 +104,7 @@ class _Run:
         self.ledger = directory / "ledger"
         self.ledger.touch()
         self._calm = directory / "calm"
-        places = hosts[: setup.servers] or [None] * setup.servers
+        places = [*hosts[: setup.servers]] or [None] * setup.servers
         self.servers = [
             Server(index, setup, directory, self.happenings, own_disk, place)
             for index, place in enumerate(places)
@@ -152,6 +156,20 @@ class _Run:
         far = {FAR: "1"} if slot < self.setup.far and not inside else {}
         self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, inside, **far)
 
+    def said(self, what: str, since: float = 0.0) -> list[Line]:
+        """Return the lines of a kind that trainers have written after a moment."""
+        return [line for line in read_lines(self.ledger) if line.what == what and line.at > since]
+
+    def work(self, acks: int = 1) -> None:
+        """Wait until ``acks`` more commits are acknowledged, or the feed is over."""
+        since = time.monotonic()
+
+        def worked() -> bool:
+            self.tend()
+            return self.over or len(self.said("ok", since)) >= acks
+
+        eventually(worked)
+
     @property
     def over(self) -> bool:
         return all(self._ended)
@@ -160,6 +178,57 @@ class _Run:
         """End all faults, and let trainers work without rests."""
         self.happenings.undo()
         self._calm.touch()
+
+    def judged(self) -> Verdict:
+        """Let all come to the end of the feed, stop the servers, and judge."""
+        setup, happenings = self.setup, self.happenings
+        self.calm()
+        stalled = self._to_the_end()
+        lasting = setup.durability != "off"
+        tokens = [] if lasting else self._tokens()
+        self.end()
+        tokens = self._tokens() if lasting else tokens
+        case = Case(
+            setup.mode,
+            cells_wanted(setup.mode, setup.size, setup.partitions),
+            read_lines(self.ledger),
+            tokens,
+            happenings.harms,
+            setup.lease_s,
+            setup.servers,
+            mode_of(setup.mode).spare(setup.partitions),
+            setup.restless,
+            happenings.full if lasting else [Harm(0.0, math.inf)],
+        )
+        verdict = judge(case)
+        verdict.findings += happenings.findings
+        if stalled:
+            verdict.findings.insert(0, Finding("the run comes to its end", stalled))
+        twice = [token for token, n in Counter(tokens).items() if n > 1]
+        verdict.add("a token is committed once", twice)
+        return verdict
+
+    def _tokens(self) -> list[int]:
+        stores = [store for server in self.servers for store in server.journals()]
+        return [token for store in stores for token in tokens_of(store)]
+
+    def _to_the_end(self) -> str:
+        size, since, patience_s = -1, time.monotonic(), self.setup.patience_s
+        while not self.over:
+            self.tend()
+            time.sleep(_POLL_S)
+            now = self.ledger.stat().st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > patience_s:
+                return f"no trainer has heard or done anything for {patience_s:g} s"
+        return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Stop the servers by SIGTERM, and kill processes that are left."""
@@ -206,7 +275,6 @@ class _Run:
 def run(setup: Setup, directory: Path) -> Outcome:
     """Run, harm, wait for the end, judge."""
     began = time.monotonic()
-    wanted = cells_wanted(setup.mode, setup.size, setup.partitions)
     with contextlib.ExitStack() as stack:
         disks = [directory / "state" / str(index) for index in range(setup.servers)]
         full = "disk full" in setup.kinds
@@ -214,49 +282,16 @@ def run(setup: Setup, directory: Path) -> Outcome:
         hosts: list[Host] = []
         if setup.hosts:
             hosts = stack.enter_context(Network(setup.servers + setup.trainers)).hosts
-        run = _Run(setup, directory, all(made), hosts)
-        try:
-            faults = _harm(run, setup)
-            run.calm()
-            stalled = _to_the_end(run, setup.patience_s)
-            if setup.durability == "off":
-                tokens = _tokens(run)
-        finally:
-            run.end()
-        if setup.durability != "off":
-            tokens = _tokens(run)
-    lines, happenings = read_lines(run.ledger), run.happenings
-    spare = mode_of(setup.mode).spare(setup.partitions)
-    case = Case(
-        setup.mode,
-        wanted,
-        lines,
-        tokens,
-        happenings.harms,
-        setup.lease_s,
-        setup.servers,
-        spare,
-        setup.restless,
-        [Harm(0.0, math.inf)] if setup.durability == "off" else happenings.full,
-    )
-    verdict = judge(case)
-    verdict.findings += happenings.findings
-    if stalled:
-        verdict.findings.insert(0, Finding("the run comes to its end", stalled))
-    if len(tokens) != len(set(tokens)):
-        verdict.add("a token is committed once", [t for t, n in Counter(tokens).items() if n > 1])
-    recovered = _recoveries(lines, happenings.kills, setup.servers)
+        run = stack.enter_context(Run(setup, directory, all(made), hosts))
+        faults = _harm(run, setup)
+        verdict = run.judged()
+    recovered = _recoveries(read_lines(run.ledger), run.happenings.kills, setup.servers)
     seconds = time.monotonic() - began
     lives = sum(server.lives for server in run.servers)
     return Outcome(setup, verdict, +faults, seconds, recovered, lives)
 
 
-def _tokens(run: _Run) -> list[int]:
-    stores = [store for server in run.servers for store in server.journals()]
-    return [token for store in stores for token in tokens_of(store)]
-
-
-def _harm(run: _Run, setup: Setup) -> Counter[str]:
+def _harm(run: Run, setup: Setup) -> Counter[str]:
     """Cause faults until the time or the feed is over, and at least one; return them by kind."""
     plan = Plan(setup.seed, setup.kinds, setup.pace_s)
     faults: Counter[str] = Counter()
@@ -280,19 +315,6 @@ def _harm(run: _Run, setup: Setup) -> Counter[str]:
         at_work = plan.waits_for_work(kind)
         written = run.ledger.stat().st_size + _WORK_BYTES if at_work else 0
     return faults
-
-
-def _to_the_end(run: _Run, patience_s: float) -> str:
-    size, since = -1, time.monotonic()
-    while not run.over:
-        run.tend()
-        time.sleep(_POLL_S)
-        now = run.ledger.stat().st_size
-        if now != size:
-            size, since = now, time.monotonic()
-        elif time.monotonic() - since > patience_s:
-            return f"no trainer has heard or done anything for {patience_s:g} s"
-    return ""
 
 
 @contextlib.contextmanager

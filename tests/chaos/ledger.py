@@ -54,7 +54,9 @@ class Ledger:
 
 def read_lines(path: Path) -> list[Line]:
     """Return all lines in the order in which they were written."""
-    told = [json.loads(line) for line in path.read_text().splitlines()]
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]  # the last line may be under way
+    told = [json.loads(line) for line in whole.splitlines()]
     return [Line(at, who, what, token, tuple(more)) for at, who, what, token, *more in told]
 
 

@@ -20,19 +20,19 @@ import random
 import socket
 import threading
 import time
+from typing import Self
 
-__all__ = ["Proxy", "next_host"]
+from tests.located import workers_at
+
+__all__ = ["Proxy", "proxy_of"]
 
 _DELAY_S = 0.02
-
-
 _HOSTS = itertools.count(random.SystemRandom().randrange(1, 1 << 15))
 
 
-def next_host() -> str:
-    """Return a loopback address that nothing else of this process uses."""
-    number = next(_HOSTS)
-    return f"127.{64 + os.getpid() % 128}.{number >> 8 & 255}.{number & 255}"
+def proxy_of(address: str) -> Proxy:
+    """Return a proxy before a server that runs, with its workers."""
+    return Proxy(*(int(way.rpartition(":")[2]) for way in (address, *workers_at(address))))
 
 
 class Proxy:
@@ -40,7 +40,8 @@ class Proxy:
 
     def __init__(self, port: int, *workers: int) -> None:
         """``workers``: their ports."""
-        host = next_host()
+        number = next(_HOSTS)  # an address that nothing else of this process uses
+        host = f"127.{64 + os.getpid() % 128}.{number >> 8 & 255}.{number & 255}"
         self._listeners = {p: socket.create_server((host, p)) for p in (port, *workers)}
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -113,3 +114,9 @@ class Proxy:
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         self.cut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

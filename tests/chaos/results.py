@@ -1,24 +1,19 @@
-"""Figures of runs, as text and as JSON."""
+"""The figures of a run as text."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import platform
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from .driver import Outcome
 
-__all__ = ["percentile", "report", "written"]
+__all__ = ["percentile", "report"]
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that this part of all values does not exceed."""
+    """Return the smallest value that this part of all does not exceed; 0 where there is none."""
     ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
+    return ordered[max(0, math.ceil(len(ordered) * part) - 1)] if ordered else 0.0
 
 
 def report(outcome: Outcome) -> str:
@@ -39,45 +34,3 @@ def report(outcome: Outcome) -> str:
 def _told(seconds: Sequence[float]) -> str:
     p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
     return f"p50 {p50:.2f} s, p99 {p99:.2f} s of {len(seconds)}"
-
-
-def written(seed: str, outcomes: Iterable[Outcome]) -> str:
-    """Return all runs as JSON, with the machine."""
-    runs, faults = [], Counter[str]()
-    recovered: dict[str, list[float]] = {}
-    for outcome in outcomes:
-        faults += outcome.faults
-        for kind, seconds in outcome.recoveries.items():
-            recovered.setdefault(kind, []).extend(seconds)
-        runs.append(
-            {
-                "mode": outcome.setup.mode,
-                "workers": outcome.setup.workers,
-                "partitions": outcome.setup.partitions,
-                "durability": outcome.setup.durability,
-                "seed": outcome.setup.seed,
-                "seconds": round(outcome.seconds, 1),
-                "faults": dict(sorted(outcome.faults.items())),
-                "server_lives": outcome.lives,
-                "counts": outcome.verdict.counts,
-                "broken": [f"{found.law}: {found.text}" for found in outcome.verdict.findings],
-            }
-        )
-    whole: dict[str, Any] = {
-        "seed": seed,
-        "machine": f"{os.cpu_count()} cores, Linux {platform.release()}, Python "
-        f"{platform.python_version()}",
-        "faults": faults.total(),
-        "by_kind": dict(sorted(faults.items())),
-        "recovery_s": {
-            kind: {
-                "n": len(seconds),
-                "p50": round(percentile(seconds, 0.5), 2),
-                "p99": round(percentile(seconds, 0.99), 2),
-            }
-            for kind, seconds in recovered.items()
-            if seconds
-        },
-        "runs": runs,
-    }
-    return json.dumps(whole, indent=1) + "\n"

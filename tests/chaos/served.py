@@ -99,6 +99,8 @@ class Server:
             "lease_ttl_s": setup.lease_s,
         }
         inside = [] if self.host is None else self.host.inside
+        if setup.within:
+            inside = ["sh", "-c", f'echo $$ > {setup.within}/cgroup.procs; exec "$0" "$@"']
         arguments = [json.dumps(options)]
         self.process = Process("tests.chaos.server", arguments, self._log, inside)
         self._sessions.add(self.process.pid)
@@ -107,7 +109,7 @@ class Server:
         if self.process is None:
             return []
         found = self.process.children().items()
-        return sorted(pid for pid, told in found if f"headrace_server.{role}.{role}" in told)
+        return sorted(pid for pid, told in found if told.rstrip("\0").endswith(f".{role}"))
 
     def journals(self) -> list[Path]:
         """Return the journals; without a state directory they exist until the server ends."""
@@ -129,28 +131,29 @@ class Server:
                 told = f"of {self.name} processes {left}, files {files[:5]}"
                 self._happenings.find("nothing is left behind", told)
             self.process.kill()
+            self.process = None
         shutil.rmtree(self._memory, ignore_errors=True)
 
     # Harm
 
-    def _strike(self) -> None:
+    def strike(self) -> None:
         """Expect the end of this life."""
         self._happenings.note(2.0, self.name)
         self._happenings.kill("server", self.name)
         self._struck = True
 
     def kill(self) -> None:
-        self._strike()
+        self.strike()
         if self.process is not None:
             self.process.kill()
 
     def stop(self) -> bool:
         """Send SIGTERM, as in a planned restart: it waits for commits, and announces its return."""
-        self._strike()
+        self.strike()
         return self.process is not None and send([self.process.pid], signal.SIGTERM)
 
     def kill_supervisor(self) -> None:
-        self._strike()
+        self.strike()
         if self.process is not None:
             self.process.kill(group=False)
 
@@ -165,7 +168,7 @@ class Server:
         return [*range(self.port, self.port + 1 + self._setup.workers)]
 
     def kill_locator(self) -> bool:
-        self._strike()
+        self.strike()
         return send(self.children("locator"), signal.SIGKILL)
 
     def kill_worker(self, pids: list[int]) -> bool:

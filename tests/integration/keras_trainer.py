@@ -24,18 +24,10 @@ import headrace.keras
 EPOCHS, EVERY, UNROLL = 3, 3, 4
 
 
-def plain(feed: Any, keras: Any = keras) -> tuple[Any, Any]:
+def plain(feed: Any) -> tuple[Any, Any]:
     layers = [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dropout(0.3)]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     return model, feed.as_dataset().map(lambda batch: (batch["x"], batch["y"])).prefetch(2)
-
-
-def keras2(feed: Any) -> tuple[Any, Any]:
-    import tf_keras
-
-    tf_keras.backend.experimental.enable_tf_random_generator()
-    tf_keras.utils.set_random_seed(5)
-    return plain(feed, tf_keras)
 
 
 def segments(feed: Any) -> tuple[Any, Any]:
@@ -53,7 +45,7 @@ def main() -> None:
     address, name, directory, dies_at = sys.argv[1:]
     warnings.filterwarnings("ignore", message="Your input ran out of data")
     keras.utils.set_random_seed(5)
-    kind = {"plain": plain, "keras2": keras2, "segments": segments}[name.partition("-")[0]]
+    kind = {"plain": plain, "segments": segments}[name.partition("-")[0]]
     options = {"prefetch": 0} if kind is segments else {"commit": "explicit"}
     with headrace.connect(address, feed=name, framework="tf", timeout=60, **options) as feed:
         model, data = kind(feed)

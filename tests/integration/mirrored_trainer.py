@@ -21,47 +21,16 @@ import headrace
 
 EPOCHS, UNROLL = 3, 4
 RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-#: The step at which worker 1 holds its batch for ever, in a loop over segments; 0: none.
+#: The step at which worker 1 holds its batch for ever in ``segments``; 0: none.
 HOLD = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 
-#: The trained rows: their numbers, or keys and segments.
+#: Keys and segments of the trained rows.
 TRAINED: list[Any] = []
 STEPS: list[int] = []
 
 
-def loop(strategy: Any, feed: Any) -> list[Any]:
-    """Train on rows, whose tokens come by replica."""
-    with strategy.scope():
-        dense = keras.layers.Dense(1)
-        dense.build((None, 4))
-        optimizer = keras.optimizers.SGD(0.01)
-        optimizer.build(dense.trainable_variables)
-
-    def train(batch: dict[str, Any]) -> None:
-        with tf.GradientTape() as tape:
-            errors = tf.square(dense(batch["x"])[:, 0] - tf.cast(batch["i"], tf.float32))
-            loss = tf.reduce_mean(errors) / strategy.num_replicas_in_sync
-        weights = dense.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-
-    @tf.function(reduce_retracing=True)
-    def step(batch: dict[str, Any]) -> None:
-        strategy.run(train, (batch,))
-
-    data = strategy.distribute_datasets_from_function(lambda _: feed.as_dataset(tokens=True))
-    for _ in range(EPOCHS):
-        STEPS.append(0)
-        for batch in data:
-            step(batch)
-            feed.commit(batch["token"])
-            for one in strategy.experimental_local_results(batch["i"]):
-                TRAINED.extend(one.numpy().tolist())
-            STEPS[-1] += 1
-    return [weight.numpy() for weight in dense.trainable_variables]
-
-
-def segments(strategy: Any, feed: Any, in_graph: bool = False) -> list[Any]:
-    """Train on segments, whose states are saved after the step, by replica, or within it."""
+def segments(strategy: Any, feed: Any) -> list[Any]:
+    """Train on segments, whose states are saved after the step, by replica."""
     with strategy.scope():
         gru = keras.layers.GRU(3, return_sequences=True, return_state=True)
         dense = keras.layers.Dense(1)
@@ -78,8 +47,6 @@ def segments(strategy: Any, feed: Any, in_graph: bool = False) -> list[Any]:
             errors = tf.square(dense(steps)[..., 0] - 1) * mask
             loss = tf.reduce_sum(errors) / 16 / strategy.num_replicas_in_sync
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        if in_graph:
-            feed.save_states(batch["token"], {"h": after})
         return after
 
     @tf.function(reduce_retracing=True)
@@ -94,17 +61,12 @@ def segments(strategy: Any, feed: Any, in_graph: bool = False) -> list[Any]:
                 print(json.dumps({"event": "holding"}), flush=True)
                 signal.pause()
             after = step(batch)
-            if not in_graph:
-                feed.save_states(batch["token"], {"h": after})
+            feed.save_states(batch["token"], {"h": after})
             (local,) = strategy.experimental_local_results(batch)
             rows = zip(local["key"].numpy(), local["valid"].numpy(), strict=True)
             TRAINED.extend(key.decode() for key, valid in rows if valid)
             STEPS[-1] += 1
     return [weight.numpy() for weight in weights]
-
-
-def segments_in_graph(strategy: Any, feed: Any) -> list[Any]:
-    return segments(strategy, feed, in_graph=True)
 
 
 class Steps(keras.callbacks.Callback):  # type: ignore[misc]
@@ -113,13 +75,7 @@ class Steps(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         STEPS.append(0)
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        STEPS.append(0)
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        STEPS[-1] += 1
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         STEPS[-1] += 1
 
 
@@ -150,54 +106,6 @@ def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
     return [*model.get_weights(), *map(np.asarray, history.history.values())]
 
 
-def segments_in_evaluate(strategy: Any, feed: Any) -> list[Any]:
-    """Evaluate once for each epoch; the results stand in place of weights."""
-    model, data = stateful(strategy, feed)
-    results = [
-        model.evaluate(data, verbose=0, return_dict=True, callbacks=[Steps()])
-        for _ in range(EPOCHS)
-    ]
-    return [np.asarray([result["loss"], result["mae"]]) for result in results]
-
-
-def segments_in_fit_of_keras_2(strategy: Any, feed: Any) -> list[Any]:
-    """Train on segments by ``fit`` of Keras 2, with a ``train_step`` that saves the states."""
-    import tf_keras
-
-    tf_keras.utils.set_random_seed(5)
-
-    class Model(tf_keras.Model):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.gru = tf_keras.layers.GRU(3, return_sequences=True, return_state=True)
-            self.dense = tf_keras.layers.Dense(1)
-
-        def train_step(self, batch: dict[str, Any]) -> Any:
-            mask = tf.sequence_mask(batch["length"], UNROLL, tf.float32)
-            with tf.GradientTape() as tape:
-                steps, after = self.gru(batch["sequences"]["x"], initial_state=batch["state"]["h"])
-                errors = tf.square(self.dense(steps)[..., 0] - 1) * mask
-                loss = tf.reduce_sum(errors) / 16 / strategy.num_replicas_in_sync
-            weights = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-            feed.save_states(batch["token"], {"h": after})
-            tf.numpy_function(_trained, [batch["key"], batch["valid"]], [])
-            return {}
-
-    class Steps(tf_keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            STEPS[-1] += 1
-
-    with strategy.scope():
-        model = Model()
-        model.compile(tf_keras.optimizers.SGD(0.01))
-    data = strategy.distribute_datasets_from_function(lambda _: feed.as_dataset())
-    for _ in range(EPOCHS):
-        STEPS.append(0)
-        model.fit(data, steps_per_epoch=-1, verbose=0, callbacks=[Steps()])
-    return [weight.numpy() for weight in model.trainable_variables]
-
-
 def _trained(keys: Any, valid: Any) -> None:
     TRAINED.extend(key.decode() for key in keys[valid])
 
@@ -207,10 +115,7 @@ def main() -> None:
     keras.utils.set_random_seed(5)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     ranks = {"rank": RANK, "world_size": strategy.num_replicas_in_sync}
-    explicit = {"commit": "explicit"} if way == "loop" else {}
-    with headrace.connect(
-        address, feed=name, framework="tf", timeout=60, **ranks, **explicit
-    ) as feed:
+    with headrace.connect(address, feed=name, framework="tf", timeout=60, **ranks) as feed:
         weights = globals()[way](strategy, feed)
     flat = [np.asarray(weight, np.float32).tobytes().hex() for weight in weights]
     print(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
 import threading
 import zlib
 from collections import Counter, defaultdict
@@ -23,9 +22,6 @@ import numpy as np
 
 import headrace
 import headrace_server as hs
-from tests.chaos.proxy import next_host
-from tests.located import workers_at
-from tests.patience import PATIENCE_S
 
 from . import serving
 
@@ -162,6 +158,10 @@ class Ledger:
         return {(key, i) for key, known in self.of.items() for i in range(known.count)}
 
     @property
+    def examples(self) -> list[Example]:
+        return [dict(known.told) for known in self.of.values()]
+
+    @property
     def segments(self) -> int:
         """Return the number of segments."""
         return sum(known.count for known in self.of.values())
@@ -269,63 +269,3 @@ def to_the_end(feed: Any, step: Callable[[Any], None]) -> list[headrace.Headrace
             step(batch)
         except (headrace.Cancelled, headrace.StaleLease, headrace.StateError) as error:
             refused.append(error)
-
-
-class CutProxy:
-    """A proxy in front of a server that can end all connections; it accepts new ones."""
-
-    def __init__(self, address: str) -> None:
-        host, ways = next_host(), (address, *workers_at(address))
-        ports = [int(way.rsplit(":", 1)[1]) for way in ways]
-        self._listeners = {port: socket.create_server((host, port)) for port in ports}
-        self._pairs: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self.address = f"tcp://{host}:{ports[0]}"
-        for port, listener in self._listeners.items():
-            self._start(self._accept, port, listener)
-
-    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, port: int, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                here, _ = listener.accept()
-                there = socket.create_connection(("127.0.0.1", port))
-                self._pairs += [here, there]
-                self._start(self._carry, here, there)
-                self._start(self._carry, there, here)
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while part := source.recv(65536):
-                sink.sendall(part)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def refuse(self) -> None:
-        """Let no further connection through."""
-        for listener in self._listeners.values():
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-
-    def cut(self) -> None:
-        for end in self._pairs:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> CutProxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.refuse()
-        for listener in self._listeners.values():
-            listener.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-        for end in self._pairs:
-            end.close()

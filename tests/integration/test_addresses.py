@@ -51,27 +51,9 @@ def test_workers_have_consecutive_ports(given: bool, over_tcp: None):
         trained(server.address)
 
 
-def test_where_any_port_will_do_workers_take_any(over_tcp: None):
-    with started() as server:
-        assert len({*ports(server.address), int(server.address.rpartition(":")[2])}) == 3
-        trained(server.address)
-
-
-def test_workers_are_at_the_host_at_which_a_trainer_has_reached_the_server(over_tcp: None):
-    with started(bind="tcp://0.0.0.0:*", insecure=True) as server:
-        port = server.address.rpartition(":")[2]
-        for host in ("127.0.0.1", "127.0.0.2", "localhost"):
-            workers = workers_at(f"tcp://{host}:{port}")
-            assert [worker.rpartition(":")[0] for worker in workers] == [f"tcp://{host}"] * 2
-        trained(f"tcp://127.0.0.2:{port}")
-
-
-@pytest.mark.parametrize("any_port", ["*", "0"])
-def test_each_address_of_a_server_has_its_workers_beside_it(
-    tmp_path: Path, over_tcp: None, any_port: str
-):
+def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path: Path, over_tcp: None):
     path = f"ipc://{tmp_path}/socket"
-    with started(bind=[f"tcp://127.0.0.1:{any_port}", path]) as server:
+    with started(bind=["tcp://127.0.0.1:0", path]) as server:
         assert server.addresses[1] == path
         assert workers_at(path) == (f"{path}-0", f"{path}-1")
         assert all(worker.startswith("tcp://") for worker in workers_at(server.address))
@@ -96,12 +78,6 @@ def test_a_port_that_another_has_is_named_and_no_server_is_left():
     [
         ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
         ({"worker_ports": "7001-7000"}, "first and last port lie in 1 … 65535, in this order"),
-        ({"worker_ports": "many"}, 'is not a range of ports "first-last"'),
-        ({"bind": "tcp://127.0.0.1:65534"}, "up to 65535: take a lower port, or give worker_ports"),
-        (
-            {"bind": ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001"]},
-            "worker 0 has the port 7001, which is bound already",
-        ),
         (
             {"bind": "tcp://127.0.0.1:7001", "worker_ports": (7000, 7001)},
             "worker 1 has the port 7001, which is bound already",
@@ -122,9 +98,8 @@ def feed():
 """
 
 
-@pytest.mark.parametrize("workers", [2, 3, 1])
 def test_a_trainer_finds_the_workers_of_a_server_that_starts_again_with_other_addresses(
-    tmp_path: Path, over_tcp: None, workers: int
+    tmp_path: Path, over_tcp: None
 ):
     """1. It has half of the rows. 2. The server ends, and starts with other ports of workers."""
     (tmp_path / "feeds.py").write_text(FEEDS)
@@ -146,7 +121,7 @@ def test_a_trainer_finds_the_workers_of_a_server_that_starts_again_with_other_ad
         server.signal(signal.SIGINT)  # not SIGTERM again: two of one kind may become one
         assert server.finish() == 0
         first = free_port()
-        with begun(workers, first):
-            assert ports(bind) == [*range(first, first + workers)]
+        with begun(3, first):
+            assert ports(bind) == [*range(first, first + 3)]
             rows += [i for batch in feed for i in batch["i"].tolist()]
     assert sorted(rows) == [*range(ROWS)]

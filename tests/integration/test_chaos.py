@@ -18,13 +18,8 @@ import headrace
 import headrace_server as hs
 from tests.chaos.driver import Setup, run
 from tests.chaos.faults import FAULTS, LASTING
-from tests.chaos.feeds import MODES, MORE_MODES, mode_of
+from tests.chaos.feeds import MORE_MODES, mode_of
 from tests.chaos.results import report
-
-
-def _marked(mode: str) -> object:
-    """Leave two modes to ``make test-tools``: plain batches pass all the code of recovery."""
-    return pytest.param(mode, marks=[pytest.mark.tools] * (mode in ("buckets", "sampled")))
 
 
 def survive(setup: Setup, tmp_path: Path) -> None:
@@ -33,24 +28,24 @@ def survive(setup: Setup, tmp_path: Path) -> None:
     assert outcome.faults.total() and outcome.verdict.counts["cells"] > 100
 
 
-@pytest.mark.parametrize("mode", [_marked(mode) for mode in MODES])
-def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode: str, tmp_path: Path) -> None:
-    survive(Setup(mode, f"test {mode}", tuple(FAULTS), 2.0, 0.3, 500), tmp_path)
+def _tools(*case: object) -> object:
+    return pytest.param(*case, marks=pytest.mark.tools)
 
 
 @pytest.mark.parametrize(
     ("mode", "workers", "durability"),
     [
+        ("plain", 2, "power"),
         ("segments", 1, "power"),
-        ("lanes", 1, "power"),
-        pytest.param("plain", 3, "process", marks=pytest.mark.tools),
-        pytest.param("lanes", 3, "process", marks=pytest.mark.tools),
+        ("kept", 2, "power"),
         ("plain", 3, "off"),
-        pytest.param("segments", 3, "off", marks=pytest.mark.tools),
-        pytest.param("kept", 3, "off", marks=pytest.mark.tools),
+        _tools("buckets", 2, "power"),
+        _tools("sampled", 2, "power"),
+        _tools("lanes", 3, "process"),
+        _tools("segments", 3, "off"),
     ],
 )
-def test_nothing_is_lost_and_nothing_twice_with_any_workers_and_stores(
+def test_nothing_is_lost_and_nothing_twice_under_random_faults(
     mode: str, workers: int, durability: str, tmp_path: Path
 ) -> None:
     kinds = LASTING if durability == "off" else tuple(FAULTS)
@@ -67,6 +62,12 @@ def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode: str, tmp_p
     trainers = mode_of(mode).trainers
     setup = Setup(mode, mode, kinds, 3.0, 0.4, 700, trainers=trainers, restless=True)
     survive(setup, tmp_path)
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "host lost"])
+def test_a_fault_of_each_kind_has_a_victim(kind: str, tmp_path: Path) -> None:
+    survive(Setup("plain", kind, (kind,), 2.0, 0.3, 500, most=2), tmp_path)
 
 
 @pytest.mark.tools

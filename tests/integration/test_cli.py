@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -128,12 +127,6 @@ def lost(feed: headrace.Feed) -> None:
         feed.close()
 
 
-def test_a_function_in_a_file_is_served_under_its_name(here: Path) -> None:
-    options = ("--workers", "2", "--partitions", "2")
-    with served(here, "feeds.py:doubled", *options, warm=False) as (_, address):
-        assert sorted(rows(address, "doubled")) == list(range(0, 80, 2))
-
-
 def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> None:
     with served(here, "feeds.py:several", "feeds.py:numbers") as (_, address):
         assert rows(address, "a") == rows(address, "numbers") == list(range(40))
@@ -156,23 +149,6 @@ def test_the_environment_and_the_command_line_together_make_a_server(
     assert {"0.journal", "1.journal"} <= kept and "2.journal" not in kept
 
 
-def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
-    with served(here, "feeds.py:numbers", "--exit-when-done") as (process, address):
-        assert len(rows(address)) == 40
-        assert process.wait(PATIENCE_S) == 0
-
-
-def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path) -> None:
-    with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
-        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
-        next(feed)
-        process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        feed.close()  # commits
-        assert process.wait(PATIENCE_S) == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_whole_group_drains_too(here: Path, number: int) -> None:
     """As by ``timeout``, ``kill -- -GROUP``, systemd, or the end of a terminal."""
@@ -189,29 +165,6 @@ def test_a_signal_to_the_whole_group_drains_too(here: Path, number: int) -> None
         said = process.stderr.read()
         assert "was killed" not in said
         assert said.index("the server drains") < said.index("all batches are committed")
-
-
-def test_a_server_under_nohup_goes_on_after_the_end_of_its_terminal(here: Path) -> None:
-    head = ("nohup",)
-    with served(here, "feeds.py:numbers", head=head, warm=False) as (process, address):
-        for one in (*children_of(process.pid), process.pid):
-            os.kill(one, signal.SIGHUP)
-        assert len(rows(address)) == 40
-        assert process.poll() is None
-
-
-def test_a_trainer_that_asks_for_more_while_the_server_drains_is_told_of_its_end(
-    here: Path,
-) -> None:
-    with served(here, "feeds.py:endless") as (process, address):
-        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
-        next(feed)
-        process.send_signal(signal.SIGTERM)
-        with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
-            for _ in feed:  # the signal may take its time, and the feed never ends by itself
-                pass
-        feed.close()
-        assert process.wait(PATIENCE_S) == 0
 
 
 def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: Path) -> None:
@@ -312,33 +265,6 @@ def test_what_a_worker_can_not_open_is_one_readable_paragraph_and_exit_code_1(
     assert done.returncode == 1
     assert words in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr and "Error:" not in done.stderr
-
-
-def test_a_file_that_may_not_be_read_is_named_without_a_traceback(here: Path) -> None:
-    (here / "absent-1.jsonl").write_text('{"x": 1}\n')
-    (here / "absent-1.jsonl").chmod(0)
-    arguments = ["-m", "headrace_server.cli", "serve", "feeds.py:absent"]
-    # Root reads everything, as long as it has the right to.
-    before = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] * (os.geteuid() == 0)
-    if before and shutil.which("setpriv") is None:
-        pytest.skip("root reads every file, and there is no setpriv")
-    done = subprocess.run(
-        [*before, sys.executable, *arguments],
-        cwd=here,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "absent-1.jsonl can not be opened: Permission denied" in done.stderr.splitlines()[-1]
-
-
-def test_an_address_that_is_in_use_is_named_and_exit_code_1(here: Path) -> None:
-    with served(here, "feeds.py:numbers") as (_, address):
-        done = headrace_command(here, "serve", "feeds.py:numbers", "--bind", address)
-    assert done.returncode == 1
-    assert address in done.stderr and "in use" in done.stderr
 
 
 def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,10 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.link import Link
-from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
 
-from .loops import ahead
 from .serving import connect, serving
-
-LOOPS = Path(__file__).with_name("loops.py")
 
 
 def plain(rows: int = 60) -> hs.Pipeline:
@@ -40,62 +36,43 @@ def rows_of(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
 
 
-def killed(address: str, loops: list[str]) -> dict[str, tuple[list[int], list[int], Any]]:
-    """Return the batches that each loop trained before and after its checkpoint, and the
-    checkpoint.
-    """
-    imports = ["tensorflow", "keras"] if "fit@bucketed" in loops else []
-    ended = warm_run(LOOPS, address, *loops, imports=imports)
-    assert ended.returncode == -9, ended.stderr
-    told: dict[str, tuple[list[int], list[int], Any]] = {}
-    for line in map(json.loads, ended.stdout.splitlines()):
-        before, after, token = told.get(line["feed"], ([], [], None))
-        if "token" in line:
-            token = line["token"]
-        else:
-            (before if token is None else after).extend(line["rows"])
-        told[line["feed"]] = before, after, token
-    return told
+def ahead(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield the batches; fetch ``count`` of them before the first is trained."""
+    waiting: deque[Any] = deque()
+    for batch in batches:
+        waiting.append(batch)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
 
 
-@pytest.mark.parametrize(
-    "loops",
-    [
-        ["plain@plain", "one_ahead@plain", "one_ahead@bucketed", "upto@bucketed"],
-        pytest.param(["dataset@plain", "fit@bucketed"], marks=pytest.mark.tf),
-    ],
-    ids=["numpy", "tf"],
-)
-def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
-    loops: list[str], tmp_path: Path
-):
-    if "fit@bucketed" in loops:
-        pytest.importorskip("tensorflow")
-    shapes = {"plain": plain, "bucketed": bucketed}
-    feeds = {loop.replace("@", "-"): shapes[loop.partition("@")[2]]() for loop in loops}
-    whole: dict[str, list[int]] = {}
-    with serving({n: shapes[n]() for n in shapes}, partitions=3) as server:
-        for shape in shapes:
-            with connect(server, feed=shape) as feed:
-                whole[shape] = rows_of(feed)
-    with serving(feeds, partitions=3, state_dir=tmp_path) as server:
-        told = killed(server.address, loops)
-        for name, (before, after, token) in told.items():
-            expected = whole[name.partition("-")[2]]
-            assert before == expected[: len(before)]
-            assert after == expected[len(before) : len(before) + len(after)]
-            with connect(server, resume=token) as feed:
-                assert sorted(before + rows_of(feed)) == sorted(expected), name
-    assert sorted(told) == sorted(feeds)
-    assert all(before and after for before, after, _ in told.values())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[hs.Server]:
-    """Feeds for one test each, with leases of a second and little credit."""
-    feeds = {name: plain() for name in ("one", "two", "ranks", "deadline", "again")}
-    with serving(feeds, partitions=2, lease_ttl_s=1.0, max_credits=4) as server:
-        yield server
+def test_a_loop_goes_on_with_the_first_row_that_it_had_not_trained(tmp_path: Path):
+    """It fetches batches ahead, takes a checkpoint, trains some more, and is interrupted."""
+    loops = [(count, shape) for count in (0, 1, 3) for shape in (plain, bucketed)]
+    feeds = {f"{count}-{shape.__name__}": shape() for count, shape in loops}
+    with serving(
+        {**feeds, "plain": plain(), "bucketed": bucketed()}, partitions=3, state_dir=tmp_path
+    ) as server:
+        for count, shape in loops:
+            with connect(server, feed=shape.__name__, restart=True) as feed:
+                expected = rows_of(feed)
+            before: list[int] = []
+            with (
+                contextlib.suppress(KeyboardInterrupt),
+                joined(server, f"{count}-{shape.__name__}") as feed,
+            ):
+                trained = 0
+                for batch in ahead(feed, count):
+                    trained += len(batch["i"])
+                    if count < 3:
+                        batch.commit()
+                    if not before and trained > 12:
+                        before = expected[:trained]
+                        token = feed.snapshot() if count < 3 else feed.snapshot(upto=batch)
+                    if trained > 24:
+                        raise KeyboardInterrupt
+            with connect(server, feed=f"{count}-{shape.__name__}", resume=token) as feed:
+                assert sorted(before + rows_of(feed)) == sorted(expected), (count, shape)
 
 
 def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
@@ -103,21 +80,11 @@ def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
     return headrace.connect(server.address, **named)
 
 
-def trained(feed: headrace.Feed, count: int = 1) -> list[int]:
-    rows: list[int] = []
-    with feed:
-        for batch in ahead(feed, count):
-            rows += batch["i"].tolist()
-            batch.commit()
-    return rows
-
-
-def test_a_loop_that_fetches_ahead_ends_with_its_last_batch_uncommitted(server: hs.Server):
-    assert sorted(trained(joined(server, "one"))) == list(range(60))
-
-
-def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(server: hs.Server):
-    with joined(server, "deadline") as feed:
+def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named():
+    with (
+        serving(plain(), partitions=2, lease_ttl_s=1.0, max_credits=4) as server,
+        joined(server, "default") as feed,
+    ):
         held = [next(feed) for _ in range(4)]
         with waits_end_after(2.5), pytest.raises(headrace.DeadlineExceeded) as error:
             next(feed)
@@ -126,22 +93,9 @@ def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(
             "taken 4 of them and committed none of these, the first is batch 0/0"
         ) in str(error.value)
         feed.commit(held)
-        counts = server.stats()["deadline"]
+        counts = server.stats()["default"]
         assert (counts["batches"], counts["expired"], counts["stale"]) == (4, 0, 0)
         assert next(feed).number == 2
-
-
-def test_what_was_not_committed_comes_again_and_its_old_batch_is_refused(server: hs.Server):
-    with joined(server, "again") as feed:
-        first, second = next(feed), next(feed)
-        second.commit()
-    with joined(server, "again") as feed:
-        again = next(feed)
-        assert again["i"].tolist() == first["i"].tolist()
-        with pytest.raises(ValueError, match=f"token={first.token} is of no batch that this"):
-            feed.commit(first)
-        again.commit()
-        assert (next(feed).partition, feed.name) == (0, "again")
 
 
 def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_ahead(

@@ -14,7 +14,7 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, kill_worker, serving
-from .user_functions import fail_at_59000
+from .user_functions import fail_at_5900
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
@@ -32,27 +32,6 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends():
         assert server.wait(PATIENCE_S)
         assert server.dropped == {"default": {}}
     assert rows == [k % 10 for k in range(len(rows))]
-
-
-def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
-    with serving(endless(batch_size=7)) as server:
-        with connect(server) as feed:
-            feed.drain()
-            rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"].get("remainder", 0)
-    assert len(rows) % 7 == 0 and dropped < 7
-
-
-def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
-    with serving(endless(batch_size=7, allow_smaller_final_batch=True)) as server:
-        with connect(server) as feed:
-            feed.drain(cancel=True)
-            rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"].get("cancelled", 0)
-    assert len(rows) % 7 == 0
-    assert set(server.dropped["default"]) <= {"cancelled"} and dropped >= 0
 
 
 def test_a_second_drain_is_harmless_and_other_trainers_end_too():
@@ -81,16 +60,13 @@ def test_a_drain_is_remembered_when_the_worker_dies_after_it():
     assert rows == [k % 10 for k in range(4, 4 + len(rows))]
 
 
-@pytest.mark.parametrize("shape", ["batches", "buckets"])
-def test_a_stop_waits_for_no_batch_that_only_came_ahead(shape: str, tmp_path: Path) -> None:
+def test_a_stop_waits_for_no_batch_that_only_came_ahead(tmp_path: Path) -> None:
     """Two trainers have batches of one worker; before these comes one that the other worker keeps.
 
     They return them, and the next server hands them out.
     """
-    examples = hs.from_examples([{"i": k, "bucket": k % 3} for k in range(6000)])
+    examples = hs.from_examples([{"i": k} for k in range(6000)])
     pipeline = examples.batch(4)
-    if shape == "buckets":
-        pipeline = examples.bucket("bucket", 4, 3, allow_smaller_final_batch=True)
     seen: list[int] = []
 
     def train(address: str) -> None:
@@ -119,9 +95,9 @@ def test_a_stop_waits_for_no_batch_that_only_came_ahead(shape: str, tmp_path: Pa
 
 def test_a_stop_does_not_wait_for_a_feed_that_has_failed() -> None:
     """Batches in hand at the failure can not be committed any more."""
-    pipeline = hs.from_examples([{"i": k} for k in range(60_000)]).map(fail_at_59000).batch(4)
+    pipeline = hs.from_examples([{"i": k} for k in range(6_000)]).map(fail_at_5900).batch(4)
     with hs.run(pipeline, partitions=4, workers=2) as server:
-        with connect(server) as feed, pytest.raises(headrace.DataError, match="59000"):
+        with connect(server) as feed, pytest.raises(headrace.DataError, match="5900"):
             for _ in feed:
                 pass
         assert server.drain(PATIENCE_S)

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_after, waits_end_with
 
 from .processes import Process, serve, trainer
-from .serving import connect, kill_worker, serving
+from .serving import connect, serving
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -29,17 +29,6 @@ def numbered(n: int) -> hs.Pipeline:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-def test_batches_of_a_dead_worker_stay_readable_and_can_be_handed_out_again():
-    with hs.run(numbered(64).batch(8)) as server:
-        with trainer(server.address, "--hold", "1") as holder:
-            holder.wait_for("holding")
-            kill_worker(server)
-            holder.kill()
-            with connect(server) as feed:
-                rows = [i for batch in feed for i in batch["i"].tolist()]
-    assert sorted(rows) == list(range(64))
 
 
 def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
@@ -93,17 +82,6 @@ def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
         with connect(server) as feed:
             rest = [batch["i"].tolist() for batch in feed]
     assert seen + rest == [list(range(k, k + 4)) for k in range(0, 40, 4)]
-
-
-def test_a_break_commits_the_batch_in_hand():
-    with serving(numbered(40).batch(4)) as server:
-        with connect(server) as feed:
-            for batch in feed:
-                first = batch["i"].tolist()
-                break
-        with connect(server) as feed:
-            rest = [batch["i"].tolist() for batch in feed]
-    assert [first, *rest] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -197,35 +175,6 @@ def test_a_killed_locator_ends_the_server_and_trainers_that_are_in_go_on_until_t
             for _ in feed:
                 pass
         feed.close()
-
-
-def test_an_example_that_keeps_killing_its_worker_fails_the_feed_with_its_name_and_last_words():
-    from . import user_functions_faults
-
-    pipeline = numbered(1000).map(user_functions_faults.die_at_500).batch(10)
-    with hs.run(pipeline) as server:
-        with connect(server) as feed:
-            with pytest.raises(headrace.DataError) as caught:
-                for _ in feed:
-                    pass
-        assert "SIGSEGV" in str(caught.value) and "die_at_500" in str(caught.value)
-        assert "record 500" in str(caught.value) and "3 times" in str(caught.value)
-
-
-def test_sigterm_waits_for_the_commits_of_what_is_out_and_exits_with_0(tmp_path: Path):
-    (tmp_path / "feeds.py").write_text(
-        "import headrace_server as hs\n"
-        "def numbers():\n"
-        "    return hs.from_examples([{'i': k} for k in range(1000)]).batch(4)\n"
-    )
-    process, address = serve(tmp_path, "feeds.py:numbers", "--drain-timeout", "15")
-    with process, trainer(address, "--pause", "0.2", "--prefetch", "2") as busy:
-        busy.wait_for("batch")
-        process.signal(signal.SIGTERM)
-        assert process.finish() == 0, process.output()
-        assert busy.finish() == 3, busy.output()
-        errors = [event for event in busy.events if event["event"] == "error"]
-        assert errors[0]["kind"] == "ConnectionLost" and "stopped" in errors[0]["text"]
 
 
 def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():

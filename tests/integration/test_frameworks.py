@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import pickle
 import select
@@ -14,7 +13,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
 from .serving import connect, serving
 from .streams import NUMERIC, every_dtype, padded, values_of
@@ -73,34 +71,6 @@ def test_a_feed_that_is_pickled_or_copied_says_where_to_connect() -> None:
         for act in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="connect in the process that uses it"):
                 act(feed)
-
-
-def _use(feed: headrace.Feed, connection: Any) -> None:
-    try:
-        connection.send(list(feed))
-    except headrace.ForkedProcess as error:
-        connection.send(str(error))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
-def test_worker_processes_of_a_loader_are_told_to_connect_themselves() -> None:
-    """A feed handed to forked workers is refused in each; one that they connect works."""
-    context = multiprocessing.get_context("fork")
-    with hs.run(pipeline()) as server, connect(server) as feed:
-        first = next(feed)["i"].copy()
-        for _ in range(2):
-            here, there = context.Pipe()
-            process = context.Process(target=_use, args=(feed, there))
-            process.start()
-            assert here.poll(20), "the worker hangs"
-            assert "connect in the process that uses it" in here.recv()
-            process.join(PATIENCE_S)
-            assert process.exitcode == 0
-            process.close()
-            here.close()
-            there.close()
-        rest = [batch["i"] for batch in feed]
-        assert sorted(np.concatenate([first, *rest]).tolist()) == list(range(24))
 
 
 # torch

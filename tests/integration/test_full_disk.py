@@ -7,18 +7,18 @@ written there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
-import logging
 import os
 import re
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace_server as hs
@@ -26,8 +26,6 @@ from headrace_proto.errors import LimitExceeded
 from headrace_server.cli import main
 from headrace_server.cli.keygen import _write
 from headrace_server.files.durable_file import write_durably
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile
 from headrace_server.journal.journal import Journal
 from headrace_server.journal.restoring import prepare
 from headrace_server.journal.snapshots import Shelf
@@ -35,14 +33,13 @@ from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
-from headrace_server.process.rundir import RunDirectory
 from headrace_server.process.worker_diary import DiaryFile
 from headrace_server.reading.conversion import ArrowPart
-from headrace_server.server.arguments import index_directory
-from headrace_server.shaping.stored_state import Change
+from headrace_server.server import crew
 from headrace_server.worker.sessions import SessionTable
-from tests.patience import eventually
-from tests.unit.changes import Example, examples_of
+from tests.patience import PATIENCE_S, eventually
+
+from .serving import connect, kill_worker
 
 PAGE = 4096
 
@@ -124,79 +121,9 @@ def test_what_can_not_be_written_names_its_file_the_room_and_the_remedy(
     assert str(full) in text and re.search(r"\b\d+ bytes free: make ", text), text
 
 
-def test_no_part_of_a_conversion_is_left_when_its_end_does_not_fit(full: Path) -> None:
-    with pytest.raises(OSError, match="no room"):
-        converted(full)
-    assert not list(full.glob("part-*"))
-
-
-def test_an_index_that_does_not_fit_is_kept_in_memory_and_said_where_it_should_be(
-    full: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = IndexCache(str(full / "index"))
-    with caplog.at_level(logging.WARNING):
-        found = cache.get(DataFile("/data/a", 1, "s"), "k", lambda: np.arange(5 * PAGE // 8))
-    assert len(found) == 5 * PAGE // 8
-    (line,) = caplog.messages
-    assert str(full / "index") in line and f"for {5 * PAGE} bytes" in line and "make room" in line
-
-
 def test_a_slab_that_does_not_fit_says_how_much_there_is(full: Path) -> None:
     with pytest.raises(LimitExceeded, match=r"segment of 65536 bytes in .*: .* 0 bytes free: make"):
         Slab(full, 0, 0, 1 << 20, 1 << 16).allocate(PAGE)
-
-
-def copied(store: Journal, target: Path) -> str:
-    """Wait for a copy, and return its fault."""
-    faults: list[str] = []
-    store.copy(target, faults.append)
-    while not faults:
-        for answer in store.take_done():
-            answer()
-    return faults[0]
-
-
-def test_commits_that_wait_for_room_say_so_and_a_copy_that_does_not_fit_too(disk: Path) -> None:
-    store = Journal(disk / "1.journal", "process")
-    try:
-        some = [Example(n, n, 0, 0, 0, 1, 0, (0, b""), bytes(9000)) for n in range(40)]
-        store.submit(Change(put=examples_of(some)))
-        ballast = disk / "ballast"
-        copied(store, disk / "early.journal")  # after it all is committed
-        (disk / "early.journal").unlink()
-        with open(ballast, "wb") as out:
-            os.posix_fallocate(out.fileno(), 0, _free(disk) - 8 * PAGE)
-        fault = copied(store, disk / "copy.journal")
-        assert re.search(r"copy\.journal: there is no room: .* bytes free: make room", fault)
-        assert not (disk / "copy.journal").exists()
-        ballast.unlink()
-    finally:
-        store.close()
-
-
-def _free(disk: Path) -> int:
-    found = os.statvfs(disk)
-    return found.f_bavail * found.f_frsize
-
-
-def test_a_directory_for_indexes_and_a_run_directory_name_the_place_without_inodes(
-    tmp_path: Path,
-) -> None:
-    place = tmp_path / "few"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=1", "tmpfs", str(place)],
-        capture_output=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
-    try:
-        with pytest.raises(OSError, match=r"few/index: .* no room for another file \(inodes\)"):
-            index_directory(place)
-        with pytest.raises(OSError, match=r"few/\.headrace-.* \(inodes\): make it larger"):
-            RunDirectory(str(place))
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
@@ -232,3 +159,30 @@ def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
         finally:
             ballast.unlink()
         eventually(lambda: page("/healthz")[0] == 200)
+
+
+def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The full disk can not store its term; this does not use up the owner's restarts."""
+    raise_term, tried = StateDirectory.raise_term, threading.Semaphore(0)
+    refusals = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(3)]
+
+    def raised(state: StateDirectory, *more: int) -> int:
+        tried.release()
+        if refusals:
+            raise refusals.pop()
+        return raise_term(state, *more)
+
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
+    pipeline = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
+    with hs.run(pipeline, state_dir=tmp_path, partitions=2, workers=2) as server:
+        monkeypatch.setattr(StateDirectory, "raise_term", raised)
+        with connect(server) as feed:
+            rows = next(feed)["i"].tolist()
+            kill_worker(server, 1)
+            for _ in range(4):
+                assert tried.acquire(timeout=PATIENCE_S)
+            for batch in feed:
+                rows += batch["i"].tolist()
+        assert sorted(rows) == list(range(400)) and not refusals

@@ -76,16 +76,12 @@ def test_a_wait_for_a_source_is_told_as_such_and_is_no_hang(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "shaped",
     [
-        lambda source: source.batch(7, allow_smaller_final_batch=True),
         lambda source: source.shuffle(seed=3, window=50).batch(7, allow_smaller_final_batch=True),
-        lambda source: source.weighted_resample("i", 1.0, seed=5).batch(
-            7, allow_smaller_final_batch=True
-        ),
         lambda source: source.repeat(2).bucket(
             lambda row: row["i"] % 3, 5, num_buckets=3, allow_smaller_final_batch=True
         ),
     ],
-    ids=["plain", "windows", "groups", "buckets"],
+    ids=["windows", "buckets"],
 )
 def test_batches_do_not_depend_on_when_rows_come(shaped: Callable[[hs.Pipeline], Any]) -> None:
     """A feed that pauses, and whose worker is killed, gives the batches of one that does not."""

@@ -83,11 +83,6 @@ def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework: str) -> N
                 batch.pin_memory()
 
 
-def test_arrays_of_numpy_are_on_no_other_device() -> None:
-    with feed_of(plain(), "numpy") as feed, pytest.raises(ValueError, match=r"'cuda:0'.*framework"):
-        next(feed).to("cuda:0")
-
-
 # Torch and what is made of it
 
 
@@ -106,37 +101,6 @@ def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had() -> None:
             assert batch.pin_memory()["x"].is_pinned()
 
 
-def test_loaders_of_torch_take_batches_for_mappings() -> None:
-    pytest.importorskip("torch")
-    from torch.utils.data import DataLoader, IterableDataset, default_convert
-
-    class Examples(IterableDataset):  # type: ignore[misc, type-arg]
-        def __init__(self, feed: headrace.Feed) -> None:
-            self.feed = feed
-
-        def __iter__(self) -> Iterator[Any]:
-            return iter(self.feed)
-
-    with feed_of(plain(), "torch") as feed:
-        converted = default_convert(next(feed))
-        assert type(converted) is dict and is_first(converted)
-        rest = list(DataLoader(Examples(feed), batch_size=None))
-        assert len(rest) == 1 and list(rest[0]) == ["x", "i", "name"]
-
-
-@pytest.mark.slow
-def test_accelerate_sends_batches_to_devices() -> None:
-    pytest.importorskip("torch")
-    utils = pytest.importorskip("accelerate.utils")
-    with feed_of(plain(), "torch") as feed:
-        sent = utils.send_to_device(next(feed), "meta", non_blocking=True)
-        assert sent["x"].device.type == "meta" and sent.bucket == 0
-    with feed_of(segments("server"), "torch") as feed:
-        sent = utils.send_to_device(next(feed), "cpu")
-        sent.save_state("h", sent.state("h") + 1)
-        feed.commit()
-
-
 # Trees
 
 
@@ -150,23 +114,6 @@ def test_transformations_of_jax_go_through_a_batch() -> None:
         numbers = {name: batch[name] for name in ("x", "i")}
         total = jax.jit(lambda columns: columns["x"].sum() + columns["i"].sum())(numbers)
         assert float(total) == 4 * 6
-
-
-def test_a_compiled_function_of_jax_takes_a_batch_of_numbers() -> None:
-    jax = pytest.importorskip("jax")
-    with feed_of(hs.from_examples(EXAMPLES).select(["x", "i"]).batch(4), "jax") as feed:
-        total = jax.jit(lambda batch: batch["x"].sum() + batch["i"].sum())(next(feed))
-        assert float(total) == 4 * 6
-
-
-def test_nests_of_tensorflow_go_through_a_batch() -> None:
-    tf = pytest.importorskip("tensorflow")
-    with feed_of(plain(), "tf") as feed:
-        batch = next(feed)
-        shapes = tf.nest.map_structure(lambda value: value.shape.rank, batch)
-        assert shapes == {"x": 2, "i": 1, "name": 1}
-        moved = batch.to("/CPU:0")
-        assert "CPU:0" in moved["x"].device and is_first(moved)
 
 
 # Segments

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions_hang as bad
-from .segment_streams import UNROLL, Example, Ledger, of_counts, save_all, to_the_end
 
 N = 2000
 
@@ -60,22 +58,6 @@ def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no
     assert order == sorted(order)
 
 
-def test_a_drain_that_a_function_holds_up_ends_in_time_and_names_it(
-    caplog: pytest.LogCaptureFixture,
-):
-    """As one that waits for a process of its own, which the signal has ended."""
-    with hs.run(numbered().map(bad.sleep_at_500).batch(50)) as server:
-        posts = server._supervisor._crew.posts
-        feed = headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S)
-        next(feed)
-        eventually(lambda: bool(posts[0].inside))
-        assert not server.drain(0.1)
-    with contextlib.suppress(headrace.ConnectionLost):
-        feed.close()
-    inside = r"within 0.1 s; .*; worker 0 has been in `sleep_at_500` for \d+ s\n"
-    assert re.search(f"the drain ends before all batches are committed: .* {inside}", caplog.text)
-
-
 @pytest.mark.long
 def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_order():
     pipeline = numbered().shuffle(seed=3).map(bad.crash_at_poison)
@@ -84,25 +66,12 @@ def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_orde
     assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
 
 
-def test_a_row_that_kills_in_a_function_of_the_shape_is_found_too():
-    pipeline = numbered().bucket(bad.crash_as_bucket, 4, 2, allow_smaller_final_batch=True)
-    got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
-    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
-
-
 def test_one_row_of_many_that_a_function_gets_together_is_left_out_alone():
     pipeline = numbered().map(bad.crash_with_500, vectorized=True)
     pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
     got, dropped, order = delivered(pipeline)
     assert got == expected(500) and dropped == {"bad:killed_worker": 1}
     assert order == sorted(order)
-
-
-def test_rows_that_must_be_read_together_are_left_out_together_and_counted():
-    pipeline = numbered().map(bad.crash_with_500_drawing, vectorized=True, seed=1)
-    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
-    got, dropped, _ = delivered(pipeline)
-    assert got == expected(*range(256, 512)) and dropped == {"bad:killed_worker": 256}
 
 
 def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
@@ -203,50 +172,7 @@ def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_e
     served(numbered().map(bad.forked_at_500).batch(50), then)
 
 
-def test_children_of_a_generator_end_as_well_and_so_do_those_that_raise():
-    def then(server: hs.Server, batches: list[Any]) -> None:
-        assert [i for batch in batches for i in batch["i"].tolist()] == list(range(20))
-        (child,) = [c for batch in batches for c in batch["child"].tolist() if c >= 0]
-        eventually(lambda: ended(child))
-        worker = server.pids["worker-0-0"]
-        eventually(lambda: all(ended(pid) for pid in children_of(worker)))
-
-    served(hs.from_function(bad.forked_rows).batch(5), then)
-
-
-def test_a_function_may_use_processes_of_multiprocessing_that_are_forked():
-    def then(server: hs.Server, batches: list[Any]) -> None:
-        assert [i for b in batches for i in b["squared"].tolist()] == [i * i for i in range(40)]
-
-    served(numbered(40).map(bad.squared_elsewhere, vectorized=True).batch(10), then)
-
-
 # With a state directory
-
-
-_SCHEMA = {
-    "key": hs.scalar("bytes"),
-    "steps": hs.sequence("float32", (2,)),
-    "label": hs.scalar("int32"),
-    "origin": hs.scalar("int32"),
-    "n": hs.scalar("int64"),
-}
-
-
-def chained(examples: Sequence[Example]) -> hs.Pipeline:
-    """Return a feed of segments with a chained state, and one example that kills its worker."""
-    names = ("key", "steps", "label", "origin", "n")
-    few = hs.from_examples([{name: example[name] for name in names} for example in examples])
-    return few.map(bad.crash_at_k012, schema=_SCHEMA).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["steps"],
-        input_context=["label"],
-        input_length=None,
-        initial_states={"chain": "origin"},
-        num_unroll=UNROLL,
-        batch_size=4,
-        capacity=8,
-    )
 
 
 @pytest.mark.long
@@ -265,19 +191,3 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
         got += rows(server)
         assert server.wait(PATIENCE_S) and server.dropped["default"]["bad:killed_worker"] == 4
     assert Counter(got) == expected(*bad.POISON)
-
-
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others_are_right(
-    in_memory: bool, tmp_path: Path
-):
-    examples = of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 2)
-    ledger = Ledger([e for e in examples if e["key"] != "k012"])
-    pipeline = chained(examples)
-    kept = {} if in_memory else {"state_dir": tmp_path}
-    with hs.run(pipeline.options(on_bad_example="skip"), **kept) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
-            # A save that its worker's death overtakes is refused, and its rows come again.
-            to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
-        assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:killed_worker": 1}
-    ledger.assert_complete(sorted(set(ledger.seen)))

@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import socket
-import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgpack
-import psutil
 import pytest
 import zmq
 
@@ -28,11 +23,9 @@ from headrace_proto.messages import (
     Answer,
     Bye,
     Get,
-    Give,
     Hello,
     Refused,
     Renew,
-    Save,
     ServedShare,
     Step,
     Unknown,
@@ -40,7 +33,7 @@ from headrace_proto.messages import (
 )
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 from tests.trials.hostile import messages_of_frames
 
 from .honest import honest_trainer
@@ -178,18 +171,6 @@ def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
         assert server.access()["refused"]["garbage"] >= 24
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_memory_of_refused_messages_goes_back_to_the_system(server, place):
-    """The heap kept the memory of messages that were freed."""
-    process = psutil.Process(server.pids[place])
-    before = process.memory_info().rss
-    with dealer(address_of(server, place)) as peer:
-        for _ in range(3):
-            peer.send_multipart([bytes(2**20)] * 128)
-        hear(peer, Refused)
-    eventually(lambda: process.memory_info().rss < before + 40 * 2**20)
-
-
 def test_a_peer_that_takes_the_name_of_a_channel_is_refused(server, worker):
     """Else the owner would take it for the trainer of this host that has the channel."""
     with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
@@ -257,34 +238,6 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
         assert rows == 8
 
 
-@pytest.mark.parametrize("columns", [7, [1] * 2000], ids=["a number", "many"])
-def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
-    pipeline = hs.from_examples([{"key": f"{k}", "i": [k] * 2} for k in range(8)])
-    pipeline = pipeline.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["i"],
-        input_context=[],
-        initial_states={"s": hs.zeros((), "int64")},
-        num_unroll=1,
-        batch_size=4,
-        order="lanes",
-        state_placement="trainer",
-    )
-    with serving(pipeline) as server:
-        with dealer(address_of(server, "worker-0-0")) as peer:
-            peer.send(hello())
-            session = hear(peer, Welcome).session
-            peer.send(FROM_TRAINER.encode(Step(session, gets=(Get(1, 0),))))
-            token = hear(peer, Give).items[0].token
-            peer.send(FROM_TRAINER.encode(Step(session, saves=(Save(token, 0, columns),))))
-            while token not in hear(peer, Give | Answer).committed:
-                pass  # the trainer gets it after the batch
-            peer.send(FROM_TRAINER.encode(Bye(session)))
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            for batch in feed:
-                batch.save_state("s", batch.state("s"))
-
-
 def test_absurd_hellos_are_refused_with_the_reason(server, worker):
     cases = [
         ({"version": 6}, "version", "speaks protocol 6, the server"),
@@ -302,48 +255,6 @@ def test_absurd_hellos_are_refused_with_the_reason(server, worker):
                 refused = hear(peer, Refused)
                 assert isinstance(refused, Refused), changes
                 assert refused.code == code and text in refused.text
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_many_hellos_on_one_connection_are_one_trainer(server, place):
-    process = psutil.Process(server.pids[place])
-    with dealer(address_of(server, place)) as peer:
-        for k in range(500):
-            peer.send(hello(nonce=b"%d" % k))
-            answer(peer)
-        assert process.num_fds() < 80
-    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-        assert sum(len(batch["i"]) for batch in feed) == ROWS
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server, place):
-    port = urlsplit(address_of(server, place)).port
-    process = psutil.Process(server.pids[place])
-    base_fds, base_rss = process.num_fds(), process.memory_info().rss
-    chance = random.Random(7)
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
-    openings = [
-        b"",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\x02\x00",
-        greeting[:12],
-        greeting,
-        greeting + b"\x02" + struct.pack(">Q", 2**62),
-        greeting + b"\x04\x19\x05READY" + b"\xff" * 19,
-    ]
-    with honest_trainer(server, ROWS):
-        for _ in range(3000):
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port), 2) as raw,
-            ):
-                raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
-    deadline = time.monotonic() + PATIENCE_S
-    while process.num_fds() > base_fds + 3 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert process.num_fds() <= base_fds + 3
-    assert process.memory_info().rss < base_rss + 40 * 2**20
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -6,7 +6,6 @@ that no state was ever another's, and padding, which has no sums, was never coun
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -196,148 +195,6 @@ def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> No
     assert history.history["loss"] == history.history["val_loss"] == [0.0]
 
 
-def by_hand(tf: Any, network: Any, address: str) -> list[float]:
-    """Losses of a loop without Keras' fit, and training by it."""
-    losses = []
-    with headrace.connect(address, framework="tf", prefetch=0, timeout=PATIENCE_S) as feed:
-        for batch in feed:
-            states = {name: batch.state(name) for name in feed.states}
-            with tf.GradientTape() as tape:
-                outputs, states = network((batch.sequences["x"], states))
-                mask = tf.sequence_mask(batch.length, UNROLL, tf.float32)
-                errors = tf.square(outputs - batch.sequences["sum"])[:, :, 0] * mask
-                loss = tf.reduce_sum(errors) / tf.reduce_sum(mask)
-            for weight, slope in zip(
-                network.trainable_weights,
-                tape.gradient(loss, network.trainable_weights),
-                strict=True,
-            ):
-                weight.assign_sub(0.01 * slope)
-            for name, value in states.items():
-                batch.save_state(name, value)
-            losses.append(float(loss))
-    return losses
-
-
-def recurrent(dtype: str | None = None) -> Any:
-    import keras
-
-    x, h, count = keras.Input((UNROLL, 1)), keras.Input((1,)), keras.Input((), dtype="int32")
-    gru = keras.layers.GRU(1, return_sequences=True, return_state=True, dtype=dtype)
-    steps, after = gru(x, initial_state=h)
-    return keras.Model(
-        (x, {"sum": h, "count": count}), (steps, {"sum": after, "count": count + UNROLL})
-    )
-
-
-def test_fit_learns_what_a_loop_by_hand_learns(tf: Any, stateful: Any) -> None:
-    import keras
-
-    keras.utils.set_random_seed(1)
-    network, twin = recurrent(), recurrent()
-    twin.set_weights(network.get_weights())
-    model = compiled(stateful, network, optimizer=keras.optimizers.SGD(0.01))
-    losses: list[float] = []
-
-    class Each(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            losses.append(logs["loss"])
-            model.reset_metrics()
-
-    with serving(sums()) as server, connect(server, framework="tf", prefetch=0) as feed:
-        model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[Each()])
-    with serving(sums()) as server:
-        wanted = by_hand(tf, twin, server.address)
-    assert len(losses) == len(wanted) > 10
-    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
-    for mine, other in zip(network.get_weights(), twin.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
-
-
-def test_mixed_precision_saves_states_in_the_dtype_they_are_declared_in(stateful: Any) -> None:
-    import keras
-
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = compiled(stateful, recurrent(), optimizer=keras.optimizers.SGD(0.01))
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert type(model.optimizer).__name__ == "LossScaleOptimizer"
-    seen: list[Any] = []
-
-    def looked_at(batch: Any) -> Any:
-        seen.append(batch["state"]["sum"].dtype.name)
-        return split(batch)
-
-    with serving(sums()) as server:
-        with connect(server, framework="tf") as feed:
-            history = model.fit(stateful.batches(feed, looked_at), shuffle=False, verbose=0)
-        assert served(server)[1] == rows_of_sums()
-    assert np.isfinite(history.history["loss"][0]) and seen == ["float32"]
-
-
-def test_a_model_is_saved_and_loaded_with_its_network(stateful: Any, tmp_path: Any) -> None:
-    import keras
-
-    model = compiled(stateful, recurrent())
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")
-        model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[checkpoint])
-    known = {"StatefulModel": stateful.StatefulModel}
-    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=known)
-    for mine, other in zip(loaded.network.get_weights(), model.get_weights(), strict=True):
-        assert np.array_equal(mine, other)
-
-
-def test_several_outputs_are_masked_alike(stateful: Any) -> None:
-    import keras
-
-    class Two(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.adding = adding()
-
-        def call(self, inputs: Any) -> Any:
-            outputs, states = self.adding(inputs)
-            return {"a": outputs, "b": -outputs}, states
-
-    def both(batch: Any) -> Any:
-        x, y = split(batch)
-        return x, {"a": y, "b": -y}
-
-    model = compiled(stateful, Two(), loss={"a": "mse", "b": "mae"})
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        history = model.fit(stateful.batches(feed, both), shuffle=False, verbose=0)
-    assert history.history["loss"] == [0.0]
-
-
-def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -> None:
-    """The network has an output at the end of each sequence only: the sum of its steps."""
-    import keras
-
-    class Ends(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.adding = adding()
-
-        def call(self, inputs: Any) -> Any:
-            _, states = self.adding(inputs)
-            return states["sum"], states
-
-    def ends(batch: Any) -> Any:
-        y = tf.reduce_sum(batch["sequences"]["x"], axis=1) + batch["state"]["sum"]
-        return batch["sequences"]["x"], tf.where(batch["last"][:, None], y, -1e9), batch["last"]
-
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        data = stateful.batches(feed, split).take(1)
-        with pytest.raises(ValueError, match=r"is not of every step, \[batch, 4, …\]: padding can"):
-            compiled(stateful, Ends()).fit(data, shuffle=False, verbose=0)
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        model = compiled(stateful, Ends())
-        history = model.fit(stateful.batches(feed, ends), shuffle=False, verbose=0)
-    assert history.history["loss"] == [0.0]
-
-
 class _Wrong:
     """Networks that return something else than outputs and states."""
 
@@ -407,36 +264,7 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
                 model.fit(feed.as_dataset().map(split), shuffle=False, verbose=0)
 
 
-def test_replicas_of_one_process_are_refused(
-    tf: Any, stateful: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two = SimpleNamespace(num_replicas_in_sync=2)
-    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: two)
-    with pytest.raises(ValueError, match="2 replicas would tear batches from their states; start"):
-        stateful.StatefulModel(adding())
-
-
 def test_a_network_of_keras_2_is_refused(stateful: Any) -> None:
     tf_keras = pytest.importorskip("tf_keras")
     with pytest.raises(TypeError, match=r"is of Keras 2, and its weights would not be trained"):
         stateful.StatefulModel(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
-
-
-def test_xla_is_left_out_also_where_the_network_could_be_compiled(stateful: Any) -> None:
-    assert not compiled(stateful, adding()).jit_compile
-    with pytest.warns(UserWarning, match="Proceeding with `jit_compile=False`"):
-        compiled(stateful, adding(), jit_compile=True)
-
-
-def test_keras_on_another_backend_is_refused(
-    stateful: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import importlib
-    import sys
-
-    import keras
-
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.delitem(sys.modules, "headrace.keras")
-    with pytest.raises(ImportError, match="Keras is set to 'jax': set KERAS_BACKEND=tensorflow"):
-        importlib.import_module("headrace.keras")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,40 +52,25 @@ def trained(address: str, directory: Path, dies_at: int = 0) -> tuple[dict[int, 
     return losses, lines[-1].get("weights", [])
 
 
-def compared(kind: str, dies_at: list[int], directory: Path) -> None:
-    """1. A fit runs to its end.
-    2. Others are killed at a step each, and started again.
-    3. They have the same losses and weights, to the last bit.
-    """
-    pipeline = segments() if kind == "segments" else plain()
-    names = [kind, *(f"{kind}-{step}" for step in dies_at)]
-    with serving(
-        dict.fromkeys(names, pipeline), partitions=1, state_dir=directory / "state"
-    ) as server:
-        whole, weights = trained(server.address, directory / kind)
-        assert len(whole) > 3 * EVERY and weights
-        for step in dies_at:
-            before, _ = trained(server.address, directory / f"{kind}-{step}", step)
-            after, resumed = trained(server.address, directory / f"{kind}-{step}")
-            assert before == {k: whole[k] for k in range(1, step + 1)}
-            assert min(after, default=step) > step - EVERY
-            assert after == {k: whole[k] for k in after} and max(after) == len(whole)
-            assert resumed == weights
-
-
-@pytest.mark.parametrize("kind", ["plain", pytest.param("keras2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("segments", marks=pytest.mark.tools)])
 def test_a_fit_that_is_killed_and_started_again_has_the_same_losses_bit_for_bit(
     kind: str, tf: Any, tmp_path: Path
 ) -> None:
-    if kind == "keras2" and find_spec("tf_keras") is None:
-        pytest.skip("tf_keras is not installed")
-    compared(kind, [8], tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["plain", "segments"])
-def test_at_whatever_step_a_fit_is_killed(kind: str, tf: Any, tmp_path: Path) -> None:
-    compared(kind, [*range(1, 15)], tmp_path)
+    """1. A fit runs to its end.
+    2. Another one is killed at a step, and started again.
+    3. It has the same losses and weights, to the last bit.
+    """
+    pipeline, step = {"plain": plain, "segments": segments}[kind](), 8
+    feeds = {kind: pipeline, f"{kind}-killed": pipeline}
+    with serving(feeds, partitions=1, state_dir=tmp_path / "state") as server:
+        whole, weights = trained(server.address, tmp_path / kind)
+        before, _ = trained(server.address, tmp_path / f"{kind}-killed", step)
+        after, resumed = trained(server.address, tmp_path / f"{kind}-killed")
+    assert len(whole) > 3 * EVERY and weights
+    assert before == {k: whole[k] for k in range(1, step + 1)}
+    assert min(after, default=step) > step - EVERY
+    assert after == {k: whole[k] for k in after} and max(after) == len(whole)
+    assert resumed == weights
 
 
 def test_what_can_not_be_kept_is_refused(tf: Any, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,21 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace import saving
-from headrace.lanes import parts_of
 from headrace.segments import SegmentBatch
+from tests.chaos.proxy import proxy_of
 from tests.patience import PATIENCE_S, eventually
-from tests.waiting import waits_end_with
 
-from .processes import HERE, Process
+from .processes import trainer
 from .segment_streams import (
-    CutProxy,
     Ledger,
-    advanced,
     at_once,
-    cells_of,
     chained,
     connect,
-    full,
     of_counts,
     plain,
-    save_all,
     train,
 )
-from .segment_streams import example as one_example
-from .serving import arrived, kill_worker, serving, trainers_of
-
-_PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
+from .serving import arrived, serving
 
 
 def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipeline:
@@ -51,32 +40,6 @@ def rewound(server: hs.Server) -> int:
 
 
 # One trainer
-
-
-@pytest.mark.parametrize(
-    ("placement", "way"), [("server", "tcp"), ("trainer", "shared memory")], indirect=["way"]
-)
-def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
-    """The lanes of a batch's rows ascend; a sequence keeps its lane, and is in every batch from
-    its first segment to its last."""
-    examples = of_counts([3, 1, 5, 2, 4, 1, 6, 2])
-    ledger = Ledger(examples)
-    lane_of: dict[bytes, int] = {}
-    batches_of: dict[bytes, list[int]] = defaultdict(list)
-    pipeline = full(examples, batch_size=3, order="lanes", state_placement=placement)
-    with serving(pipeline) as server, connect(server, prefetch=2) as feed:
-        assert feed.local == (way == "shared memory")
-        for number, batch in enumerate(feed):
-            lanes = batch.lane.tolist()
-            assert sorted(set(lanes)) == lanes and set(lanes) <= {0, 1, 2}
-            for (key, _), lane in zip(cells_of(batch), lanes, strict=True):
-                assert lane_of.setdefault(key, lane) == lane
-                batches_of[key].append(number)
-            save_all(batch, ledger.check(batch))
-    ledger.assert_complete()
-    assert all(at == list(range(at[0], at[0] + len(at))) for at in batches_of.values())
-    assert ledger.batches[0] == [(b"k000", 0), (b"k001", 0), (b"k002", 0)]
-    assert [key for key, _ in ledger.batches[1]] == [b"k000", b"k003", b"k002"]
 
 
 @pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
@@ -109,35 +72,8 @@ def _same_memory(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("placement", "trainers", "prefetch", "partitions", "workers"),
-    [
-        ("server", 2, 0, 1, 1),
-        ("trainer", 2, 2, 2, 1),
-        ("trainer", 3, 3, 4, 2),
-        ("server", 3, 1, 1, 1),
-    ],
-)
-def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(
-    placement, trainers, prefetch, partitions, workers
-):
-    examples = of_counts([1 + (5 * i) % 7 for i in range(50)])
-    ledger = Ledger(examples)
-    pipeline = full(examples, batch_size=3, capacity=30, order="lanes", state_placement=placement)
-    with hs.run(pipeline, partitions=partitions, workers=workers) as server:
-
-        def one() -> None:
-            with connect(server, prefetch=prefetch) as feed:
-                train(feed, ledger)
-
-        at_once([one] * trainers)
-        assert server.wait(PATIENCE_S)
-        assert rewound(server) == 0
-    ledger.assert_complete()
-
-
-@pytest.mark.parametrize(
     ("placement", "way"),
-    [("server", "shared memory"), ("trainer", "tcp"), ("trainer", "shared memory")],
+    [("server", "shared memory"), ("trainer", "tcp")],
     indirect=["way"],
 )
 def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, way):
@@ -164,29 +100,6 @@ def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, wa
 # Leaving, and dying
 
 
-@_PLACES
-def test_who_leaves_in_good_order_or_by_an_exception_hands_over_where_it_stood(placement):
-    examples = of_counts([6, 5, 4])
-    ledger = Ledger(examples)
-
-    def interrupted(server: hs.Server) -> None:
-        with connect(server, prefetch=1) as feed:
-            train(feed, ledger, 2)
-            next(feed)
-            raise InterruptedError
-
-    with serving(lanes(examples, placement)) as server:
-        with connect(server, prefetch=2) as feed:
-            train(feed, ledger, 2)
-        with pytest.raises(InterruptedError):
-            interrupted(server)
-        assert ledger.batches == [[(b"k000", i), (b"k001", i)] for i in range(4)]
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert rewound(server) == 0
-    ledger.assert_complete()
-
-
 def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]]]:
     """A trainer saves three batches of two sequences, and is killed with a fourth in hand.
 
@@ -194,10 +107,8 @@ def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]
     one's batches.
     """
     ledger = Ledger(of_counts([5, 5, 3, 2]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-    with hs.run(lanes(examples, placement), lease_ttl_s=30) as server:
-        arguments = (server.address, "--hold", "4", "--prefetch", "1", *arguments)
-        with Process(str(HERE / "segment_trainer.py"), *arguments) as victim:
+    with hs.run(lanes(ledger.examples, placement), lease_ttl_s=30) as server:
+        with trainer(server.address, "--hold", "4", "--prefetch", "1", *arguments) as victim:
             victim.wait_for("holding")
             victim.kill()
             batches = [e["rows"] for e in victim.events if e["event"] == "batch"]
@@ -238,13 +149,11 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
     3. The first gets other lanes or none, and the other goes on to the end.
     """
     ledger = Ledger(of_counts([6, 6]))
-    examples = [dict(known.told) for known in ledger.of.values()]
     go_on = tmp_path / "go on"
-    with hs.run(lanes(examples, capacity=2), lease_ttl_s=1.0) as server:
-        arguments = (server.address, "--flush", "2", "--until", str(go_on), "--wait", "3")
-        with Process(str(HERE / "segment_trainer.py"), *arguments) as sleeper:
-            for _ in range(3):
-                sleeper.wait_for("batch")
+    with hs.run(lanes(ledger.examples, capacity=2), lease_ttl_s=1.0) as server:
+        options = ("--prefetch", "0", "--flush", "2", "--hold", "3", "--until", str(go_on))
+        with trainer(server.address, *options) as sleeper:
+            sleeper.wait_for("holding")
             sleeper.signal(signal.SIGSTOP)
             with connect(server) as feed:
                 train(feed, ledger, 1)
@@ -258,33 +167,16 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
     assert sum(event["event"] == "batch" for event in sleeper.events) == 3
 
 
-def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
-    """Two examples fill one trainer's lanes; the other waits, and goes on where the first stood."""
-    examples = of_counts([6, 6])
-    ledger = Ledger(examples)
-    with serving(lanes(examples)) as server:
-        first = connect(server, prefetch=2)
-        train(first, ledger, 3)
-        with connect(server) as second:
-
-            def leave_when_it_waits() -> None:
-                eventually(lambda: any(t["requests"] for t in trainers_of(server)))
-                first.close()
-
-            steps, _ = at_once([lambda: train(second, ledger), leave_when_it_waits])
-        assert steps == 3
-        assert rewound(server) == 0
-    ledger.assert_complete()
-
-
 def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
     """1. Two batches are trained and flushed, a third is trained, and the connection is cut.
     2. The session is kept, or it is given up: then what was not flushed comes again.
     3. In either case the states are right and every segment is committed in the end.
     """
     ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-    with serving(lanes(examples), lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
+    with (
+        serving(lanes(ledger.examples), lease_ttl_s=2.0) as server,
+        proxy_of(server.address) as proxy,
+    ):
         with headrace.connect(proxy.address, prefetch=0, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             feed.flush_states()
@@ -313,14 +205,13 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
 ):
     """A rank has batches of the other partition ahead, which still count."""
     ledger = Ledger(of_counts([6, 6, 6, 6]))
-    examples = [dict(known.told) for known in ledger.of.values()]
     partitions = 1 + len(rank) // 2
 
     def interrupted(batch: SegmentBatch, *made_of: Any) -> None:
         raise KeyboardInterrupt
 
     with (
-        serving(lanes(examples), partitions=partitions) as server,
+        serving(lanes(ledger.examples), partitions=partitions) as server,
         connect(server, prefetch=2, **rank) as feed,
     ):
         train(feed, ledger, 2)
@@ -335,113 +226,10 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
     ledger.assert_complete()
 
 
-def test_a_flush_is_stale_where_the_worker_dies_before_it_is_sent(monkeypatch):
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    examples = [dict(known.told) for known in ledger.of.values()]
-
-    def slow(*arguments: Any) -> Any:
-        kill_worker(server)
-        eventually(lambda: "worker-0-1" in server.pids)
-        feed.stats()  # the answer of the next worker, with which the trainer has a session then
-        return parts_of(*arguments)
-
-    with hs.run(lanes(examples)) as server, connect(server) as feed:
-        train(feed, ledger, 2)
-        feed.flush_states()
-        with monkeypatch.context() as patch:
-            patch.setattr(saving, "parts_of", slow)
-            with pytest.raises(headrace.StaleLease, match="states that the server has"):
-                feed.flush_states()
-        train(feed, ledger)
-    ledger.assert_complete()
-
-
-# Sizes
-
-
-def test_states_of_fifty_megabytes_a_row_are_handed_over_and_gone_on_with():
-    """The flush of two rows takes two messages, each with a row's 50 MB."""
-    width = 12_500_000
-    examples = of_counts([3, 3])
-    pipeline = lanes(examples, initial_states={"big": hs.zeros((width,), "float32")})
-    with serving(pipeline) as server:
-        with connect(server) as feed:
-            batch = next(feed)
-            state = batch.state("big")
-            assert state.shape == (2, width) and not state.any()
-            state = np.arange(2 * width, dtype=np.float32).reshape(2, width)
-            batch.save_state("big", state)
-        with connect(server) as feed:
-            batch = next(feed)
-            assert batch.sequence.tolist() == [1, 1]
-            assert np.array_equal(batch.state("big"), state)
-            batch.save_state("big", state)
-            batch = next(feed)
-            assert batch.state("big") is state
-            batch.save_state("big", state)
-            assert next(feed, None) is None
-        assert rewound(server) == 0
-
-
 # Drain
 
 
-@_PLACES
-def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
-    examples = [one_example(i, 9) for i in range(5)]
-    ledger = Ledger(examples)
-    pipeline = hs.from_examples(examples).repeat()
-    shaped = pipeline.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["steps"],
-        input_context=[],
-        initial_states={"chain": "origin"},
-        num_unroll=4,
-        batch_size=2,
-        capacity=6,
-        order="lanes",
-        state_placement=placement,
-    )
-    with serving(shaped) as server:
-        with connect(server) as feed:
-            train(feed, ledger, 4)
-            feed.drain()
-            feed.drain()
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-        assert server.dropped["default"] == {}
-    assert len(ledger.seen) % 3 == 0  # all three segments of each example that was begun
-
-
-def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
-    examples = of_counts([4, 4])
-    with serving(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
-        with connect(server) as holder, connect(server) as waiting:
-            batch = next(holder)
-            with (
-                waits_end_with("waits for save_state.*leased to trainer"),
-                pytest.raises(headrace.DeadlineExceeded) as caught,
-            ):
-                next(waiting)
-            number = next(t["trainer"] for t in trainers_of(server) if t["leases"])
-            batch.save_state(
-                "chain",
-                np.array(
-                    [
-                        advanced(state, key, i)
-                        for state, (key, i) in zip(
-                            batch.state("chain").tolist(), cells_of(batch), strict=True
-                        )
-                    ],
-                    np.int32,
-                ),
-            )
-    text = str(caught.value)
-    assert "save_state of 00000_of_00004:k000 and 1 more (batch 0)" in text, text
-    assert f"leased to trainer {number} for " in text, text
-
-
-@pytest.mark.parametrize(("world", "lanes", "warned"), [(2, 8, True), (2, 16, False), (0, 6, True)])
+@pytest.mark.parametrize(("world", "lanes", "warned"), [(2, 8, True), (2, 16, False)])
 def test_a_trainer_is_warned_of_lanes_that_the_data_can_not_fill(
     world: int, lanes: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

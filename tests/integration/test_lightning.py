@@ -163,32 +163,6 @@ def test_a_feed_of_segments_without_the_data_module_ends_with_the_remedy(
             trainer.fit(module, feed)
 
 
-def test_a_pass_over_lanes_without_states_commits_what_was_trained(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
-    from headrace.lightning import FeedDataModule
-
-    module = module_of(lightning)
-    data = FeedDataModule(dataset_of(server, "lanes"))
-    data.stateless = True
-    trainer_of(lightning, tmp_path, max_steps=2, max_epochs=-1).fit(module, datamodule=data)
-    assert server.stats()["lanes"]["rows"] == sum(map(len, module.seen)) == 4
-    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
-    keys = [key for batch in module.seen for key in batch]
-    assert len(keys) == len(set(keys)) == 15
-
-
-def test_states_may_be_saved_after_the_backward_pass(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
-    from headrace.lightning import FeedDataModule
-
-    module = module_of(lightning, by_hand=True)
-    data = FeedDataModule(dataset_of(server, "segments"))
-    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
-    assert sum(map(len, module.seen)) == 15
-
-
 def test_a_feed_that_has_ended_ends_the_training(
     lightning: Any, server: hs.Server, tmp_path: Path
 ) -> None:
@@ -198,32 +172,6 @@ def test_a_feed_that_has_ended_ends_the_training(
     with pytest.warns(UserWarning, match="has no batch: the feed has ended.  Declare it"):
         trainer.fit(module, datamodule=FeedDataModule(dataset_of(server, "plain")))
     assert module.seen == ROWS
-
-
-def test_steps_may_be_limited_and_the_rest_comes_in_the_next_fit(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
-    from headrace.lightning import FeedDataModule
-
-    module = module_of(lightning)
-    data = FeedDataModule(dataset_of(server, "plain"))
-    trainer_of(lightning, tmp_path, limit_train_batches=2).fit(module, datamodule=data)
-    trainer_of(lightning, tmp_path, max_steps=2, max_epochs=-1).fit(module, datamodule=data)
-    trainer_of(lightning, tmp_path).fit(module, datamodule=data)
-    assert module.seen == ROWS
-
-
-def test_testing_and_predicting_take_their_own_feeds(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
-    from headrace.lightning import FeedDataModule
-
-    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
-    data = FeedDataModule(test=dataset_of(server, "plain"), predict=dataset_of(server, "val"))
-    trainer.test(module, datamodule=data, verbose=False)
-    guesses = trainer.predict(module, datamodule=data)
-    assert [guess.item() for guess in guesses] == [0.5, 2.5, 4.5, 6.5]
-    assert module.validated == ROWS + ROWS[:4]
 
 
 def test_what_is_no_dataset_of_a_feed_is_refused(lightning: Any) -> None:

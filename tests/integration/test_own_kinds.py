@@ -66,17 +66,6 @@ def test_a_source_of_the_users_gives_what_the_same_examples_in_memory_give(files
     assert shaped(by_name) != shaped(by_class.take(80))
 
 
-def test_a_source_of_the_users_resumes_from_the_state_directory(files: str, tmp_path: Path) -> None:
-    pipeline, found = shaped(hs.read(NAMED, files, group="data")), []
-    for stop in (5, 10**6):
-        with serving(pipeline, partitions=2, state_dir=str(tmp_path / "state")) as server:
-            with connect(server, commit="explicit") as feed:
-                for _, batch in zip(range(stop), feed, strict=False):
-                    found += rows([batch])
-                    batch.commit()
-    assert found == stream(shaped(in_memory()), partitions=2)
-
-
 class Words(hs.StreamSource):
     """Streams of numbers and their names, read forward."""
 

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
 import headrace
 import headrace_server as hs
-from headrace_proto import limits
-from headrace_proto.messages import (
-    FROM_SERVER,
-    FROM_TRAINER,
-    Get,
-    Give,
-    Hello,
-    Renew,
-    Step,
-    Unknown,
-    Welcome,
-)
-from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
-from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
-from .serving import connect, kill_worker, serving
-from .test_locks import make_keys
-from .test_near import list_of
+from .segment_streams import Ledger, chained, of_counts, save_all, train
+from .serving import connect, kill_worker
 
 
 def gated(place: Path, function: str = "passes_the_gate") -> hs.Pipeline:
@@ -71,24 +53,6 @@ def started(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
-
-
-@contextlib.contextmanager
-def talking(server: hs.Server) -> Iterator[tuple[Callable[[Any], object], Callable[[Any], Any]]]:
-    """Connect to a worker by ZeroMQ; yield how to send a message, and to await one of a kind."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-        peer.linger, peer.rcvtimeo = 0, int(1000 * PATIENCE_S)
-        peer.connect(workers_at(server.address)[0])
-
-        def heard(kind: Any, again: Any = None) -> Any:
-            """``again``: a message that is sent again and again until its answer comes."""
-            while again is not None and not peer.poll(500):
-                peer.send(FROM_TRAINER.encode(again))
-            while not isinstance(got := FROM_SERVER.decode(peer.recv_multipart()[0]), kind):
-                pass
-            return got
-
-        yield lambda message: peer.send(FROM_TRAINER.encode(message)), heard
 
 
 def trained(feed: headrace.Feed) -> int:
@@ -176,71 +140,9 @@ def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path:
     assert "the server was stopped" in str(failures[0])
 
 
-@pytest.mark.parametrize("durable", [True, False])
-def test_trainers_elsewhere_are_served_by_the_worker_itself(
-    tmp_path: Path, over_tcp: None, durable: bool
-):
-    """With a state directory the owner is killed twice amid the loops of two trainers.
-
-    Neither holds a batch that it does not train: the other may wait for its states.
-    """
-    ledger = Ledger(of_counts([1 + i % 5 for i in range(60)]))
-    options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
-    with hs.run(chained(list_of(ledger), batch_size=3), **options) as server:
-        with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
-            assert not one.local and not two.local
-            for life in range(2 if durable else 0):
-                at_once([lambda f=f: train(f, ledger, 6) for f in (one, two)])
-                kill_worker(server, life=life)
-            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
-    ledger.assert_complete()
-
-
-def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, over_tcp: None):
-    make_keys(tmp_path)
-    ledger = Ledger(of_counts([30] * 6))
-    with serving(chained(list_of(ledger)), keys=tmp_path / "server") as server:
-        with connect(server, keys=tmp_path / "alice", prefetch=0) as feed:
-            train(feed, ledger, 3)
-            (tmp_path / "server" / "trainers" / "alice.public").unlink()
-            eventually(lambda: not trainers_of(server))
-            with pytest.raises(headrace.NotAllowed, match="no longer"):
-                train(feed, ledger)
-        assert server.access()["refused"]["revoked"] == 1
-        with pytest.raises(headrace.NotAllowed):
-            connect(server, keys=tmp_path / "bob")
-        eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1)
-
-
-def test_a_greeting_that_is_sent_twice_to_the_next_life_of_an_owner_counts_nothing_of_the_last():
-    """1. A trainer receives a batch, and its owner dies.
-    2. It greets the next life, and again before the answer comes: both name the session before.
-    3. It gets as many batches as it asks for.
-    """
-    pipeline = hs.from_examples([{"i": k} for k in range(40)]).batch(2)
-    with hs.run(pipeline) as server:
-        with talking(server) as (say, heard):
-            nonce = os.urandom(8)
-            say(Hello(limits.PROTOCOL, "t", "", nonce, 1))
-            before = heard(Welcome)
-            say(Step(before.session, gets=(Get(1, 0),)))
-            (first,) = heard(Give).items
-            kill_worker(server)
-            heard(Unknown, again=Renew(before.session, 0))
-            for connection, resumed in ((2, False), (3, True)):
-                again = {"gets": (2, 0, 0), "known": before.session_file}
-                say(Hello(limits.PROTOCOL, "t", "", nonce, connection, **again))
-                now = heard(Welcome)
-                assert now.resumed == resumed and now.session_file != before.session_file
-                assert now.connection == connection
-            say(Renew(now.session, 0))
-            (second,) = heard(Give).items
-            assert (second.request, second.number) == (2, first.number)
-
-
 def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):
     ledger = Ledger(of_counts([30] * 6))
-    with hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state") as server:
+    with hs.run(chained(ledger.examples), state_dir=tmp_path / "state") as server:
         with connect(server, prefetch=0) as feed:
             for life in range(4):
                 batch = next(feed)

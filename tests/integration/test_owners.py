@@ -15,7 +15,6 @@ from tests.patience import PATIENCE_S
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
 from .serving import connect, kill_worker
 from .test_faults import eventually
-from .test_near import list_of
 from .test_watching import inspected
 
 _OWNERS = 3
@@ -23,7 +22,7 @@ _OWNERS = 3
 
 def run(ledger: Ledger, partitions: int = 4, **options: Any) -> hs.Server:
     return hs.run(
-        chained(list_of(ledger), batch_size=3), workers=_OWNERS, partitions=partitions, **options
+        chained(ledger.examples, batch_size=3), workers=_OWNERS, partitions=partitions, **options
     )
 
 
@@ -58,60 +57,6 @@ def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
         two.close()
         train(one, ledger)
     ledger.assert_complete()
-
-
-def test_a_snapshot_has_the_partitions_of_all_owners(ledger: Ledger, tmp_path: Path):
-    """1. A feed is trained for a while, a snapshot is taken, and it is trained to its end.
-    2. Another server goes on from the snapshot: the rest comes again, and nothing else.
-    """
-    with run(ledger, state_dir=tmp_path / "a", snapshots=str(tmp_path / "kept")) as server:
-        with connect(server, prefetch=0) as feed:
-            train(feed, ledger, 9)
-            before = list(ledger.seen)
-            token = feed.snapshot()
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()
-    ledger.seen[:] = before
-    with run(ledger, state_dir=tmp_path / "b", resume=token) as server:
-        with connect(server, resume=token) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-
-
-def test_a_feed_is_started_anew_at_all_owners(ledger: Ledger):
-    with run(ledger) as server:
-        with connect(server, prefetch=0) as feed:
-            train(feed, ledger, 7)
-            with pytest.raises(headrace.FeedInUse):
-                server.restart()
-            server.restart(force=True)
-            with pytest.raises(headrace.FeedRewound):
-                train(feed, ledger)
-        ledger.seen.clear()
-        with connect(server, restart=True) as feed:
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()
-
-
-@pytest.mark.parametrize("by", ["trainer", "server"])
-def test_the_input_of_all_owners_is_closed(ledger: Ledger, by: str):
-    examples = list_of(ledger)
-    pipeline = chained(examples, batch_size=3, capacity=5)
-    with (
-        hs.run(pipeline, workers=_OWNERS, partitions=4) as server,
-        connect(server, prefetch=0) as feed,
-    ):
-        train(feed, ledger, 4)
-        if by == "trainer":
-            feed.drain()
-        else:
-            server.end()
-        train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-        assert server.failed_feeds() == {}
-    assert len(ledger.seen) < ledger.segments
 
 
 def _train_all(feed: headrace.Feed) -> None:

@@ -13,7 +13,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, kill_worker, serving
+from .serving import connect, serving
 
 ROWS = [{"x": i} for i in range(11)]
 
@@ -79,59 +79,6 @@ def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
             last = seen.pop()
             assert seen == [(n, sum(n >= b for b in borders)) for n in range(5, last[0])]
             assert str(feed.progress) == f"epoch 3 of 3: 33 rows in {last[0]} batches, 100%"
-
-
-@pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1}])
-@pytest.mark.parametrize("again", ["server", "worker"])
-def test_progress_of_segments_counts_the_commits_of_lives_before(
-    tmp_path: Path, again: str, ranks: dict[str, int]
-) -> None:
-    """A batch of a rank may have empty rows, which do not count."""
-    options = {"state_dir": tmp_path / "state"} if again == "server" else {}
-    rows = 0
-
-    def train(server: hs.Server, batches: int | None) -> headrace.feed_progress.FeedProgress:
-        nonlocal rows
-        with connect(server, prefetch=0, **ranks) as feed:
-            for batch in islice(feed, batches):
-                rows += int(np.count_nonzero(batch.valid)) if ranks else batch.rows
-                batch.save_state("s", batch.state("s"))
-            return feed.progress
-
-    with hs.run(segments(), **options) as server:
-        assert train(server, 2).rows == rows
-        if again == "worker":
-            kill_worker(server)
-            assert train(server, None).rows == rows
-    if again == "server":
-        with hs.run(segments(), **options) as server:
-            assert train(server, None).rows == rows
-    assert rows == 16
-
-
-@pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_progress_of_segments_goes_through_the_epochs(order: str) -> None:
-    with serving(segments(order=order)) as server, connect(server) as feed:
-        with pytest.raises(TypeError, match="no length: how many rows make"):
-            len(feed)
-        epochs, rows = [], 0
-        for batch in feed:
-            rows += batch.rows
-            batch.save_state("s", batch.state("s"))
-            feed.commit()
-            epochs.append(feed.progress.epoch)
-            assert feed.progress.rows == rows
-        assert epochs == sorted(epochs) and {*epochs} == {0, 1}
-        assert feed.progress.fraction == 1.0
-
-
-def test_the_commits_that_a_loop_has_sent_are_counted_at_its_end() -> None:
-    pipeline = hs.from_examples([{"x": i} for i in range(40)]).repeat(2, across_batches=False)
-    with serving(pipeline.batch(1)) as server:
-        with headrace.connect(server.address) as feed:
-            for epoch in (1, 2):
-                assert len(list(feed)) == 40
-                assert (feed.progress.batches, feed.progress.fraction) == (40 * epoch, epoch / 2)
 
 
 def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batch(

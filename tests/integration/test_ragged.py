@@ -19,8 +19,7 @@ import headrace_server as hs
 from headrace.framework import RaggedRows
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
-from .streams import NUMERIC, values_of
+from .serving import serving
 
 LENGTHS = [i * 5 % 7 for i in range(22)]
 EXAMPLES = [
@@ -97,14 +96,6 @@ def test_rows_come_as_they_are(framework: str, way: str) -> None:
         assert rows == len(EXAMPLES)
 
 
-def test_arrays_are_views_that_outlive_their_batch() -> None:
-    with fed(plain()) as feed:
-        kept = [(batch["i"].tolist(), batch["x"]) for batch in feed]
-    for indices, (values, offsets) in kept:
-        assert values.base is not None and values.flags.writeable and offsets.dtype == np.int64
-        assert rows_of(RaggedRows(values, offsets)) == [EXAMPLES[i]["x"].tolist() for i in indices]
-
-
 def test_columns_of_equal_lengths_compute_together_in_torch() -> None:
     torch = pytest.importorskip("torch")
     with fed(plain(), "torch") as feed:
@@ -116,19 +107,6 @@ def test_columns_of_equal_lengths_compute_together_in_torch() -> None:
                 for row, a, b in zip(product.unbind(), x.unbind(), m.unbind(), strict=True):
                     assert torch.equal(row, a[:, None] * b)
             assert x.values().data_ptr() == batch.array("x").ctypes.data or not x.numel()
-
-
-def test_jax_takes_a_batch_for_a_tree() -> None:
-    jax = pytest.importorskip("jax")
-    from headrace.jax import global_arrays
-
-    with fed(hs.from_examples(EXAMPLES).select(["i", "x"]).batch(4, ragged=True), "jax") as feed:
-        batch = next(feed)
-        doubled = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 2, tree))(batch)
-        assert type(doubled) is dict and isinstance(doubled["x"], RaggedRows)
-        assert doubled["x"].values.tolist() == [2 * v for row in wanted(batch, "x") for v in row]
-        with pytest.raises(ValueError, match="a ragged column has other offsets in each process"):
-            global_arrays({"x": batch["x"]}, None)
 
 
 @pytest.mark.tf
@@ -171,74 +149,6 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
         assert [*pulled, *(batch["i"].numpy().tolist() for batch in feed)] == [
             list(range(k, k + 4)) for k in range(0, 20, 4)
         ]
-
-
-@pytest.mark.tf
-def test_every_type_comes_in_a_dataset_but_the_smallest_floats(tf: Any) -> None:
-    def typed(names: list[str]) -> hs.Pipeline:
-        examples = [{name: values_of(name, i)[: i % 4] for name in names} for i in range(4)]
-        return hs.from_examples(examples).batch(4, ragged=True)
-
-    names = [name for name in NUMERIC if not name.startswith("float8")]
-    with fed(typed(names), "tf") as feed:
-        (element,) = feed.as_dataset()
-        for name in names:
-            values = np.concatenate([values_of(name, i)[: i % 4] for i in range(4)])
-            assert element[name].flat_values.numpy().tobytes() == values.tobytes(), name
-            assert element[name].row_splits.numpy().tolist() == [0, 0, 1, 3, 6]
-    with fed(typed(["float8_e5m2"]), "tf") as feed:
-        with pytest.raises(ValueError, match=r"is ragged float8_e5m2\[4, \?\], and"):
-            feed.as_dataset()
-        assert next(feed)["float8_e5m2"].flat_values.dtype == tf.dtypes.as_dtype("float8_e5m2")
-
-
-def test_a_budget_counts_the_real_elements() -> None:
-    pipeline = bucketed(batch_size=None, max_padded_elements=12, allow_smaller_final_batch=True)
-    with serving(pipeline, partitions=1) as server:
-        with connect(server) as feed:
-            sizes = []
-            for batch in feed:
-                is_right(batch)
-                assert batch.length.tolist() == np.diff(batch["x"].offsets).tolist()
-                sizes.append((batch.bucket, len(batch["x"].values)))
-        assert server.wait(PATIENCE_S)
-        stats = server.stats()["default"]
-    assert max(size for _, size in sizes) <= 12 and len(sizes) < len(EXAMPLES) / 2
-    for bucket, (padded, real) in stats["padding"].items():
-        assert padded == real == sum(size for b, size in sizes if str(b) == bucket)
-
-
-def test_classes_are_ragged_too() -> None:
-    pipeline = hs.from_examples(EXAMPLES).map(_labelled, vectorized=False)
-    ragged = pipeline.stratified_sample_unknown_dist("c", [0.5, 0.5], 4, ragged=True)
-    with fed(ragged) as feed:
-        assert sum(1 for batch in feed if is_right(batch) is None) > 2
-
-
-def _labelled(example: dict[str, Any]) -> dict[str, Any]:
-    return {**example, "c": int(example["i"]) % 2}
-
-
-def seen(batch: Any) -> list[Any]:
-    return [batch["i"].tolist(), *(rows_of(batch[name]) for name in ("x", "m", "w", "bits"))]
-
-
-def test_a_feed_goes_on_where_it_was(tmp_path: Path) -> None:
-    def budgeted() -> hs.Pipeline:
-        return bucketed(batch_size=None, max_padded_elements=12)
-
-    with fed(budgeted(), partitions=2) as feed:
-        want = [seen(batch) for batch in feed]
-    got, state = [], None
-    with serving(budgeted(), partitions=2, state_dir=tmp_path) as server:
-        with connect(server) as feed:
-            for batch in feed:
-                got.append(seen(batch))
-                if len(got) == 3:
-                    state = feed.snapshot()
-        assert got == want
-        with connect(server, resume=state) as feed:
-            assert [seen(batch) for batch in feed] == want[3:]
 
 
 def test_other_batch_sizes_leave_the_rows_open() -> None:

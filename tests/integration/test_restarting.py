@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,9 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
-from headrace_server.server.crew import Crew
-from tests.patience import PATIENCE_S, eventually
-from tests.ports import free_port
+from tests.patience import PATIENCE_S
 
-from .processes import serve, trainer
+from .processes import trainer
 from .serving import serving
 
 ROWS = list(range(40))
@@ -149,34 +145,6 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
         server.restart("x")
 
 
-def test_a_restart_by_a_trainer_counts_batches_that_any_worker_has_seen_done(server: hs.Server):
-    """The feed begins anew, whichever worker lets the trainer in, and whenever that began."""
-    with joined(server, "a", commit="explicit", prefetch=0) as feed:
-        _, second = itertools.islice(feed, 2)  # of worker 0, and of worker 1
-        feed.commit(second)
-        eventually(lambda: server.stats()["a"]["batches"] == 1)
-    server.restart("b")  # replaces all workers
-    with joined(server, "a", restart=True) as feed:
-        assert sorted(rest(feed)) == ROWS
-
-
-def test_ctrl_c_amid_a_restart_takes_effect_when_all_workers_are_back(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    end_workers = Crew.end_workers
-
-    def interrupted(crew: Crew) -> None:
-        end_workers(crew)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Crew, "end_workers", interrupted)
-    with hs.run(numbers(), partitions=1) as server:
-        with pytest.raises(KeyboardInterrupt):
-            server.restart()
-        with joined(server, "default") as feed:
-            assert rest(feed) == ROWS
-
-
 def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
     with serving({"a": numbers(), "s": segments()}) as server:
         with joined(server, "a") as feed:
@@ -191,71 +159,3 @@ def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
             assert trained(feed) == [6.0] * 8
         with joined(server, "s", restart=True) as feed:
             assert trained(feed) == [6.0] * 8, "nothing of the journal before"
-
-
-def test_an_ended_feed_stays_closed_until_it_is_restarted(tmp_path: Path):
-    endless = hs.from_examples([{"i": i} for i in range(8)]).repeat().batch(4)
-    with serving(endless, state_dir=tmp_path) as server, joined(server, "default") as feed:
-        next(feed)
-        server.end()
-        assert set(rest(feed)) <= set(range(8)) and server.wait(PATIENCE_S)
-    with serving(endless, state_dir=tmp_path) as server:
-        with joined(server, "default") as feed:
-            assert rest(feed) == []
-        with joined(server, "default", restart=True, prefetch=0) as feed:
-            assert [next(feed)["i"].tolist()[0] for _ in range(4)] == [0, 4, 0, 4]
-
-
-def test_the_log_of_the_server_tells_of_trainers_and_of_the_end(tmp_path: Path):
-    (tmp_path / "feeds.py").write_text(
-        "import headrace_server as hs\n"
-        "few = hs.from_examples([{'i': i} for i in range(8)]).batch(4)\n"
-    )
-    process, address = serve(tmp_path, "feeds.py:few", "--exit-when-done")
-    with process:
-        with headrace.connect(address, timeout=PATIENCE_S) as feed:
-            assert rest(feed) == list(range(8))
-        assert process.finish() == 0
-    said = process.output()
-    assert "trainer 1 at " in said and "joined feed 'few'" in said
-    assert "trainer 1 left feed 'few'" in said
-    assert "feed 'few' has ended after 2 batches" in said
-
-
-def test_a_trainer_that_is_refused_after_a_restart_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """1. A trainer holds a batch, and its feed is started again by force.
-    2. Another trainer gets the first batch, and the one of before is refused.
-    """
-    monkeypatch.setattr("headrace_server.worker.served_feed.GRACE_S", 10 * PATIENCE_S)
-    with serving(numbers()) as server, joined(server, "default") as before:
-        first = next(before)["i"].tolist()
-        server.restart("default", force=True)
-        with joined(server, "default") as feed:
-            assert next(feed)["i"].tolist() == first
-        with pytest.raises(headrace.FeedRewound):
-            rest(before)
-
-
-def test_a_batch_in_hand_stays_with_its_trainer_though_another_is_back_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("headrace_server.worker.served_feed.GRACE_S", 10 * PATIENCE_S)
-    address, go = f"tcp://127.0.0.1:{free_port()}", tmp_path / "go"
-    holds = "--prefetch", "0", "--hold", "2", "--until", str(go)
-    rows = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
-    with trainer(address, *holds) as slow, trainer(address, *holds) as quick:
-        with serving(rows, bind=address, state_dir=tmp_path / "state"):
-            slow.wait_for("holding")
-            quick.wait_for("holding")
-            slow.signal(signal.SIGSTOP)
-        with serving(rows, bind=address, state_dir=tmp_path / "state") as server:
-            go.touch()
-            quick.wait_for("asks")
-            eventually(lambda: server.stats()["default"]["trainers"])
-            slow.signal(signal.SIGCONT)
-            assert slow.finish() == quick.finish() == 0
-            assert sorted(slow.rows() + quick.rows()) == [
-                [*range(i, i + 4)] for i in range(0, 40, 4)
-            ]

@@ -15,7 +15,7 @@ from tests.scale.every import EVERY
 from tests.trials.frame import NotHere
 
 #: Measurements that are short enough for make test.
-QUICK = {"trainers", "sequences", "simulated", "ranks"}
+QUICK = {"trainers", "sequences"}
 #: Factor by which a short run on a crowded machine may exceed a law.
 GENEROUS = 2.5
 

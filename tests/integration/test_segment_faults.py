@@ -32,15 +32,14 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
+from tests.chaos.proxy import proxy_of
 from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
-from .processes import HERE, Process
+from .processes import Process, trainer
 from .segment_streams import (
     Cell,
-    CutProxy,
-    Example,
     Ledger,
     at_once,
     chained,
@@ -51,10 +50,6 @@ from .segment_streams import (
     train,
 )
 from .serving import kill_worker, number_of, serving, trainers_of
-
-
-def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
-    return Process(str(HERE / "segment_trainer.py"), address, *arguments, before=before)
 
 
 def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
@@ -75,7 +70,7 @@ def killed_trainer(ledger: Ledger, before: Sequence[str] = ()) -> None:
     """1. A trainer saves two batches, has one in hand and others prefetched, and is killed.
     2. Another gets those with the states that the first two left, and all the rest.
     """
-    with hs.run(chained(list_of(ledger)), lease_ttl_s=4.0) as server:
+    with hs.run(chained(ledger.examples), lease_ttl_s=4.0) as server:
         with trainer(server.address, "--hold", "3", "--prefetch", "2", before=before) as victim:
             assert victim.wait_for("joined")["local"] == (not before)
             victim.wait_for("holding")
@@ -87,10 +82,6 @@ def killed_trainer(ledger: Ledger, before: Sequence[str] = ()) -> None:
         stats = server.stats()["default"]
     ledger.assert_complete([*saved, *ledger.seen])
     assert stats["rows"] == ledger.segments and stats["redelivered"] >= 1
-
-
-def list_of(ledger: Ledger) -> list[Example]:
-    return [dict(known.told) for known in ledger.of.values()]
 
 
 def test_a_killed_trainers_batches_go_on_with_another_from_their_last_saved_states():
@@ -106,10 +97,12 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
     """
     ledger = Ledger(of_counts([4, 4]))
     go_on = tmp_path / "go on"
-    pipeline = chained(list_of(ledger), batch_size=2, capacity=2)
+    pipeline = chained(ledger.examples, batch_size=2, capacity=2)
     with hs.run(pipeline, lease_ttl_s=1.0) as server:
-        with trainer(server.address, "--until", str(go_on), "--leave", "2") as sleeper:
-            sleeper.wait_for("batch")
+        with trainer(
+            server.address, "--prefetch", "0", "--hold", "1", "--until", str(go_on), "--leave", "2"
+        ) as sleeper:
+            sleeper.wait_for("holding")
             sleeper.signal(signal.SIGSTOP)
             with connect(server) as feed:
                 batch = next(feed)
@@ -125,30 +118,12 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
     ledger.assert_complete()
 
 
-def test_an_exception_in_the_loop_body_sends_the_rows_out_again_with_the_same_states():
-    ledger = Ledger(of_counts([2, 3, 2]))
-
-    def boom(server: hs.Server) -> None:
-        with connect(server, prefetch=1) as feed:
-            train(feed, ledger, 2)
-            next(feed)
-            raise RuntimeError("boom")
-
-    with serving(chained(list_of(ledger), batch_size=2)) as server:
-        with pytest.raises(RuntimeError, match="boom"):
-            boom(server)
-        with connect(server) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
+def test_a_cut_connection_loses_and_repeats_no_segment(over_tcp):
     """It is cut after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
-    pipeline = chained(list_of(ledger), batch_size=3)
-    with serving(pipeline, lease_ttl_s=8.0) as server, CutProxy(server.address) as proxy:
-        with headrace.connect(proxy.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
+    pipeline = chained(ledger.examples, batch_size=3)
+    with serving(pipeline, lease_ttl_s=8.0) as server, proxy_of(server.address) as proxy:
+        with headrace.connect(proxy.address, prefetch=2, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             number = number_of(server)
             batch = next(feed)
@@ -174,7 +149,7 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     3. The first leaves, and the other trains all of it.
     """
     ledger = Ledger(of_counts([3, 3]))
-    with serving(chained(list_of(ledger), batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
+    with serving(chained(ledger.examples, batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
         with connect(server) as other:
             with connect(server) as lazy:
                 batch = next(lazy)
@@ -206,26 +181,24 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
 # A worker that dies
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, partitions: int):
+def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory():
     """1. The worker of two feeds dies again and again while a trainer has a batch of segments.
     2. That batch counts; all states are right, and each segment is trained once.
     """
     ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
     numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
-    pipelines = {"states": chained(list_of(ledger)), "numbers": numbers}
-    with hs.run(pipelines, partitions=partitions, workers=partitions) as server:
+    pipelines = {"states": chained(ledger.examples), "numbers": numbers}
+    with hs.run(pipelines, partitions=2, workers=2) as server:
         with (
             connect(server, feed="numbers") as plain,
-            connect(server, feed="states", prefetch=prefetch) as feed,
+            connect(server, feed="states", prefetch=2) as feed,
         ):
             rows = next(plain)["i"].tolist()
             for life in range(3):
                 train(feed, ledger, 4)
                 batch = next(feed)
                 states = ledger.check(batch)
-                for worker in range(partitions):
+                for worker in range(2):
                     kill_worker(server, worker, life)
                 save_all(batch, states)
             train(feed, ledger)
@@ -238,21 +211,6 @@ def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory(prefetch: int, 
         assert list(directory.glob("journals/feeds/*/*.journal"))
     assert not directory.exists()
     assert sorted(rows) == list(range(400))
-    ledger.assert_complete()
-
-
-def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worker(tmp_path):
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
-    with hs.run(chained(list_of(ledger)), state_dir=tmp_path) as server:
-        with connect(server, prefetch=2) as feed:
-            for life in range(3):
-                train(feed, ledger, 4)
-                batch = next(feed)  # in hand while its worker dies
-                states = ledger.check(batch)
-                kill_worker(server, life=life)
-                save_all(batch, states)
-            train(feed, ledger)
-        assert server.stats()["default"]["stale"] == 0
     ledger.assert_complete()
 
 
@@ -366,35 +324,9 @@ def lies(rows: int) -> dict[str, tuple[Any, bytes]]:
     }
 
 
-def test_lies_about_states_are_answered_and_nobody_else_notices_them():
-    """A liar takes a batch again and again, and sends every kind of wrong states.  An honest
-    trainer trains beside it.  At last the liar leaves, and its rows are trained with the states
-    that they had."""
-    ledger = Ledger(of_counts([1 + i % 4 for i in range(20)]))
-    with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
-        with raw(server) as liar:
-            train(feed, ledger, 3)
-            for what, (columns, block) in lies(3).items():
-                held = liar.take()
-                answer = liar.save(held.token, columns, block)
-                assert [fault[:2] for fault in answer.faults] == [[held.token, "state"]], what
-                assert not answer.committed and not answer.stale, what
-            held = liar.take()
-            answer = liar.save(held.token, (), None)
-            assert answer.faults[0][1] == "state" and "missing" in answer.faults[0][2]
-            held = liar.take()
-            liar.say(Step(liar.number, commits=(held.token,)))
-            answer = liar.hear(Answer)
-            assert "save them" in answer.faults[0][2]
-            train(feed, ledger, 2)
-        train(feed, ledger)
-        assert server.stats()["default"]["rows"] == ledger.segments
-    ledger.assert_complete()
-
-
 def test_tokens_of_others_save_nothing():
     ledger = Ledger(of_counts([3] * 8))
-    with serving(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
+    with serving(full(ledger.examples, batch_size=3)) as server, connect(server) as feed:
         with raw(server) as thief:
             batch = next(feed)
             states = ledger.check(batch)
@@ -407,63 +339,4 @@ def test_tokens_of_others_save_nothing():
             # A second save of a committed batch changes nothing.
             thief.save(batch.token, columns, bytes(block))
         train(feed, ledger)
-    ledger.assert_complete()
-
-
-def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
-    ledger = Ledger(of_counts([3, 4, 5, 2, 3, 4]))
-    pipeline = full(list_of(ledger), batch_size=2, order="lanes", state_placement="trainer")
-    with serving(pipeline) as server:
-        with raw(server) as liar:
-            held = liar.take()
-            columns, block = states_of(2)
-            good = bytes(block)
-            answer = liar.save(held.token, columns, good)
-            assert "stay with the trainer" in answer.faults[0][2]
-            held = liar.take()
-            assert liar.flush(held.token, (0, 1), columns, block=good).code == "stale"
-            assert liar.save(held.token, (), None).committed == (held.token,)
-            for rows in [(2,), (0, 0), (0, 2**63)]:
-                told = liar.flush(held.token, rows, columns, block=good)
-                assert told.code == "state" and "rows of a flush" in told.text, rows
-            for what, (lying, bad) in lies(2).items():
-                told = liar.flush(held.token, (0, 1), lying, block=bad)
-                assert told.code == "state", what
-            assert liar.flush(held.token, (0, 1), columns).code == "state"  # without a block
-            assert liar.flush(held.token + 9, (0,), columns, block=good).code == "stale"
-            assert liar.flush(0, (), ()).code == ""  # a flush of no rows is no error
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert server.stats()["default"]["segments"]["rewound"] == 2
-    ledger.assert_complete()
-
-
-def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
-    with serving(hs.from_examples([{"i": i} for i in range(40)]).batch(4)) as server:
-        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
-            rows = next(feed)["i"].tolist()
-            with raw(server) as liar:
-                columns, block = states_of(4)
-                told = liar.flush(1, (0,), columns, block=bytes(block))
-                assert told.code == "state" and "no states" in told.text
-                held = liar.take()
-                step = Step(liar.number, saves=(Save(held.token, 1, columns),))
-                liar.say(step, bytes(block))
-                assert liar.hear(Refused).code == "protocol"
-            for batch in feed:
-                rows += batch["i"].tolist()
-    assert sorted(rows) == list(range(40))
-
-
-def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
-    ledger = Ledger(of_counts([3, 2, 4]))
-    with serving(full(list_of(ledger), batch_size=2)) as server:
-        with raw(server) as liar:
-            held = liar.take()
-            columns, block = states_of(held.rows)
-            save = Save(held.token, 5, columns)
-            liar.say(Step(liar.number, saves=(save,)), bytes(block))
-            assert liar.hear(Refused).code == "protocol"
-        with connect(server) as feed:
-            train(feed, ledger)
     ledger.assert_complete()

@@ -12,13 +12,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S, eventually
-from tests.unit.shaping.original_queue import original_stream
+from tests.patience import PATIENCE_S
 
 from .segment_streams import (
     UNROLL,
     Ledger,
-    at_once,
     cells_of,
     chained,
     connect,
@@ -27,47 +25,15 @@ from .segment_streams import (
     plain,
     save_all,
     to_the_end,
-    train,
 )
-from .serving import serving, trainers_of
-
-_COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
-
+from .serving import serving
 
 # The stream
-
-
-def test_the_stream_for_one_trainer_is_that_of_the_original():
-    examples = of_counts(_COUNTS)
-    options = [(True, 3, 3), (False, 3, 5), (True, 4, None), (False, 4, None), (True, 1, 2)]
-    feeds = {
-        f"{small}_{batch_size}_{capacity}": chained(
-            examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small
-        )
-        for small, batch_size, capacity in options
-    }
-    dropped = {}
-    with serving(feeds) as server:
-        for name, (small, batch_size, capacity) in zip(feeds, options, strict=True):
-            ledger = Ledger(examples)
-            batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
-            got = []
-            with connect(server, feed=name) as feed:
-                for batch in feed:
-                    indices = batch.insertion_index.tolist()
-                    numbers = batch.context["label"].tolist()
-                    got.append(list(zip(indices, numbers, batch.sequence.tolist(), strict=True)))
-                    save_all(batch, ledger.check(batch))
-            assert got == batches, name
-            dropped[name] = {"remainder": left} if left else {}
-        assert server.wait(PATIENCE_S)
-        assert server.dropped == dropped
 
 
 @pytest.mark.parametrize(
     ("framework", "way"),
     [
-        ("numpy", "shared memory"),
         ("numpy", "tcp"),
         ("tf", "shared memory"),
         ("torch", "tcp"),
@@ -120,101 +86,27 @@ def check_attributes(batch: Any, ledger: Ledger, exact_index: bool) -> None:
         assert sorted(labels) == labels  # the oldest first
 
 
-@pytest.mark.parametrize(
-    ("trainers", "prefetch", "partitions", "workers", "way"),
-    [
-        (2, 0, 1, 1, "shared memory"),
-        (2, 1, 2, 1, "tcp"),
-        (3, 2, 3, 2, "shared memory"),
-        (3, 4, 4, 2, "tcp"),
-        (2, 4, 1, 1, "shared memory"),
-    ],
-    indirect=["way"],
-)
-def test_several_trainers_get_every_segment_once_and_in_order(
-    trainers, prefetch, partitions, workers, way
-):
-    examples = of_counts([1 + (7 * i) % 9 for i in range(60)])
-    ledger = Ledger(examples)
-    pipeline = full(examples, capacity=12)
-    with hs.run(pipeline, partitions=partitions, workers=workers) as server:
-
-        def one() -> None:
-            with connect(server, prefetch=prefetch) as feed:
-                train(feed, ledger)
-
-        at_once([one] * trainers)
-        assert server.wait(PATIENCE_S)
-        stats = server.stats()["default"]
-    ledger.assert_complete()
-    assert stats["rows"] == ledger.segments and stats["dropped"] == {}
-    assert stats["segments"] == {"in_flight": 0, "rewound": 0}
-
-
-# Sizes
-
-
-def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
-    examples = of_counts([1 + i % 5 for i in range(30)])
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=3, capacity=3)) as server:
-        with connect(server) as one, connect(server) as other:
-            at_once([lambda: train(one, ledger), lambda: train(other, ledger)])
-    ledger.assert_complete()
-
-
-def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds():
-    """1. Three trainers have one batch each, of the same two examples' first segments and no more.
-    2. The two others wait: for them the feed has not ended.
-    3. The third saves: the missing segments come to those that wait, and then the end to all.
-    """
-    examples = of_counts([3, 3])
-    ledger = Ledger(examples)
-    with serving(chained(examples, batch_size=2)) as server:
-        one, other = connect(server, prefetch=0), connect(server, prefetch=0)
-        with connect(server, prefetch=0) as holder, one, other:
-            batch = next(holder)
-            states = ledger.check(batch)
-            waiting = [one, other]
-
-            def save_when_both_wait() -> int:
-                eventually(lambda: sum(t["requests"] for t in trainers_of(server)) == 2)
-                save_all(batch, states)
-                return 0
-
-            jobs = [lambda feed=feed: train(feed, ledger) for feed in waiting]
-            steps = at_once([*jobs, save_when_both_wait])
-            assert sum(steps) == 2
-            assert next(holder, None) is None
-    ledger.assert_complete()
-
-
 # Drain
 
 
-def endless(small: bool, **changes: Any) -> hs.Pipeline:
+def endless() -> hs.Pipeline:
     examples = [{"key": f"k{i}", "steps": np.zeros((8, 1), np.float32)} for i in range(10)]
     return (
         hs.from_examples(examples)
         .repeat()
         .batch_sequences_with_states(
-            **{
-                "input_key": "key",
-                "input_sequences": ["steps"],
-                "input_context": [],
-                "initial_states": {"seen": hs.zeros((), "int32")},
-                "num_unroll": UNROLL,
-                "batch_size": 4,
-                "capacity": 9,
-                "allow_small_batch": small,
-                **changes,
-            }
+            "key",
+            ["steps"],
+            [],
+            initial_states={"seen": hs.zeros((), "int32")},
+            num_unroll=UNROLL,
+            batch_size=4,
+            capacity=9,
         )
     )
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
+def test_a_drained_feed_hands_out_what_was_read_and_ends():
     cells = []
 
     def step(batch: Any) -> None:
@@ -222,7 +114,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
         cells.extend(zip(batch.insertion_index.tolist(), batch.sequence.tolist(), strict=True))
         batch.save_state("seen", batch.sequence + 1)
 
-    with serving(endless(small)) as server:
+    with serving(endless()) as server:
         with connect(server) as feed:
             step(next(feed))
             feed.drain()
@@ -233,11 +125,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
         dropped = server.dropped["default"]
     examples = {index for index, _ in cells}
     assert len(cells) == len(set(cells))
-    if small:
-        assert dropped == {} and len(cells) == 2 * len(examples)
-    else:
-        assert set(dropped) == {"remainder"} and len(cells) % 4 == 0
-        assert 0 < dropped["remainder"] < 8
+    assert dropped == {} and len(cells) == 2 * len(examples)
 
 
 def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest():
@@ -334,40 +222,6 @@ def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
         dropped = server.dropped["default"]
     assert sorted(cells) == [(b"g%d" % k, i) for k in range(3) for i in range(2)]
     assert dropped == {"bad:duplicate_key": 1, "bad:unequal_lengths": 1, "bad:no_steps": 1}
-
-
-def test_made_unique_keys_go_through_together_and_are_the_same_in_every_run(tmp_path):
-    rows = [{"key": "same", "a": [1, 2, 3], "b": [4, 5, 6]}] * 4
-    runs = []
-    for _ in range(2):
-        pipeline = from_file(tmp_path, rows, make_keys_unique=True, make_keys_unique_seed=3)
-        with serving(pipeline) as server, connect(server) as feed:
-            keys = []
-            for batch in feed:
-                keys += plain(batch.original_key).tolist()
-                save_zeros(batch)
-        runs.append(keys)
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) == 4 and all(re.fullmatch(rb"same\d+", key) for key in runs[0])
-
-
-def test_epochs_of_repeat_do_not_take_each_others_keys_or_states():
-    examples = of_counts([3, 1, 4])
-    ledger = Ledger(examples)
-    pipeline = hs.from_examples(examples).repeat(3)
-    shaped = pipeline.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["steps"],
-        input_context=["label"],
-        initial_states={"chain": "origin"},
-        num_unroll=UNROLL,
-        batch_size=4,
-        capacity=9,
-    )
-    with serving(shaped) as server, connect(server) as feed:
-        train(feed, ledger)
-    ledger.assert_complete(times=3)
-    assert any(len(set(cells)) < len(cells) for cells in ledger.batches)  # in flight at once
 
 
 # Refusals

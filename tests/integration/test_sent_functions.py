@@ -76,19 +76,6 @@ def test_functions_of_a_program_simply_work(tmp_path: Path, as_file: bool) -> No
     assert _ran(tmp_path, *(["train.py"] if as_file else ["-c", text])) == f"{TOTAL} 0"
 
 
-def test_functions_of_a_program_that_multiprocessing_spawned_simply_work(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        f"{SCRIPT}\n"
-        "def report():\n"
-        "    print(total(), flush=True)\n"
-        "if __name__ == '__main__':\n"
-        "    child = multiprocessing.get_context('spawn').Process(target=report)\n"
-        "    child.start()\n"
-        "    child.join()\n"
-    )
-    assert _ran(tmp_path, "train.py") == str(TOTAL)
-
-
 def _ran(directory: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],

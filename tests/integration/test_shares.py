@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.batch_memory import Attachment
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
 from .segment_streams import Ledger, at_once, chained, of_counts, train
 from .serving import greeted, kill_all, trainers_of
-from .test_near import list_of
 
 _SERVERS = 2
 
@@ -53,44 +51,6 @@ def rows(feed: headrace.Feed) -> list[int]:
 @pytest.fixture
 def ledger() -> Ledger:
     return Ledger(of_counts([1 + i % 5 for i in range(60)]))
-
-
-def test_servers_with_different_numbers_of_workers_give_the_stream_of_one_server(over_tcp: None):
-    with hs.run(numbers(), partitions=5) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            wanted = rows(feed)
-    with (
-        hs.run(numbers(), workers=2, partitions=5, share="0/2") as one,
-        hs.run(numbers(), partitions=5, share=[1, 2]) as two,
-    ):
-        with connect([two, one]) as feed:
-            assert rows(feed) == wanted
-        assert one.wait(PATIENCE_S) and two.wait(PATIENCE_S)
-        assert [p["worker"] for p in one.stats()["default"]["partitions"]] == [0, 1, 0]
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_two_trainers_share_all_servers(prefetch: int):
-    with shared(numbers()) as servers:
-
-        def read() -> list[int]:
-            with connect(servers, prefetch=prefetch) as feed:
-                return rows(feed)
-
-        got = at_once([read, read])
-        assert all(server.wait(PATIENCE_S) for server in servers)
-    assert sorted(got[0] + got[1]) == list(range(120))
-
-
-def test_no_two_servers_give_out_the_same_token(tmp_path: Path):
-    with shared(numbers()) as one, shared(numbers(), durability="off") as two:
-        for servers in (one, two):
-            with connect(servers, commit="explicit") as feed:
-                batches = [next(feed) for _ in range(8)]
-                assert [batch.token >> 32 & 1 for batch in batches] == [0, 1, 0, 1, 0, 0, 1, 0]
-                feed.commit(batches[0].token)
-                assert servers[0].stats()["default"]["batches"] == 1
-                assert servers[1].stats()["default"]["batches"] == 0
 
 
 def test_a_drain_and_other_proportions_reach_all_servers():
@@ -227,7 +187,7 @@ class Shares:
 
 @pytest.fixture
 def shares(tmp_path: Path, ledger: Ledger) -> Iterator[Shares]:
-    with contextlib.closing(Shares(tmp_path, chained(list_of(ledger), batch_size=3))) as shares:
+    with contextlib.closing(Shares(tmp_path, chained(ledger.examples, batch_size=3))) as shares:
         yield shares
 
 
@@ -245,7 +205,7 @@ def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledge
 
 def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
     shares.close()
-    pipeline = chained(list_of(ledger), batch_size=3)
+    pipeline = chained(ledger.examples, batch_size=3)
     state = {"state_dir": tmp_path / "0", "durability": "process"}
     for share, text in (
         ((1, 2), "is of share 0/2, and this server has share 1/2: each share needs a state dir"),
@@ -256,30 +216,6 @@ def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, 
             hs.run(pipeline, share=share, partitions=5, **state)
     with hs.run(pipeline, share=(0, 2), partitions=5, **state):
         pass
-
-
-def test_ranks_get_the_same_rounds_of_all_servers_also_after_one_was_away(tmp_path: Path):
-    with hs.run(numbers(), partitions=5) as server:
-        wanted = at_once([lambda r=r: _of_rank(server.address, r) for r in range(2)])
-    with contextlib.closing(Shares(tmp_path, numbers())) as shares:
-
-        def read(rank: int) -> list[list[int]]:
-            return _of_rank([server.address for server in shares.servers], rank, shares)
-
-        assert at_once([lambda r=r: read(r) for r in range(2)]) == wanted
-
-
-def _of_rank(address: Any, rank: int, shares: Shares | None = None) -> list[list[int]]:
-    """Return the batches of one of two ranks; rank 1 kills a server and starts it again."""
-    seen = []
-    options = {"rank": rank, "world_size": 2, "timeout": PATIENCE_S}
-    with headrace.connect(address, **options) as feed:
-        for step, batch in enumerate(feed):
-            seen.append(batch["i"].tolist())
-            if shares is not None and rank == step == 1:
-                shares.kill(1)
-                shares.servers[1] = shares.start(1)
-    return seen
 
 
 @contextlib.contextmanager
@@ -304,7 +240,7 @@ def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[li
 
 def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
     """A trainer resumes with the token, another loads it, and servers begin with it."""
-    pipeline = chained(list_of(ledger), batch_size=3)
+    pipeline = chained(ledger.examples, batch_size=3)
     with kept(pipeline, tmp_path / "old", 2) as servers:
         with connect(servers, prefetch=0) as feed:
             train(feed, ledger, 9)
@@ -325,13 +261,10 @@ def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
     ledger.assert_complete()
 
 
-@pytest.mark.parametrize(("taken_on", "goes_on_at"), [(3, 2), (2, 1), (1, 2)])
-def test_a_snapshot_goes_on_at_another_number_of_servers(
-    tmp_path: Path, ledger: Ledger, taken_on: int, goes_on_at: int
-):
-    pipeline = chained(list_of(ledger), batch_size=3)
+def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger: Ledger):
+    pipeline = chained(ledger.examples, batch_size=3)
     with (
-        kept(pipeline, tmp_path / "state", taken_on) as servers,
+        kept(pipeline, tmp_path / "state", 3) as servers,
         connect(servers, prefetch=0) as feed,
     ):
         train(feed, ledger, 9)
@@ -340,56 +273,11 @@ def test_a_snapshot_goes_on_at_another_number_of_servers(
         train(feed, ledger)
         rest = ledger.batches[at:]
     ledger.seen[:], at = before, len(ledger.batches)
-    with kept(pipeline, tmp_path / "state", goes_on_at, resume=token) as servers:
+    with kept(pipeline, tmp_path / "state", 2, resume=token) as servers:
         with connect(servers, prefetch=0, resume=token) as feed:
             train(feed, ledger)
     ledger.assert_complete()
     assert sorted(ledger.batches[at:]) == sorted(rest)
-
-
-def test_a_snapshot_that_one_server_can_not_take_is_none(tmp_path: Path):
-    with (
-        kept(numbers(), tmp_path / "state", 2, keep_snapshots=1) as servers,
-        connect(servers) as feed,
-    ):
-        next(feed)
-        token = feed.snapshot()
-        blocked = tmp_path / "state/1-of-2/snapshots"
-        blocked.rename(tmp_path / "aside")
-        blocked.write_text("a file")
-        next(feed)
-        with pytest.raises(headrace.ServerError, match="the snapshot was not made"):
-            feed.snapshot()
-        blocked.unlink()
-        (tmp_path / "aside").rename(blocked)
-        with connect(servers, resume=token) as again:
-            assert len(rows(again)) == 116
-        with connect(servers, restart=True) as again:
-            next(again)
-            last = again.snapshot()
-        for index in range(2):
-            found = {p.name for p in (tmp_path / f"state/{index}-of-2/snapshots/default").iterdir()}
-            assert found == {last["snapshot"]}
-
-
-def test_one_server_takes_no_snapshot_of_its_share(tmp_path: Path):
-    with kept(numbers(), tmp_path / "state", 2) as servers:
-        with pytest.raises(headrace.ServerError, match="has share 0/2 of the feed, and a snapshot"):
-            servers[0].snapshot()
-        text = "or of all servers: headrace snapshot --http A,B"
-        with pytest.raises(headrace.ServerError, match=text):
-            servers[1].snapshot()
-
-
-def test_a_feed_is_started_anew_on_all_servers_unless_it_is_used():
-    with shared(numbers()) as servers:
-        with connect(servers) as feed:
-            assert len(rows(feed)) == 120
-        with connect(servers, restart=True) as feed:
-            next(feed)
-            with pytest.raises(headrace.FeedInUse):
-                servers[1].restart()
-            assert len(rows(feed)) == 116
 
 
 def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
@@ -440,27 +328,3 @@ def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
             trainer = servers[1].stats()["default"]["trainers"][0]
             assert (trainer["batches"], trainer["wire_batches"]) == (12, 0)
         assert [sent(server) for server in servers] == [(0, 18), (12, 0)]
-
-
-def test_a_trainer_tells_which_share_it_waits_for(shares: Shares, ledger: Ledger):
-
-    def waited_s(share: int) -> float:
-        (trainer,) = trainers_of(shares.servers[share])
-        waited: float = trainer["awaited_s"][f"{share}/2"]
-        return waited
-
-    with connect(shares.servers, prefetch=0) as feed:
-        began = time.monotonic()
-        train(feed, ledger, 4)
-        shares.kill(1)
-        with waits_end_with("share 1/2"):
-            until = 2 * time.monotonic() - began + 0.3  # longer than for batches of share 0 so far
-            while time.monotonic() < until:
-                with pytest.raises(headrace.HeadraceError, match="share 1/2"):
-                    train(feed, ledger)
-        shares.servers[1] = shares.start(1)
-        train(feed, ledger, 1)
-        eventually(lambda: waited_s(1) > 0.3)  # it is reported with a heartbeat
-        assert waited_s(0) < waited_s(1)
-        train(feed, ledger)
-    ledger.assert_complete()

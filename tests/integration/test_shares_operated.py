@@ -15,7 +15,6 @@ from headrace_server.cli import main
 from tests.patience import PATIENCE_S
 
 from .segment_streams import Ledger, chained, save_all
-from .test_near import list_of
 from .test_shares import _SERVERS, connect, ledger, numbers, rows
 
 __all__ = ["ledger"]
@@ -104,7 +103,7 @@ def test_the_command_takes_a_snapshot_of_all_servers(
 def test_commands_find_a_sequence_at_its_server_and_drain_all(
     ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ):
-    pipeline = chained(list_of(ledger), batch_size=3)
+    pipeline = chained(ledger.examples, batch_size=3)
     with watched(pipeline) as servers, connect(servers, prefetch=0) as feed:
         http = named(servers)
         batches = [next(feed) for _ in range(2)]

@@ -19,7 +19,8 @@ import headrace_server as hs
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
-from .serving import kill_worker, serving
+from .processes import Process, trainer
+from .serving import serving
 
 
 def plain() -> Any:
@@ -79,19 +80,6 @@ def test_several_feeds_are_taken_back_at_one_start(tmp_path: Path):
                 assert rest(feed) == one
 
 
-def test_other_numbers_of_workers_and_trainers_get_the_same_rows_once(tmp_path: Path):
-    with serving(plain(), state_dir=tmp_path, partitions=3) as server:
-        with joined(server, prefetch=3) as feed:
-            token = after_steps(feed, 7)
-            expected = sorted(x for batch in rest(feed) for x in batch["x"])
-    with hs.run(plain(), state_dir=tmp_path, partitions=3, workers=3, resume=token) as server:
-        with joined(server) as one:
-            with joined(server, prefetch=2) as other:
-                got = [x for feed in (one, other, one) for x in next(feed)["x"].tolist()]
-            got += [x for batch in rest(one) for x in batch["x"]]
-    assert sorted(got) == expected
-
-
 def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
     url = f"file://{tmp_path}/far"
 
@@ -119,73 +107,33 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
             assert rest(feed) == expected
 
 
-class Process:
-    """A trainer in another process, which carries out commands."""
-
-    CODE = """
-import json, sys
-import headrace
-
-address, token = sys.argv[1:]
-feed = headrace.connect(address, resume=json.loads(token), prefetch=0, timeout=60)
-print("joined", flush=True)
-for line in sys.stdin:
-    try:
-        print(json.dumps(next(feed)["x"].tolist()), flush=True)
-    except headrace.HeadraceError as error:
-        print(json.dumps(type(error).__name__), flush=True)
-"""
-
-    def __init__(self, address: str, token: Any) -> None:
-        self.popen = WarmPopen(
-            [sys.executable, "-c", self.CODE, address, json.dumps(token)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self) -> str:
-        assert self.popen.stdout is not None
-        return self.popen.stdout.readline().strip()
-
-    def step(self) -> Any:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("next\n")
-        self.popen.stdin.flush()
-        return json.loads(self.line())
-
-
-@contextmanager
-def process(address: str, token: Any) -> Iterator[Process]:
-    one = Process(address, token)
-    try:
-        yield one
-    finally:
-        one.popen.kill()
-        one.popen.communicate()
-
-
 def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_path: Path):
-    with hs.run(plain(), state_dir=tmp_path) as server:
+    with hs.run(plain(), state_dir=tmp_path / "state") as server:
         with joined(server) as feed:
             token = after_steps(feed, 3)
             expected = [batch["x"] for batch in rest(feed)]
-        with process(server.address, token) as one:
-            assert one.line() == "joined"
-            assert one.step() == expected[0]
-            with process(server.address, token) as other:
-                assert other.line() == "joined"
-                assert other.step() == expected[1]
-                one.step()  # commits its last batch
-                other.popen.kill()
-                other.popen.wait()
-                with process(server.address, token) as back:
-                    assert back.line() == "joined"
-                    assert back.step() in (expected[1], expected[3])
+
+        def begun(*more: str) -> Process:
+            """Start a member; it has the batches that it printed, the last one in hand."""
+            one = trainer(server.address, "--resume", json.dumps(token), "--prefetch", "0", *more)
+            one.wait_for("holding")
+            return one
+
+        go_on = tmp_path / "go on"
+        with begun("--hold", "1", "--until", str(go_on)) as one:
+            assert one.rows() == expected[:1]
+            with begun("--hold", "1") as other:
+                assert other.rows() == expected[1:2]
+                other.kill()
+            with begun("--hold", "1") as back:
+                assert back.rows()[0] in expected[1:3]
+                back.kill()
+            go_on.touch()
+            assert one.finish() == 0 and sorted(one.rows()) == sorted(expected)
         # All members have left: the next trainer begins a new group.
-        with process(server.address, token) as alone:
-            assert alone.line() == "joined"
-            assert alone.step() == expected[0]
+        with begun("--hold", "1") as alone:
+            assert alone.rows() == expected[:1]
+            alone.kill()
 
 
 def test_trainers_of_before_are_told_that_their_work_is_undone(tmp_path: Path):
@@ -234,46 +182,6 @@ def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path
     for given in ({"resume": absent}, {"snapshots": "file:///tmp/x"}, {"keep_snapshots": 3}):
         with pytest.raises(ValueError, match="needs a state_dir"):
             serving(plain(), **given)
-
-
-def test_another_pipeline_is_refused_to_a_trainer_and_the_feed_goes_on(tmp_path: Path):
-    with serving(plain(), state_dir=tmp_path / "a", snapshots=f"file://{tmp_path}/far") as server:
-        token = server.snapshot()
-    other = hs.from_examples([{"x": i} for i in range(60)]).batch(5)
-    options = {"state_dir": tmp_path / "b", "snapshots": f"file://{tmp_path}/far"}
-    with serving(other, **options) as server, joined(server) as feed:
-        before = taken(next(feed))["x"]
-        with pytest.raises(headrace.ServerError, match="batch_size was 4 and is 5"):
-            joined(server, resume=token)
-        assert before + [x for batch in rest(feed) for x in batch["x"]] == list(range(60))
-
-
-def test_a_snapshot_outlives_the_death_of_a_worker_that_makes_it(tmp_path: Path):
-    with hs.run(plain(), state_dir=tmp_path, partitions=2, workers=2) as server:
-        with joined(server) as feed:
-            taken(next(feed))
-            kill_worker(server, 1)
-            token = after_steps(feed, 2)
-            expected = sorted(x for batch in rest(feed) for x in batch["x"])
-        with joined(server, resume=token) as feed:
-            assert sorted(x for batch in rest(feed) for x in batch["x"]) == expected
-
-
-def test_the_command_takes_one_of_a_server_that_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    from headrace_server.cli import main
-
-    with serving(plain(), state_dir=tmp_path, http="127.0.0.1:0") as server:
-        with joined(server) as feed:
-            taken(next(feed))
-            feed.commit()
-            assert main(["snapshot", "--http", str(server.http_address)]) == 0
-            token = json.loads(capsys.readouterr().out)
-            expected = rest(feed)
-        assert main(["snapshot", "--http", str(server.http_address), "--feed", "x"]) == 2
-        with joined(server, resume=token) as feed:
-            assert rest(feed) == expected
 
 
 def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path: Path):

@@ -19,17 +19,6 @@ from .streams import frozen
 Stream = list[Any]
 
 
-def unfolded() -> hs.Pipeline:
-    """Return a feed of nearly all stages."""
-    numbers = hs.from_examples([{"i": i} for i in range(150)])
-    pipeline = numbers.skip(30).concat(numbers.take(20)).shuffle(seed=5).repeat(3)
-    pipeline = pipeline.flat_map(functions.pieces)
-    drawing = pipeline.map(functions.shaken, seed=7).map(
-        functions.all_shaken, vectorized=True, seed=7
-    )
-    return drawing.batch(8, dynamic_pad=True, pad_to_multiple=4)
-
-
 def stream(
     pipeline: hs.Pipeline, kill_at: int | None = None, workers: int = 1, **options: Any
 ) -> Stream:
@@ -42,19 +31,6 @@ def stream(
                 if len(found) == kill_at:
                     kill_worker(server)
     return found
-
-
-def test_a_server_goes_on_from_its_state_between_two_outputs_of_an_example(tmp_path: Path) -> None:
-    undisturbed = stream(unfolded())
-    found: Stream = []
-    for stop in (7, 13, 10**6):
-        state = str(tmp_path / "state")
-        with serving(unfolded(), partitions=2, state_dir=state) as server:
-            with connect(server, commit="explicit") as feed:
-                for _, batch in zip(range(stop), feed, strict=False):
-                    found.append(frozen(batch))
-                    batch.commit()
-    assert found == undisturbed
 
 
 def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:

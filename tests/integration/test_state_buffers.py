@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,12 @@ import headrace
 import headrace.state_block
 import headrace_server as hs
 from headrace.session import Said, Session
-from headrace_proto.messages import Answer, Attach, Hello, Pulse, Refused, Renew, Save, Step
-from headrace_proto.state_buffers import FIRST_BUFFER, MOST, PROOF_BYTES, mapped
-from tests.patience import PATIENCE_S, eventually
+from headrace_proto.messages import Answer, Hello, Refused, Save, Step
+from headrace_proto.state_buffers import FIRST_BUFFER, MOST, mapped
 
 from .segment_streams import Ledger, cells_of, chained, connect, full, of_counts, save_all, train
 from .serving import pid_of, serving
-from .test_segment_faults import Raw, list_of, raw, trainer
+from .test_segment_faults import Raw
 
 
 @pytest.fixture
@@ -58,41 +54,7 @@ def a_ledger(times: int = 2) -> Ledger:
 
 def test_states_with_strings_go_by_the_socket(named: list[int]):
     ledger = a_ledger()
-    with serving(full(list_of(ledger))) as server, connect(server) as feed:
-        train(feed, ledger)
-    ledger.assert_complete()
-    assert named and not any(shared(named))
-
-
-def test_states_of_a_trainer_that_does_not_share_the_memory_go_by_the_socket(
-    named: list[int], over_tcp: None
-):
-    ledger = a_ledger()
-    with serving(chained(list_of(ledger))) as server, connect(server) as feed:
-        assert not feed.local
-        train(feed, ledger)
-    ledger.assert_complete()
-    assert named and not any(shared(named))
-
-
-def test_a_server_with_little_shared_memory_gives_no_buffers(named: list[int]):
-    ledger = a_ledger()
-    with serving(chained(list_of(ledger)), slab_bytes=32768) as server, connect(server) as feed:
-        train(feed, ledger)
-    ledger.assert_complete()
-    assert named and not any(shared(named))
-
-
-def test_a_trainer_that_can_only_read_the_memory_saves_by_the_socket(
-    named: list[int], monkeypatch: pytest.MonkeyPatch
-):
-    def refused(*of: Any, **named: Any) -> Any:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(headrace.state_block, "mapped", refused)
-    ledger = a_ledger()
-    with serving(chained(list_of(ledger))) as server, connect(server) as feed:
-        assert feed.local
+    with serving(full(ledger.examples)) as server, connect(server) as feed:
         train(feed, ledger)
     ledger.assert_complete()
     assert named and not any(shared(named))
@@ -102,7 +64,7 @@ def test_when_no_buffer_is_free_states_go_by_the_socket(named: list[int]):
     """More batches are in hand, each with one of its two states saved, than there are buffers."""
     ledger = Ledger(of_counts([1] * (MOST + 8)))
     states = {"chain": "origin", "sums": hs.zeros((2, 1), "float32")}
-    pipeline = chained(list_of(ledger), batch_size=1, capacity=64, initial_states=states)
+    pipeline = chained(ledger.examples, batch_size=1, capacity=64, initial_states=states)
     with serving(pipeline, max_credits=64) as server, connect(server, prefetch=8) as feed:
         held = []
         for _ in range(MOST + 8):
@@ -120,14 +82,13 @@ def test_when_no_buffer_is_free_states_go_by_the_socket(named: list[int]):
 # Deaths
 
 
-@pytest.mark.parametrize("durability", ["", "process"])
 def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
-    named: list[int], tmp_path: Path, durability: str
+    named: list[int], tmp_path: Path
 ):
     """1. The owner is stopped, and a trainer saves: the states lie in a buffer.  2. The owner is
     killed.  3. The trainer sends them to the next life as bytes; nothing is trained twice."""
-    ledger, options = a_ledger(), {"state_dir": tmp_path, "durability": durability}
-    with hs.run(chained(list_of(ledger)), **(options if durability else {})) as server:
+    ledger = a_ledger()
+    with hs.run(chained(ledger.examples), state_dir=tmp_path, durability="process") as server:
         with connect(server) as feed:
             for life in range(2):
                 train(feed, ledger, 4)
@@ -144,39 +105,6 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
         assert server.stats()["default"]["stale"] == 0
     ledger.assert_complete()
     assert shared(named)[-1] and not all(shared(named))
-
-
-def test_a_trainer_killed_amid_a_save_leaves_right_states_and_no_memory(tmp_path: Path):
-    """1. The owner is stopped, a trainer saves, and is killed.  2. Its save counts or does not;
-    another trainer gets all else with the states that stand.  3. Its memory is removed."""
-    ledger, go = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])), tmp_path / "go"
-    with hs.run(chained(list_of(ledger))) as server:
-        with raw(server) as other:
-            directory = Path(other.welcome.directory)
-        with trainer(server.address, "--wait", "3", "--until", str(go)) as victim:
-            for _ in range(3):
-                victim.wait_for("batch")
-            (file,) = [p for p in directory.glob("trainer-*") if p.stat().st_size > PROOF_BYTES]
-            owner = server.pids["worker-0-0"]
-            os.kill(owner, signal.SIGSTOP)
-            go.touch()
-            victim.wait_for("saved")
-            victim.kill()
-        batches = [
-            [(key.encode(), i) for key, i, _ in event["rows"]]
-            for event in victim.events
-            if event["event"] == "batch"
-        ]
-        os.kill(owner, signal.SIGCONT)
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-        eventually(lambda: not file.exists())
-    again = [cell for cell in batches[2] if cell in ledger.seen]
-    assert again in ([], batches[2])
-    saved = [cell for cells in batches[: 2 if again else 3] for cell in cells]
-    ledger.assert_complete([*saved, *ledger.seen])
-    assert not directory.exists()
 
 
 # Lies
@@ -218,7 +146,7 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         after = ledger.chains([(key, i + 1) for key, i in cells])
         batch.save_state("chain", np.array(after, np.int32))
 
-    pipeline = chained(list_of(ledger), batch_size=2, capacity=80)
+    pipeline = chained(ledger.examples, batch_size=2, capacity=80)
     with serving(pipeline) as server, connect(server) as liar, connect(server) as honest:
         lie(liar)
         thread = threading.Thread(target=scribble)
@@ -238,35 +166,6 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
     assert len(set(sound)) == len(sound) == 6 * (100 - len(harmed)) >= 6 * 18
 
 
-@contextlib.contextmanager
-def near(server: hs.Server) -> Iterator[tuple[Raw, list[np.ndarray]]]:
-    """A trainer that has proved to share the memory, and its buffers."""
-    with raw(server) as peer, open(peer.welcome.session_file, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        peer.say(Attach(peer.number, file.read(PROOF_BYTES)))
-        peer.say(Renew(peer.number, 0))
-        peer.hear(Pulse)
-        yield peer, mapped(file.fileno(), peer.welcome.state_buffer, writable=True)
-
-
 def save(peer: Raw, token: int, frame: int, columns: Any) -> Any:
     peer.say(Step(peer.number, saves=(Save(token, frame, columns),)))
     return peer.hear(Answer | Refused)
-
-
-def test_a_buffer_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
-    ledger = a_ledger()
-    with serving(chained(list_of(ledger), batch_size=2)) as server:
-        columns = [[0, 8, [2]]]
-        with raw(server) as far:
-            held = far.take()
-            refused = save(far, held.token, FIRST_BUFFER, columns)
-            assert refused.code == "protocol" and "buffer 0, which is none" in refused.text
-        with near(server) as (liar, buffers):
-            assert len(buffers) == MOST
-            held = liar.take()
-            refused = save(liar, held.token, FIRST_BUFFER + MOST, columns)
-            assert refused.code == "protocol" and f"buffer {MOST}, which is none" in refused.text
-        with connect(server) as feed:
-            train(feed, ledger)
-    ledger.assert_complete()

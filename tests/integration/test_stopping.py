@@ -12,8 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.chaos.proxy import Proxy
-from tests.located import workers_at
+from tests.chaos.proxy import proxy_of
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -115,8 +114,7 @@ def test_without_a_state_directory_a_stop_is_final(here: Path):
 def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
     """One trainer's connection is cut and another is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")
-    ways = (address, *workers_at(address))
-    proxy = Proxy(*(int(way.rpartition(":")[2]) for way in ways))
+    proxy = proxy_of(address)
     one, two = (headrace.connect(address, prefetch=0, timeout=PATIENCE_S) for _ in range(2))
     rows = next(one)["i"].tolist() + next(two)["i"].tolist()
     with server, trainer(address, "--prefetch", "0", "--timeout", "60") as late:
@@ -128,12 +126,12 @@ def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: 
         assert list(two) == [] and sorted(rows) == list(range(8))
         two.close()
         with pytest.raises(queue.Empty):
-            server.finish(1.5)
+            server.finish(0.5)
         proxy.heal()
         assert list(cut) == []
         cut.close()
         with pytest.raises(queue.Empty):
-            server.finish(1.5)
+            server.finish(0.5)
         late.signal(signal.SIGCONT)
         assert late.finish() == 0 and server.finish() == 0
     proxy.close()

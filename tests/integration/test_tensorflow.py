@@ -11,7 +11,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_proto.layout import aligned_bytes
 from tests.patience import PATIENCE_S
 
 from . import user_functions
@@ -78,56 +77,6 @@ def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> N
             assert batch[name].shape == padded(examples, name).shape
 
 
-def test_memory_that_is_not_aligned_is_copied_instead_of_aborting(tf: Any) -> None:
-    from headrace.tf import TensorFlow
-
-    memory = aligned_bytes(4096)
-    odd = memory[8 : 8 + 400].view(np.float32)
-    odd[:] = np.arange(100)
-    tensor = TensorFlow().numbers(odd, "float32")
-    assert float(tf.reduce_sum(tensor)) == 4950
-    assert address_of(tensor) != odd.ctypes.data
-
-
-@pytest.mark.parametrize("dtype", NUMERIC)
-def test_arrays_without_elements_become_tensors(tf: Any, dtype: str) -> None:
-    from headrace.tf import TensorFlow
-    from headrace_proto.dtypes import numpy_dtype
-
-    tensor = TensorFlow().numbers(np.empty((3, 0, 2), numpy_dtype(dtype)), dtype)
-    assert tensor.shape == (3, 0, 2) and tensor.dtype == tf.as_dtype(dtype)
-
-
-def test_a_variable_made_of_a_batch_outlives_feed_and_server(tf: Any) -> None:
-    """A variable may share the tensor's memory; the block is not used again under it."""
-    pipeline = numbered(64, 16)
-    with serving(pipeline) as server, connect(server, framework="tf") as feed:
-        variables = [(tf.Variable(b["x"]), b["x"][1:3], tf.identity(b["x"])) for b in feed]
-    gc.collect()
-    for k, (variable, part, same) in enumerate(variables):
-        want = np.repeat(np.arange(16 * k, 16 * k + 16, dtype=np.float32), 8).reshape(16, 8)
-        assert np.array_equal(variable.numpy(), want)
-        variable.assign_add(tf.ones_like(variable))
-        assert np.array_equal(part.numpy(), want[1:3])
-        assert np.array_equal(same.numpy(), want)
-        assert np.array_equal(variable.numpy(), want + 1)
-
-
-def test_a_function_takes_batches_without_being_traced_again(tf: Any) -> None:
-    traces = 0
-
-    @tf.function
-    def total(x: Any, name: Any) -> Any:
-        nonlocal traces
-        traces += 1
-        return tf.reduce_sum(x) + tf.cast(tf.size(name), tf.float32)
-
-    with serving(numbered(40)) as server, connect(server, framework="tf") as feed:
-        for k, batch in enumerate(feed):
-            assert float(total(batch["x"], batch["name"])) == 8 * (16 * k + 6) + 4
-    assert traces == 1
-
-
 # Datasets
 
 
@@ -148,24 +97,6 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
             assert sizes == ([4, 4, 1] if smaller else [4, 4])
 
 
-@pytest.mark.parametrize("graph", [False, True])
-def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str, graph: bool) -> None:
-    examples = every_dtype(8)
-    with (
-        serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        connect(server, framework="tf") as feed,
-    ):
-        dataset = feed.as_dataset()
-        (batch,) = list(dataset.take(-1) if graph else dataset)
-        assert is_in_a_segment(address_of(batch["float32"])) == (way == "shared memory")
-        for dtype in NUMERIC:
-            want = np.stack([values_of(dtype, i) for i in range(8)])
-            assert bits(batch[dtype].numpy()) == bits(want), dtype
-        for name in ("text", "texts", "words"):
-            assert batch[name].numpy().tolist() == padded(examples, name).tolist()
-        assert np.array_equal(batch["none"].numpy(), padded(examples, "none"))
-
-
 def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> None:
     pipeline = hs.from_function(user_functions.numbered, 30 * 16, 64 * 1024).batch(16)
     with serving(pipeline, slab_bytes=8 << 20) as server, connect(server, framework="tf") as feed:
@@ -177,43 +108,15 @@ def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> N
             assert (batch["x"].numpy() == want).all()
 
 
-def test_keras_fits_on_a_dataset_for_several_epochs(tf: Any) -> None:
-    with serving(_supervised()) as server, connect(server, framework="tf") as feed:
-        dataset = feed.as_dataset().map(lambda batch: (batch["x"], batch["y"]))
-        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-        model.compile(optimizer=tf.keras.optimizers.SGD(0.05), loss="mse")
-        history = model.fit(dataset, epochs=3, steps_per_epoch=8, shuffle=False, verbose=0)
-    assert len(history.history["loss"]) == 3
-    assert history.history["loss"][-1] < history.history["loss"][0]
-
-
-def _supervised() -> hs.Pipeline:
-    chance = np.random.default_rng(0)
-    rows = [{"x": x, "y": x.sum(keepdims=True)} for x in chance.normal(size=(64, 4))]
-    examples = [{name: value.astype(np.float32) for name, value in row.items()} for row in rows]
-    return hs.from_examples(examples).shuffle(seed=1).repeat(3).batch(8)
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any, graph: bool) -> None:
+def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -> None:
     """The bad record is further ahead than a worker reads before a trainer asks."""
     rows = [{"x": np.zeros(1 + i // 498, np.float32)} for i in range(500)]
     pipeline = hs.from_examples(rows).batch(5)
     with serving(pipeline) as server, connect(server, framework="tf") as feed:
         dataset = feed.as_dataset()
-        elements = iter(dataset.take(-1) if graph else dataset)
+        elements = iter(dataset.take(-1))
         with pytest.raises(tf.errors.InvalidArgumentError, match="DataError: column 'x': rows of"):
             list(elements)
-
-
-def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
-    with serving(numbered(40)) as server, connect(server, framework="tf") as feed:
-        rows = [batch["i"].numpy().tolist() for batch in feed.as_dataset().take(3)]
-        rest = feed.as_dataset()
-        rows += [batch["i"].numpy().tolist() for batch in rest]
-        assert list(rest) == []
-    flat = [i for row in rows for i in row]
-    assert len(flat) == len(set(flat)) and flat == sorted(flat) and flat[-1] == 39
 
 
 def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:

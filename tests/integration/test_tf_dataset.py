@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ import headrace_server as hs
 from headrace.tf_groups import Groups
 from tests.patience import PATIENCE_S, eventually
 
-from .serving import arrived, connect, serving
+from .serving import connect, serving
 
 pytestmark = pytest.mark.tf
 
@@ -106,38 +105,6 @@ def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
             iterator.get_next()
 
 
-def test_a_loop_in_python_commits_a_batch_when_it_asks_for_the_next_one(tf: Any) -> None:
-    with serving(rows(10)) as server:
-        with contextlib.suppress(KeyError), connect(server, framework="tf") as feed:
-            for one in feed.as_dataset():
-                if int(one["i"][0]) == 4:
-                    raise KeyError
-        with connect(server) as feed:
-            assert [int(batch["i"][0]) for batch in feed] == [*range(4, 10)]
-
-
-def test_the_next_iteration_the_loop_itself_and_another_dataset_go_on_amid_a_group(tf: Any) -> None:
-    with fed(rows(60)) as feed:
-        dataset = feed.as_dataset()
-        iterator, seen = amid_a_group(feed, dataset)
-        del iterator
-        gc.collect()
-        seen += [int(one["i"][0]) for one in dataset.take(2)]
-        seen.append(int(next(feed)["i"][0]))
-        seen += [int(one["i"][0]) for one in feed.as_dataset().map(lambda batch: batch)]
-        assert seen == [*range(60)]
-
-
-def test_an_idle_iterator_does_not_hold_up_the_end_of_the_feed(tf: Any) -> None:
-    with fed(rows(30)) as feed:
-        dataset = feed.as_dataset()
-        idle, seen = amid_a_group(feed, dataset)
-        seen += [int(one["i"][0]) for one in dataset]
-        assert seen == [*range(30)]
-        with pytest.raises(StopIteration):
-            next(idle)
-
-
 @pytest.mark.parametrize("raises", [False, True])
 def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
     with serving(rows(40)) as server:
@@ -154,21 +121,6 @@ def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bo
         with connect(server) as feed:
             seen += sorted(int(batch["i"][0]) for batch in feed)
         assert seen == [*range(40)]
-
-
-def test_a_feed_is_taken_back_amid_a_group(tf: Any, tmp_path: Any) -> None:
-    with serving(rows(40), state_dir=tmp_path) as server:
-        with headrace.connect(
-            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
-        ) as feed:
-            iterator, seen = amid_a_group(feed, feed.as_dataset())
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that TensorFlow may have fetched ahead
-                token = feed.snapshot()
-            seen += [int(next(iterator)["i"][0]) for _ in range(2)]
-            assert seen == [0, 1, 2, 3, 4, 5]
-            feed.load_state_dict(token)
-            assert [int(one["i"][0]) for one in iterator] == [*range(4, 40)]
 
 
 @pytest.mark.parametrize("commit", ["on_next", "explicit"])
@@ -214,115 +166,6 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
         assert trained == [*range(32)]
         with connect(server, resume=tokens[0]) as feed:
             assert int(next(feed)["i"][0]) == 21
-
-
-def lanes(order: str = "lanes", states: dict[str, Any] | None = None) -> hs.Pipeline:
-    """Return segments of one step: ``x`` is 100 times the example's number plus the step."""
-    examples = [
-        {"k": f"k{i}", "x": [[100 * i + step] for step in range(n)], "name": f"n{i}"}
-        for i, n in enumerate([9, 11, 8, 12, 10, 7])
-    ]
-    return hs.from_examples(examples).batch_sequences_with_states(
-        *("k", ["x"], ["name"], None, states or {}, 1, 3), order=order
-    )
-
-
-def keys_of(element: Any) -> list[bytes]:
-    found: list[bytes] = element["key"].numpy().tolist()
-    return found
-
-
-def test_lanes_without_states_come_in_groups_and_none_is_lost_amid_one(
-    tf: Any, tmp_path: Any
-) -> None:
-    with serving(lanes()) as server, connect(server) as feed:
-        wanted = [batch.key.tolist() for batch in feed]
-    with serving(lanes(), state_dir=tmp_path) as server:
-        with headrace.connect(
-            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
-        ) as feed:
-            dataset = feed.as_dataset()
-            iterator = iter(dataset.take(-1))
-            seen = [keys_of(next(iterator)) for _ in range(2)]
-            arrived(server, feed, _READY + 2)
-            seen += [keys_of(next(iterator)) for _ in range(2)]
-            assert _GROUPS[-1] == _READY
-            del iterator
-            gc.collect()
-            seen += [keys_of(element) for element in dataset.map(lambda one: one).take(3)]
-            seen.append(next(feed).key.numpy().tolist())
-            assert seen == wanted[:8]
-        with connect(server) as feed:
-            seen += [batch.key.tolist() for batch in feed]
-    assert seen == wanted
-
-
-@pytest.mark.parametrize("order", ["lanes", "arrival"])
-def test_a_loop_in_python_and_the_graph_yield_equal_segments(tf: Any, order: str) -> None:
-    """The states that a loop saves are those of its next batches."""
-    _GROUPS.clear()
-    with serving(lanes(order, {"h": hs.zeros((2,), "float32")})) as server:
-        with connect(server, framework="tf", prefetch=0) as feed:
-            dataset = feed.as_dataset()
-            spec = dataset.element_spec
-            found: list[dict[bytes, list[float]]] = []
-            for data in (dataset.take(9), dataset.take(-1).take(9), dataset):
-                found.append({})
-                for element in data:
-                    tf.nest.assert_same_structure(element, spec)
-                    for value, one in zip(*map(tf.nest.flatten, (element, spec)), strict=True):
-                        assert value.dtype == one.dtype
-                        assert one.shape.is_compatible_with(value.shape)
-                    state = element["state"]["h"]
-                    steps = element["sequence"].numpy().tolist()
-                    assert state.numpy().tolist() == [[float(step)] * 2 for step in steps]
-                    feed.save_states(element["token"], {"h": state + 1})
-                    found[-1] |= dict(zip(keys_of(element), steps, strict=True))
-    assert [*map(len, found[:2])] == [27, 27] and sum(map(len, found)) == 57
-    assert set(_GROUPS) == {1}
-
-
-def test_tensors_of_a_group_outlive_iterator_feed_and_server(tf: Any) -> None:
-    with fed(rows(60)) as feed:
-        iterator, _ = amid_a_group(feed, feed.as_dataset())
-        kept = [next(iterator) for _ in range(6)]
-        del iterator
-        list(feed.as_dataset())
-    gc.collect()
-    assert [int(one["i"][0]) for one in kept] == [*range(4, 10)]
-    assert [one["name"].numpy()[0] for one in kept] == [b"n%d" % i for i in range(4, 10)]
-    assert all((one["x"].numpy() == one["i"].numpy()).all() for one in kept)
-
-
-def test_groups_end_where_the_shape_of_batches_changes(tf: Any) -> None:
-    examples = [{"x": np.full(1 + i // 5 % 3, i, np.int64), "name": f"n{i}"} for i in range(60)]
-    with fed(hs.from_examples(examples).batch(1, dynamic_pad=True)) as feed:
-        dataset = feed.as_dataset(tokens=True)
-        batches = list(dataset)
-        assert [one["x"].numpy()[0].tolist() for one in batches] == [
-            one["x"].tolist() for one in examples
-        ]
-        assert [one["name"].numpy()[0] for one in batches] == [b"n%d" % i for i in range(60)]
-        assert len({int(one["token"]) for one in batches}) == 60
-
-
-def test_under_a_strategy_the_count_is_that_of_one_variable(tf: Any) -> None:
-    with fed(rows(40)) as feed:
-        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-            dataset = feed.as_dataset()
-        iterator, seen = amid_a_group(feed, dataset)
-        del iterator
-        seen += [int(one["i"][0]) for one in dataset]
-        assert seen == [*range(40)]
-
-
-def test_each_iteration_is_an_epoch_and_no_group_crosses_its_end(tf: Any) -> None:
-    with fed(rows(20, repeat=3), partitions=1) as feed:
-        dataset = feed.as_dataset()
-        iterator, seen = amid_a_group(feed, dataset)
-        epochs = [seen + [int(one["i"][0]) for one in iterator]]
-        epochs += [[int(one["i"][0]) for one in dataset] for _ in range(3)]
-        assert epochs == [[*range(20)]] * 3 + [[]]
 
 
 def test_fit_goes_through_epochs_and_validates_on_whole_passes(tf: Any) -> None:

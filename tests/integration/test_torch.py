@@ -10,18 +10,15 @@ import importlib.util
 import json
 import pickle
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
-from tests.ports import free_port
 
 from .serving import serving
 
@@ -100,25 +97,19 @@ def losses(
     return {line["step"]: line["loss"] for line in lines}
 
 
+def _tools(*case: object) -> object:
+    return pytest.param(*case, marks=pytest.mark.tools)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "loop",
+    ("feed", "kills", "loop"),
     [
-        "stateful",
-        pytest.param("accelerate", marks=pytest.mark.tools),
-        "lightning",
-        "transformers",
+        ("plain", [3], "stateful"),
+        *(_tools("plain", [3, 6], loop) for loop in ("accelerate", "lightning", "transformers")),
+        *(_tools("segments", [4], loop) for loop in NEEDS),
+        _tools("lanes", [7], "lightning"),
     ],
-)
-@pytest.mark.parametrize(
-    ("feed", "kills"),
-    [
-        ("plain", [3]),
-        pytest.param("plain", [1, 6, 7, 8], marks=pytest.mark.tools),
-        pytest.param("segments", [1, 4, 7, 8], marks=pytest.mark.tools),
-        pytest.param("lanes", [4, 7], marks=pytest.mark.tools),
-    ],
-    ids=["plain", "plain at other steps", "segments", "lanes"],
 )
 def test_a_killed_run_goes_on_to_the_same_losses(
     feed: str, kills: list[int], loop: str, tmp_path: Path
@@ -138,66 +129,6 @@ def test_a_killed_run_goes_on_to_the_same_losses(
             assert list(after) == list(whole)[min(after) - 1 :]
             for trained in (before, after):
                 assert trained == {step: whole[step] for step in trained}
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-@pytest.mark.parametrize(
-    ("feed", "killed"),
-    [("plain", {0, 1}), ("segments", {0, 1}), ("plain", {1}), ("segments", {0}), ("lanes", {1})],
-    ids=lambda value: value if isinstance(value, str) else f"ranks {value}",
-)
-def test_killed_ranks_go_on_to_the_same_losses(feed: str, killed: set[int], tmp_path: Path) -> None:
-    """Where one rank is killed, the step of the other fails, and both are started again."""
-    pytest.importorskip("torch")
-    feeds = {f"{feed}-{kill}": FEEDS[feed]() for kill in (0, 3)}
-    with serving(feeds, state_dir=tmp_path) as server, ThreadPoolExecutor(2) as pool:
-
-        def trained(kill: int, until: int) -> list[dict[int, str]]:
-            directory = tmp_path / str(kill)
-            master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-            begun = [
-                pool.submit(
-                    losses,
-                    "parallel",
-                    server.address,
-                    f"{feed}-{kill}",
-                    directory,
-                    until if rank in killed else 0,
-                    ends=1 if until and rank not in killed else None,
-                    **{**master, "RANK": str(rank), "WORLD_SIZE": "2"},
-                )
-                for rank in range(2)
-            ]
-            done = [run.result() for run in begun]
-            if not until:
-                weights = [(directory / f"weights-{rank}").read_bytes() for rank in range(2)]
-                assert weights[0] == weights[1]
-            return done
-
-        whole = trained(0, 0)
-        before, after = trained(3, 3), trained(3, 0)
-        for rank in (0, 1):
-            steps = list(whole[rank])
-            assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 6
-            assert list(after[rank]) == steps[2:]
-            assert {**before[rank], **after[rank]} == whole[rank]
-            assert before[rank][3] == after[rank][3]
-        assert whole[0] != whole[1]
-
-
-@pytest.mark.slow
-@pytest.mark.tools
-def test_the_devices_of_lightning_are_ranks(tmp_path: Path) -> None:
-    for name in ("torch", "lightning"):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"no {name}")
-    with serving({"plain": plain()}, state_dir=tmp_path / "state") as server:
-        where = "lightning", server.address, "plain", tmp_path / "run"
-        steps = losses(*where, DEVICES="2")
-        assert list(steps) == [1, 2, 3, 4, 5, 6], "of each of two ranks"
-        counted = server.stats()["plain"]
-        assert counted["batches"] == 12 and counted["dropped"] == {}
 
 
 # In this process
@@ -298,13 +229,3 @@ def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> Non
     again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     assert repr(again) == "<FeedDataset of 'tcp://127.0.0.1:1'>"
     again.close()
-
-
-def test_a_dataset_that_commits_otherwise_connects_anew(server: hs.Server) -> None:
-    with dataset_of(server) as dataset:
-        dataset.feed.commit()
-        dataset.commit_explicitly()
-        with pytest.raises(ValueError, match='connected with commit="explicit"'):
-            dataset.feed.commit()
-        dataset.commit_explicitly()
-        assert isinstance(dataset.feed, headrace.Feed)

@@ -152,34 +152,6 @@ def test_segments_come_one_by_one_with_their_states(
             trainer.train()
 
 
-def test_a_second_training_does_not_go_back_by_itself(
-    transformers: Any, server: hs.Server, tmp_path: Path
-) -> None:
-    from headrace.transformers import FeedTrainer
-
-    net = net_of()
-    args = arguments_of(transformers, tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
-    with dataset_of(server, "train") as dataset:
-        trainer = FeedTrainer(net, args, train_dataset=dataset)
-        trainer.train()
-        trainer.train()
-        assert net.seen == ROWS[:4]
-        args.max_steps = 3
-        trainer.train(resume_from_checkpoint=str(tmp_path / "out/checkpoint-2"))
-        assert net.seen == [*ROWS[:4], ROWS[4]]
-
-
-def test_data_that_is_no_feed_is_trained_as_ever(transformers: Any, tmp_path: Path) -> None:
-    from headrace.transformers import FeedTrainer
-
-    net = net_of()
-    rows = [{"x": [float(i)], "labels": float(i)} for i in range(4)]
-    args = arguments_of(transformers, tmp_path, max_steps=1, save_strategy="steps", save_steps=1)
-    trainer = FeedTrainer(net, args, train_dataset=rows, eval_dataset=rows)
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] > 0 and trainer.predict(rows).metrics["test_loss"] > 0
-
-
 def test_arguments_that_the_feed_cannot_follow_are_refused(
     transformers: Any, tmp_path: Path
 ) -> None:

@@ -15,21 +15,15 @@ from tests.trials.frame import Result, Setup, run, table
 
 #: Trials by the part of their full size that takes some seconds.
 SHORT = {
+    "faults": 0.1,
     "connections": 0.0003,
-    "held": 0.05,
     "soak": 0.01,
-    "kills": 0.001,
-    "terms": 0.01,
     "flips": 0.01,
-    "load": 0.02,
-    "flood": 0.05,
     "hostile": 0.05,
     "messages": 0.01,
-    "recovery": 0.01,
-    "suspend": 0.03,
 }
 #: The same, of those that mount file systems or make groups of processes.
-OF_ROOT = {"power": 0.01, "disk": 0.05, "endless": 0.2, "shares": 0.01}
+OF_ROOT = {"power": 0.01, "endless": 0.2, "shares": 0.01}
 
 
 def short(name: str, scale: float, scratch: Path) -> Result:

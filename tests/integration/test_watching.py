@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,10 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
-from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
+from .serving import connect
 
 ROWS = 240
 
@@ -133,56 +128,6 @@ def test_a_trainer_is_told_of_until_it_leaves(ended: Any):
     assert metrics(server)["headrace_trainers", "default"] == 1
 
 
-def test_a_page_and_nothing_else_is_at_the_root(ended: Any):
-    server, _ = ended
-    code, body = get(server, "/")
-    assert code == 200 and body.startswith(b"<!doctype html>")
-    assert get(server, "/..%2f..%2fetc/passwd")[0] == 404
-
-
-def test_without_http_there_is_no_port_and_the_counters_are_there_all_the_same():
-    before = {t.name for t in threading.enumerate()}
-    with serving(bucketed()) as server:
-        assert server.http_address is None
-        assert server.stats()["default"]["state"] == "open"
-        assert not {t.name for t in threading.enumerate()} - before & {
-            "headrace-http",
-            "headrace-watching",
-        }
-
-
-def test_a_trainer_that_is_slow_is_fed_and_one_that_is_fast_waits(tmp_path: Path):
-    slow = hs.from_examples([{"i": i} for i in range(50)]).repeat(None)
-    slow = slow.map("tests.integration.test_watching:slowly").batch(2)
-    with serving(slow, http="127.0.0.1:0") as server:
-        with connect(server) as feed:
-            enough = threading.Event()
-
-            def train() -> None:
-                for _ in feed:
-                    if enough.is_set():
-                        break
-
-            def waits(seen: dict[str, Any]) -> bool:
-                told = seen["feeds"]["default"]
-                stall, verdict = told["rates"].get("stall") or 0, told["verdict"]
-                return stall > 0.7 and (verdict["level"], verdict["where"]) == ("bad", "workers")
-
-            thread = threading.Thread(target=train)
-            thread.start()
-            try:
-                seen = eventually(server, waits)
-                found = metrics(server)
-            finally:
-                enough.set()
-                thread.join(PATIENCE_S)
-            number = str(seen["feeds"]["default"]["trainers"][0]["trainer"])
-            blocked = found["headrace_trainer_blocked_seconds_total", "default", number]
-            busy = found["headrace_trainer_busy_seconds_total", "default", number]
-            assert busy < blocked
-            assert seen["feeds"]["default"]["rates"]["made"] > 0
-
-
 def slowly(example: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.01)
     return example
@@ -239,52 +184,6 @@ def test_when_the_front_is_dead_health_says_so():
         assert "locator was killed by SIGKILL" in seen["why"]
         assert get(server, "/healthz")[0] == 503 and get(server, "/readyz")[0] == 503
         assert metrics(server)["headrace_up",] == 0
-
-
-@contextlib.contextmanager
-def command_line_server(*options: str) -> Iterator[tuple[WarmPopen, str, str]]:
-    """Yield the process of ``headrace serve``, the address for trainers, and that of HTTP."""
-    target = "tests.integration.test_watching:forever"
-    where = ["--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
-    serve = [sys.executable, "-m", "headrace_server.cli", "serve", target, *where, *options]
-    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment())
-    assert process.stdout is not None
-    with process.stdout:
-        address = process.stdout.readline().split()[-1]
-        shown = process.stdout.readline().split()[-1]
-        try:
-            yield process, address, shown
-        finally:
-            process.kill()
-            process.wait(PATIENCE_S)
-
-
-def test_drain_ends_a_server_of_the_command_line_well():
-    with command_line_server() as (process, address, shown):
-        with headrace.connect(address, timeout=PATIENCE_S) as feed:
-            next(feed)
-            thread = threading.Thread(target=lambda: feed.close())
-            drain = ["-m", "headrace_server.cli", "drain", "--wait", "0", "--http", shown]
-            run = warm_run(*drain)
-            assert run.returncode == 1 and "in trainers' hands: " in run.stdout, run.stderr
-            thread.start()
-            thread.join(PATIENCE_S)
-        assert process.wait(PATIENCE_S) == 0
-
-
-def test_a_server_that_ends_before_its_trainers_commit_was_not_drained():
-    with command_line_server("--drain-timeout", "0.1") as (_, address, shown):
-        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
-        next(feed)
-        run = warm_run("-m", "headrace_server.cli", "drain", "--http", shown)
-        said = "the server has ended before all batches were committed: batches of feed 'forever'"
-        assert run.returncode == 1 and said in run.stdout, run.stdout
-        with contextlib.suppress(headrace.HeadraceError):  # none where it knows of the end
-            feed.close()
-
-
-def forever() -> hs.Pipeline:
-    return hs.from_examples([{"i": i} for i in range(10)]).repeat(None).batch(2)
 
 
 def test_the_status_names_the_stage_that_takes_the_time_of_the_workers():

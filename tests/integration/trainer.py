@@ -1,13 +1,14 @@
 """A trainer as a process of its own, for tests that kill, stop or crowd it.
 
-    python trainer.py ADDRESS [--feed NAME] [--hold N] [--until PATH] [--pause S] [--timeout S]
-                      [--prefetch N] [--far] [--rank R --world-size N]
+    python trainer.py ADDRESS [--feed NAME] [--hold N] [--until PATH] [--leave N] [--flush N]
+                      [--pause S] [--timeout S] [--prefetch N] [--far] [--resume TOKEN]
 
-Prints one JSON line per event: joined, batch (with its rows), holding, asks, error, done.
-``--hold N`` takes N batches and then waits, without committing the last one, for the file of
-``--until``, or else for its end.  ``--timeout`` bounds its waits for batches; it may take longer to
-join.  ``--far`` hides the server's memory from it.  With a rank a batch is told with its round, the
-partition of that and its bucket.
+It prints one JSON line per event: joined, batch (with its rows), holding, asks, saved, flushed,
+stale, error, done.  A row of segments is its key, its segment and its state ``chain``, which the
+trainer advances.  ``--hold N`` takes N batches and then waits, without a commit of the last one,
+for the file of ``--until``, or else for its end.  ``--leave N`` leaves with batch N in hand;
+``--flush N`` flushes the states after N batches.  ``--timeout`` bounds its waits for batches; it
+may take longer to join.  ``--far`` hides the server's memory from it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import json
 import os
 import sys
 import time
+from typing import Any
+
+import numpy as np
 
 import headrace
 from headrace import connection
+from tests.integration.segment_streams import advanced, cells_of, plain
 from tests.waiting import waits_end_after
 
 
@@ -45,18 +50,60 @@ def hold(feed: headrace.Feed, until: str | None) -> None:
     tell("asks")
 
 
+def rows_of(feed: headrace.Feed, batch: Any) -> list[Any]:
+    if not feed.states:
+        column = batch["i" if "i" in batch else "x"]
+        rows: list[Any] = column.tolist()
+        return rows
+    states = plain(batch.state("chain")).tolist()
+    return [[k.decode(), i, s] for (k, i), s in zip(cells_of(batch), states, strict=True)]
+
+
+def train(feed: headrace.Feed, options: argparse.Namespace) -> None:
+    taken = 0
+    if options.hold == 0:
+        hold(feed, options.until)
+    while True:
+        try:
+            batch = next(feed, None)
+            if batch is None:
+                return
+            taken += 1
+            rows = rows_of(feed, batch)
+            tell("batch", rows=rows)
+            if taken == options.hold:
+                hold(feed, options.until)
+            elif not feed.states:
+                time.sleep(options.pause)
+            if taken == options.leave:
+                return
+            if feed.states:
+                after = [advanced(state, key.encode(), i) for key, i, state in rows]
+                batch.save_state("chain", np.array(after, np.int32))
+                tell("saved")
+            if taken == options.flush:
+                feed.flush_states()
+                tell("flushed")
+        except headrace.StaleLease as error:
+            tell("stale", text=str(error))
+        except headrace.HeadraceError as error:
+            tell("error", kind=type(error).__name__, text=str(error))
+            sys.exit(3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("--feed")
     parser.add_argument("--hold", type=int)
     parser.add_argument("--until")
+    parser.add_argument("--leave", type=int)
+    parser.add_argument("--flush", type=int)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--far", action="store_true")
-    parser.add_argument("--rank", type=int)
-    parser.add_argument("--world-size", type=int)
+    parser.add_argument("--resume", type=json.loads)
     options = parser.parse_args()
     if options.far:
         hide_memory()
@@ -66,35 +113,12 @@ def main() -> None:
             feed=options.feed,
             timeout=60,
             prefetch=options.prefetch,
-            rank=options.rank,
-            world_size=options.world_size,
+            resume=options.resume,
         ) as feed,
         waits_end_after(options.timeout),
     ):
-        tell("joined")
-        taken = 0
-        while True:
-            if taken == options.hold:
-                hold(feed, options.until)
-                options.hold = None
-            try:
-                batch = next(feed)
-            except StopIteration:
-                break
-            except headrace.StaleLease as error:
-                tell("stale", text=str(error))
-                continue
-            except headrace.HeadraceError as error:
-                tell("error", kind=type(error).__name__, text=str(error))
-                sys.exit(3)
-            place = {}
-            if options.rank is not None:
-                turn = feed._link.trainer.hands[batch.token].given.turn_index
-                place["place"] = [turn, batch.partition, batch.bucket]
-            tell("batch", rows=batch["i"].tolist(), **place)
-            taken += 1
-            if taken != options.hold:
-                time.sleep(options.pause)
+        tell("joined", local=feed.local)
+        train(feed, options)
     tell("done")
 
 

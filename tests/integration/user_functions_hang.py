@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import multiprocessing
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 #: Rows that kill: two neighbours, one alone, and one far away.
 POISON = (70, 71, 500, 1200)
@@ -43,18 +40,6 @@ def crash_at_poison(example: Example) -> Example:
     return example
 
 
-def crash_as_bucket(columns: Example) -> Any:
-    if (columns["i"] == 500).any():
-        ctypes.string_at(0)
-    return columns["i"] % 2
-
-
-def crash_at_k012(example: Example) -> Example:
-    if example["key"] == b"k012":
-        ctypes.string_at(0)
-    return example
-
-
 def numbers(n: int) -> Any:
     """A generator that can not get past one number."""
     for i in range(n):
@@ -77,24 +62,6 @@ def forked_at_500(example: Example) -> Example:
     """Fork a child that returns like its parent; put its number in the example."""
     forks = example["i"] == 500
     return {**example, "child": os.fork() if forks else -1, "pid": os.getpid()}
-
-
-def forked_rows() -> Any:
-    """Fork two children: one leaves through the generator, one by an exception."""
-    for i in range(20):
-        if i == 7 and not os.fork():
-            raise RuntimeError("in the child")
-        yield {"i": i, "child": os.fork() if i == 5 else -1}
-
-
-def squared_elsewhere(columns: Example) -> Example:
-    """A pool of children that end by themselves."""
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        return {**columns, "squared": np.array(pool.map(_square, columns["i"].tolist()))}
-
-
-def _square(i: int) -> int:
-    return i * i
 
 
 def passes_the_gate(example: Example) -> bool:
@@ -122,7 +89,3 @@ def crash_with_500(columns: Mapping[str, Any]) -> Mapping[str, Any]:
     if 500 in columns["i"]:
         ctypes.string_at(0)
     return columns
-
-
-def crash_with_500_drawing(columns: Mapping[str, Any], rng: Any) -> Mapping[str, Any]:
-    return crash_with_500(columns)

@@ -1,4 +1,4 @@
-"""How cost grows: with workers, trainers, sequences, rows, files, batches, columns and time.
+"""How cost grows: with workers, servers, trainers, sequences and files.
 
     python -m tests.scale NAME … ──► curves: points of (x, figures), laws ──► docs/scaling.md
 

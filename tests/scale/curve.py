@@ -55,7 +55,6 @@ class Curve:
     laws: list[Law] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)  # what else was seen
     plotted: tuple[str, ...] = ()  # figures that the plot shows
-    even: bool = False  # the points of the plot stand evenly
     machine: str = ""
 
     def add(self, x: float | str, figures: dict[str, float]) -> None:

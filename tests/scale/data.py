@@ -13,7 +13,7 @@ from tests.bench import records
 
 from .curve import Setup
 
-__all__ = ["RECORDS", "examples", "records_file", "records_pipeline", "sequences"]
+__all__ = ["RECORDS", "examples", "numbers", "records_file", "records_pipeline", "sequences"]
 
 #: Number of records in the file, at full size and in short.
 RECORDS = 50_000, 12_800
@@ -66,3 +66,11 @@ def records_pipeline(files: Path | list[str]) -> hs.Pipeline:
         "id": hs.scalar("bytes"),
     }
     return hs.read_tfrecord(files, features)
+
+
+def numbers(directory: Path) -> hs.Pipeline:
+    """Rows of 64 bytes without end, on which hardly anything is spent."""
+    path = directory / "numbers.npz"
+    if not path.exists():
+        np.savez(path, x=np.random.default_rng(3).standard_normal((65_536, 16), np.float32))
+    return hs.read_npz(str(path)).repeat()

@@ -11,8 +11,8 @@ import contextlib
 from ..trials.cgroups import cgroup
 from .crowd import BATCH, mapped
 from .curve import Curve, Setup
+from .data import numbers
 from .line import line
-from .shapes import numbers
 
 __all__ = ["owners", "servers"]
 

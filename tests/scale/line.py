@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import headrace_server as hs
+from tests.nursery import environment
 
-from ..trials.yard import ROOT, environment
 from .accounts import cpu_s, memory_mb
 from .board import Board
 
@@ -164,7 +164,7 @@ def line(
                     told = json.dumps({**(how or {}), **each(slot)})
                     arguments = [address, str(Path(scratch) / "board"), str(slot), told]
                     command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
-                    processes.append(subprocess.Popen(command, cwd=ROOT, env=environment()))
+                    processes.append(subprocess.Popen(command, env=environment()))
                 running = Line(running_servers, board, processes)
                 running.check_until(lambda: board.all_here, "trainers to connect")
                 board.start()

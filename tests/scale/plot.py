@@ -20,7 +20,7 @@ def drawn(curve: Curve, label: str) -> str:
     values = [value for line in lines for value in line if value > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high += low == high
-    places = _places([x for x, _ in curve.points], curve.even)
+    places = _places([x for x, _ in curve.points])
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
     def across(part: float) -> float:
@@ -72,10 +72,8 @@ def drawn(curve: Curve, label: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _places(xs: list[float | str], even: bool) -> list[float]:
+def _places(xs: list[float | str]) -> list[float]:
     """Where points stand, 0 … 1: by their logarithm, or evenly where they are no numbers."""
-    if even:
-        return [i / max(1, len(xs) - 1) for i in range(len(xs))]
     numbers = [math.log(x) for x in xs if not isinstance(x, str) and x > 0]
     if len(numbers) < len(xs) or numbers[0] == numbers[-1]:
         return [i / max(1, len(xs) - 1) for i in range(len(xs))]

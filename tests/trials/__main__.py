@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=[*EVERY, "all", "list"], metavar="NAME")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size")
-    parser.add_argument("--seconds", type=float, help="how long the soak lasts")
+    parser.add_argument("--seconds", type=float, help="how long faults or the soak last")
     parser.add_argument("--results", type=Path, help="add a line of JSON per trial to this file")
     options = parser.parse_args()
     if "list" in options.names:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.patience import eventually
+
 from .frame import NotHere
-from .yard import until
 
 __all__ = ["cgroup"]
 
@@ -30,6 +31,6 @@ def cgroup(controller: str, v1: Mapping[str, str], v2: Mapping[str, str]) -> Ite
     try:
         yield group
     finally:
-        with contextlib.suppress(RuntimeError, OSError):
-            until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty", 10)
+        with contextlib.suppress(AssertionError, OSError):
+            eventually(lambda: not (group / "cgroup.procs").read_text())
             group.rmdir()

@@ -14,13 +14,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
-from .frame import Report, Setup, percentile
-from .yard import ROOT, Yard, environment, until
+from tests.chaos.driver import Run
+from tests.chaos.driver import Setup as Chaos
+from tests.chaos.results import percentile
+from tests.nursery import environment
+from tests.patience import eventually
 
-__all__ = ["honest", "run"]
+from .frame import Report, Setup
+
+__all__ = ["run"]
 
 _CONNECTIONS = 1_000_000
 _CALM_S = 5.0
@@ -80,22 +86,21 @@ with headrace.connect(sys.argv[1], prefetch=0, timeout=60) as feed:
 
 
 @contextmanager
-def honest(yard: Yard, keys: str = "") -> Iterator[list[tuple[float, float]]]:
+def _honest(address: str, out: Path) -> Iterator[list[tuple[float, float]]]:
     """A trainer that goes on; its steps, as moment and seconds, are there when it has ended."""
     steps: list[tuple[float, float]] = []
-    out = yard.scratch / "honest"
-    with open(out, "wb") as file, open(yard.scratch / "honest.log", "wb") as log:
+    with open(out, "wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", _HONEST, yard.address],
+            [sys.executable, "-c", _HONEST, address],
             stdout=file,
-            stderr=log,
-            env=environment(HEADRACE_KEYS=keys),
+            stderr=subprocess.STDOUT,
+            env=environment(),
         )
         try:
-            until(lambda: out.read_bytes().count(b"\n") > 20, "the honest trainer to begin")
+            eventually(lambda: out.read_bytes().count(b"\n") > 20)
             yield steps
             if process.poll() is not None:
-                raise RuntimeError((yard.scratch / "honest.log").read_text()[-500:])
+                raise RuntimeError(out.read_text()[-500:])
         finally:
             process.kill()
             process.wait()
@@ -108,20 +113,23 @@ def honest(yard: Yard, keys: str = "") -> Iterator[list[tuple[float, float]]]:
 def run(setup: Setup, report: Report) -> None:
     connections = setup.sized(_CONNECTIONS, 200)
     cells = 40_000 + int(connections * 0.6)
-    with Yard(setup.scratch, "segments", cells, 0) as yard:
-        yard.start()
-        attacked = [yard.child("locator"), yard.child("worker")]
-        with honest(yard) as steps:
+    chaos = Chaos("segments", "", (), size=cells, trainers=0, proxied=0)
+    with Run(chaos, setup.scratch) as run:
+        (server,) = run.servers
+        run.tend()
+        eventually(lambda: server.children("worker"))
+        attacked = [psutil.Process(server.children(role)[0]) for role in ("locator", "worker")]
+        with _honest(server.address, setup.scratch / "honest") as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
             fds, rss = _fds(attacked), _private(attacked)
             began = time.monotonic()
-            peak = _attack(yard, connections, setup.seed, attacked, report)
+            peak = _attack(server.port, connections, setup.seed, attacked, report)
             ended = time.monotonic()
             after = _settled_fds(attacked, fds)
             grown = _private(attacked) - rss
         if after > fds:
             report.wrong(f"{after} files are open, {fds} were before")
-        if yard.server is None or yard.server.poll() is not None:
+        if server.process is None or server.process.code() is not None:
             report.wrong("the server has ended")
     report.figures["connections/s"] = round(connections / (ended - began))
     report.figures["fds before, most, after"] = f"{fds}, {peak}, {after}"
@@ -140,15 +148,14 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _attack(
-    yard: Yard, connections: int, seed: int, attacked: list[psutil.Process], report: Report
+    port: int, connections: int, seed: int, attacked: list[psutil.Process], report: Report
 ) -> int:
     """Run an attacker for each process; return the maximum number of files that they had open."""
     share = str(connections // len(attacked))
     attackers = [
         subprocess.Popen(
-            [sys.executable, "-c", _ATTACK, str(yard.port + k), f"{seed} {k}", share],
+            [sys.executable, "-c", _ATTACK, str(port + k), f"{seed} {k}", share],
             stdout=subprocess.PIPE,
-            cwd=ROOT,
         )
         for k in range(len(attacked))
     ]

@@ -14,9 +14,12 @@ import socket
 import struct
 import threading
 
+from tests.chaos.driver import Run
+from tests.chaos.driver import Setup as Chaos
+from tests.patience import eventually
+
 from .cgroups import cgroup
-from .frame import Report, Setup
-from .yard import Yard, until
+from .frame import Report, Setup, tried
 
 __all__ = ["run"]
 
@@ -49,26 +52,26 @@ def run(setup: Setup, report: Report) -> None:
     sent = [0]
     limits = {"memory.limit_in_bytes": str(_LIMIT)}, {"memory.max": str(_LIMIT)}
     with cgroup("memory", *limits) as group:
-        with Yard(setup.scratch, "segments", _CELLS * times + 200, 2) as yard:
-            yard.start(str(group))
+        size = _CELLS * times + 200
+        chaos = Chaos("segments", "", (), size=size, trainers=2, proxied=0, within=str(group))
+        with Run(chaos, setup.scratch) as run:
+            (server,) = run.servers
             for number in range(times):
-                yard.work(5)
-                stop = threading.Event()
+                run.work(5)
+                stop, process = threading.Event(), server.process
                 attacker = threading.Thread(
-                    target=lambda stop=stop: sent.append(_attack(yard.port, stop))
+                    target=lambda stop=stop: sent.append(_attack(server.port, stop))
                 )
+                server.strike()
                 attacker.start()
-                assert yard.server is not None
-                server = yard.server
                 try:
-                    until(lambda server=server: server.poll() is not None, "the limit to hold", 60)
+                    eventually(lambda process=process: process.code() is not None)
                     report.count("servers ended by the limit")
-                except RuntimeError:
+                except AssertionError:
                     report.wrong(f"time {number}: the server lives on")
-                    yard.kill()
+                    server.kill()
                 stop.set()
                 attacker.join(15)
-                yard.start(str(group))
-            yard.verdict(report)
+            tried(run, report)
     report.figures["MB that it took"] = round(sum(sent) / max(1, times) / 2**20)
     report.figures["limit MB"] = _LIMIT // 2**20

@@ -15,12 +15,14 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NotHere", "Report", "Result", "Setup", "percentile", "run", "table", "written"]
+from tests.chaos.driver import Run
+
+__all__ = ["NotHere", "Report", "Result", "Setup", "run", "table", "tried", "written"]
 
 _SHOWN = 5
 
@@ -117,10 +119,12 @@ def run(name: str, goal: str, trial: Callable[[Setup, Report], None], setup: Set
     )
 
 
-def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that this part of all does not exceed; 0 where there is none."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-len(ordered) * part // 1) - 1)] if ordered else 0.0
+def tried(run: Run, report: Report) -> None:
+    """Let a run of chaos come to its end, and report the laws that it breaks."""
+    verdict = run.judged()
+    for finding in verdict.findings:
+        report.wrong(f"{finding.law}: {finding.text}")
+    report.count("acknowledged", verdict.counts["acknowledged"])
 
 
 def table(results: Iterable[Result]) -> str:

@@ -39,9 +39,12 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
+from tests.chaos.driver import Run
+from tests.chaos.driver import Setup as Chaos
+from tests.chaos.results import percentile
+from tests.located import workers_at
 
-from .frame import Report, Setup, percentile
-from .yard import Yard
+from .frame import Report, Setup, tried
 
 __all__ = ["Attacker", "run"]
 
@@ -209,40 +212,42 @@ def run(setup: Setup, report: Report) -> None:
     seconds = max(1.0, _SECONDS * setup.scale)
     ways = [(name, far) for name in _ATTACKS for far in (False, True)]
     cells = 1000 + int(_CELLS_PER_S * (len(ways) * seconds + _CALM_S))
-    with Yard(setup.scratch, "segments", cells, 3) as yard, zmq.Context() as context:
-        yard.start()
-        yard.work(30)
+    chaos = Chaos("segments", "", (), size=cells, proxied=0, far=0, lease_s=5.0)
+    with Run(chaos, setup.scratch) as run, zmq.Context() as context:
+        run.work(30)
         time.sleep(min(_CALM_S, seconds))
-        _tell_waits(yard, report, "before", 0.0)
-        owner = yard.child("worker")
-        before = _private(yard)
+        _tell_waits(run, report, "before", 0.0)
+        (server,) = run.servers
+        address = workers_at(server.address)[0]
+        owner = psutil.Process(server.children("worker")[0])
+        before = _private(server.process.pid)
         grown = 0
         for name, far in ways:
-            yard.tend()
+            run.tend()
             what = f"{name} by {'a socket' if far else 'a channel'}"
             began, used = time.monotonic(), _used(owner)
             sent = 0
             while time.monotonic() < began + seconds:
-                attacker = Attacker(context, f"tcp://127.0.0.1:{yard.port + 1}", far)
+                attacker = Attacker(context, address, far)
                 said, reads = _ATTACKS[name]
                 sent += attacker.attack(said(attacker.session), reads, began + seconds)
                 report.count("attackers")
-                grown = max(grown, _private(yard) - before)
+                grown = max(grown, _private(server.process.pid) - before)
                 attacker.close()
             took = _used(owner) - used
             report.count(f"messages: {what}", sent)
             report.figures[f"µs of the owner per message: {what}"] = round(
                 1e6 * took / max(1, sent), 1
             )
-            _tell_waits(yard, report, what, began)
+            _tell_waits(run, report, what, began)
         report.at_most("memory grown MB", grown / _MB, _GROWN_MB, 1)
-        yard.verdict(report)
+        tried(run, report)
 
 
-def _tell_waits(yard: Yard, report: Report, what: str, since: float) -> None:
+def _tell_waits(run: Run, report: Report, what: str, since: float) -> None:
     """Return the waits for answers since a moment."""
-    answers = yard.said("ok", since)
-    sends = {line.token: line.at for line in yard.said("send")}
+    answers = run.said("ok", since)
+    sends = {line.token: line.at for line in run.said("send")}
     waits = [1000 * (line.at - sends[line.token]) for line in answers]
     if not waits:
         report.wrong(f"nobody was answered: {what}")
@@ -256,7 +261,7 @@ def _used(process: psutil.Process) -> float:
     return float(told.user + told.system)
 
 
-def _private(yard: Yard) -> int:
-    """Return the private memory of the server's processes."""
-    told = [child.memory_info() for child in yard.children()]
+def _private(server: int) -> int:
+    """Return the private memory of the children of a server's process."""
+    told = [child.memory_info() for child in psutil.Process(server).children()]
     return sum(one.rss - one.shared for one in told)

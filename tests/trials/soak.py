@@ -20,9 +20,10 @@ import numpy as np
 import psutil
 
 import headrace_server as hs
+from tests.nursery import environment
+from tests.patience import eventually
 
 from .frame import Report, Setup
-from .yard import environment, until
 
 __all__ = ["examples", "run"]
 
@@ -98,7 +99,7 @@ def run(setup: Setup, report: Report) -> None:
             try:
                 pids = [os.getpid(), *(pid for _, pid in sorted(server.pids.items()))]
                 processes = [psutil.Process(p) for p in [*pids, *(t.pid for t in trainers)]]
-                until(lambda: sum(server.access()["present"].values()) == 2, "both trainers")
+                eventually(lambda: sum(server.access()["present"].values()) == 2)
                 began = time.monotonic()
                 while time.monotonic() - began < seconds:
                     time.sleep(min(0.5, seconds / 40))
