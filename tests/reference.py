@@ -383,8 +383,6 @@ def _weighted(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[
     groups, average = 0, 0.0
 
     def weight(row: Row) -> float:
-        if "labels" in given:
-            return float(given["weights"][int(_value(given["labels"], row))])
         return float(_value(given["weights"], row))
 
     def step(rows: list[Row]) -> list[Row]:

@@ -60,9 +60,9 @@ STAGES: Mapping[str, Call] = {
     ),
     "resample_at_rate": ("resample_at_rate", {"rates": "w", "seed": 4}),
     "weighted_resample": ("weighted_resample", {"weights": "w", "overall_rate": 1.5}),
-    "weighted_resample by class": (
+    "weighted_resample without warmup": (
         "weighted_resample",
-        {"weights": [1.0, 2.0, 4.0], "labels": "y", "overall_rate": 0.8, "warmup": None},
+        {"weights": "w", "overall_rate": 0.8, "warmup": None},
     ),
 }
 #: Stages that need examples with several rows.

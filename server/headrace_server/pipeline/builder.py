@@ -17,16 +17,12 @@ limit.  Nothing is read, and no user code runs, until the pipeline is served.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-import numpy as np
-
-from headrace_proto.errors import kind_of
 from headrace_proto.gone import absent
 from headrace_proto.schema import Field
 
@@ -36,7 +32,6 @@ from .argument_checks import (
     Value,
     check_kind,
     checked_names,
-    checked_number,
     checked_value,
     padded,
 )
@@ -396,14 +391,13 @@ class Pipeline:
     @checking
     def weighted_resample(
         self,
-        weights: Value | Sequence[float],
+        weights: Value,
         overall_rate: float,
         mean_decay: float = 0.999,
         warmup: int | None = 10,
         *,
         seed: int | None = None,
         group: int | None = None,
-        labels: Value | None = None,
     ) -> Pipeline:
         """Repeat examples in proportion to their weights, ``overall_rate`` times on the average.
 
@@ -413,44 +407,18 @@ class Pipeline:
         budget alone ends batches) and includes them.
         ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
         ``warmup=None`` it forgets from the start and is corrected for that.  No ``seed`` is seed 0.
-
-        With ``labels``, a column or function that gives each example's class, ``weights`` lists the
-        weight of each class.
         """
         if warmup is None and mean_decay == 1:
             raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
         return self._with_stage(
             "weighted_resample",
-            **self._weights(weights, labels),
+            weights=weights,
             overall_rate=overall_rate,
             mean_decay=mean_decay,
             warmup=warmup,
             seed=0 if seed is None else seed,
             group=group,
         )
-
-    def _weights(self, weights: Any, labels: Value | None) -> dict[str, Any]:
-        """Return the weights of examples, or those of classes, and the labels."""
-        listed = isinstance(weights, (list, tuple)) or np.ndim(weights) == 1
-        if labels is None:
-            if listed:
-                raise ValueError(
-                    f"weights={weights!r:.80} lists weights of classes: labels= says of which each "
-                    "example is"
-                )
-            return {"weights": checked_value("weights", weights, self.fields)}
-        if not listed:
-            wanted = "with labels= it is a list of one weight per class"
-            raise TypeError(f"weights={weights!r:.80} is {kind_of(weights)}; {wanted}")
-        if not 0 < len(weights) <= _MAX_CLASSES:
-            raise ValueError(f"weights has {len(weights)} classes; 1 to {_MAX_CLASSES} can be")
-        given = [checked_number(f"weights[{i}]", one, 0, math.inf) for i, one in enumerate(weights)]
-        if not any(given):
-            raise ValueError("weights are all 0: at least one class is wanted")
-        return {
-            "labels": checked_value("labels", labels, self.fields, integer=True),
-            "class_weights": given,
-        }
 
     # Shapes
 

@@ -98,6 +98,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("cost", _selector()),
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
+        ("weights", _selector()),
         ("which_bucket", _selector(integer=True)),
         ("column input_key", _by(checks.checked_name)),
         ("args kwargs options", _by(checks.plain_data)),

@@ -172,17 +172,3 @@ def test_more_classes_than_counters_fit_are_refused():
         source.stratified_sample("y", [1.0] + [0.0] * 1000)
     with pytest.raises(ValueError, match="probs has 1001 classes; the most is 1000"):
         source.stratified_sample_unknown_dist("y", [1.0] + [0.0] * 1000, 4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"weights": [1.0, 2.0]}, ValueError, "lists weights of classes: labels= says"),
-        ({"weights": [], "labels": "x"}, ValueError, "weights has 0 classes"),
-        ({"weights": [0, 0.0], "labels": "x"}, ValueError, "weights are all 0"),
-        ({"weights": [1, 2], "labels": "nobody"}, ValueError, "labels='nobody' is not one of"),
-    ],
-)
-def test_wrong_weights_of_classes_are_refused(arguments, error, text):
-    with pytest.raises(error, match=text):
-        source().weighted_resample(**arguments, overall_rate=1.0)

@@ -12,7 +12,7 @@ from headrace_proto.schema import Field
 
 from ...shaping.row_copies import RunningMean
 from ..chunk import BadRecords, Chunk
-from ..row_values import Rule, Sampler, below
+from ..row_values import Rule, Sampler
 from ..stage import Fields
 from .resample_at_rate import ResampleAtRate
 
@@ -21,28 +21,21 @@ _AT_ONCE: Final = 32
 
 
 class WeightedResample(ResampleAtRate):
-    """Rates over a running mean of weights; with ``class_weights`` the value is a class."""
+    """Rates over a running mean of weights."""
+
+    rule = Rule("a weight is finite and 0 or more")
 
     def __init__(
         self,
+        weights: list[Any],
         overall_rate: float,
         mean_decay: float,
         warmup: int | None,
         seed: int,
         group: int | None,
-        weights: list[Any] | None = None,
-        labels: list[Any] | None = None,
-        class_weights: list[float] | None = None,
     ) -> None:
-        self.group = group
-        self._seed = seed
-        self._class_weights = None if class_weights is None else np.array(class_weights)
-        if class_weights is None:
-            self.rule = Rule("a weight is finite and 0 or more")
-            Sampler.__init__(self, "weighted_resample", "weights", weights)
-        else:
-            self.rule = below(len(class_weights), "label_out_of_range")
-            Sampler.__init__(self, "weighted_resample", "labels", labels)
+        Sampler.__init__(self, "weighted_resample", "weights", weights)
+        self.group, self._seed = group, seed
         self._mean = RunningMean(group or 1, overall_rate, mean_decay, warmup)
 
     def usual_group(self, batch_sizes: Sequence[int | None], bound: int | None) -> int | None:
@@ -50,12 +43,9 @@ class WeightedResample(ResampleAtRate):
         return max(known, default=min(_AT_ONCE, bound or _AT_ONCE))
 
     def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
-        weights = values
-        if self._class_weights is not None:
-            weights = self._class_weights[values.astype(np.int64)]
         try:
             # A chunk is a group of the source, for any number of rows after earlier stages.
-            rates = self._mean.rates(weights)
+            rates = self._mean.rates(values)
         except ValueError as error:
             fault = DataError(
                 f"{chunk.origin.describe(0)} and those after it: {self.values.label}: {error}"
