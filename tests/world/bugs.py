@@ -215,6 +215,15 @@ def ranks_join_those_that_are_gone():
     return patched(Desk, _is_newcomer=lambda self, hello: False)
 
 
+def births_forgotten():
+    init = Desk.__init__
+
+    def forget(self, *args, **options):
+        init(self, *args, **{**options, "births": {}})
+
+    return patched(Desk, __init__=forget)
+
+
 def claims_out_of_order():
     judge = Desk._judge
 
@@ -443,6 +452,10 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (
             ranks_join_those_that_are_gone,
             {"kind": "plain", **_RANKS, "named": False, "faults": {"job": 0.2}, "rows": 80},
+        ),
+        (
+            births_forgotten,
+            {"kind": "plain", **_RANKS, "named": False, "faults": _RUNS, "rows": 80},
         ),
         (claims_out_of_order, {"kind": "bare", "faults": _DEATHS, "prefetch": 5}),
         (epochs_of_owner_apart, {**_EPOCHS, "owners": 1, "kind": "plain", "room": 3}),

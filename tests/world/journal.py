@@ -73,6 +73,7 @@ class Journal:
     def __init__(self) -> None:
         self.partitions: dict[int, Stored] = {}
         self.known: dict[int, dict[bytes, tuple]] = {}  # by owner: sessions, with who they are
+        self.births: dict[int, tuple] = {}  # by rank: run and birth of its last process
 
     def of(self, partition: int) -> Stored:
         return self.partitions.setdefault(partition, Stored())
@@ -81,7 +82,10 @@ class Journal:
         """Store one record: its kind, then its fields."""
         kind, *rest = record
         if kind == "join":
-            self.known.setdefault(owner, {})[rest[0]] = tuple(rest[1:])
+            session, run, rank, birth = rest
+            self.known.setdefault(owner, {})[session] = run, rank, birth
+            if rank >= 0:
+                self.births[rank] = max((run, birth), self.births.get(rank, (0, 0)))
         elif kind == "leave":
             self.known.get(owner, {}).pop(rest[0], None)
         elif isinstance(rest[-1], Folded):

@@ -131,8 +131,9 @@ class Owner:
         known = journal.everyone()
         journal.known[number] = dict(known)
         self.desk = Desk(
-            self.partitions, term, known=known, tokens=world.stored_tokens, now=world.now,
-            ttl=TTL, grace=GRACE, max_open=world.config.max_open,
+            self.partitions, term, known=known, births=journal.births,
+            tokens=world.stored_tokens, now=world.now, ttl=TTL, grace=GRACE,
+            max_open=world.config.max_open,
         )  # fmt: skip
         self.alive = True
         self.buffers = {p: [] for p in (SESSIONS, *of)}  # entries: lists of records
