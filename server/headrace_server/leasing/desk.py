@@ -602,7 +602,7 @@ class Desk:
         counts["batches"] += 1
         counts["rows"] += rows
         self.gone.append(batch)
-        if self._asking[partition]:
+        if self._asking[partition] or self._held_up:  # one without memory may be the first now
             self._look(partition)
         if session.early:
             waiting = [session.leases[of] for of in session.early]

@@ -213,6 +213,25 @@ def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
     assert [give.batch.turn for give in at.ask(A, 0)] == [(0, 1)]
 
 
+def test_a_round_is_made_beyond_the_memory_once_those_before_it_are_committed():
+    """These are of an earlier life, so no memory is freed."""
+    slab = Slab(1)
+    both = {p: Plain(p, Stored(run=1, world=2), slab, rows=100, size=2) for p in range(2)}
+    at = At([*both.values()])
+    ranks = {A: 0, B: 1}
+    held = {name: ((1 << 32) + n, Batch(0, n, n, (0, 0), 2)) for name, n in ranks.items()}
+    at.desk = Desk(both, 2, known={name: (1, n, 0) for name, n in ranks.items()})
+    for name, n in ranks.items():
+        at.desk.hello(Hello(name, rank=n, world=2, run=1, held=[held[name]]), 0.0)
+    at.desk.stored(SESSIONS, 2)
+    at.told(Welcome)
+    assert [give.batch.turn for give in at.ask(A, partition=1)] == [(0, 0)]
+    assert not at.ask(B, partition=1)
+    for name in ranks:
+        at.desk.commit(name, held[name][0])
+    assert [give.batch.turn for give in at.ask(B, 0)] == [(0, 0)]
+
+
 def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
     """One thread has both: the other one goes on after this one's batch."""
     at = At(RealPlain(0, Stored(), Slab(2), rows=100, size=2), A, B)
