@@ -327,10 +327,13 @@ class Trainer:
         if not held.taken:
             del self._ready[held.request]
             self._flying -= 1
-        if held.stale:
-            return
-        self._owners[self.owner_of[given.partition]].returned.append(given.token)
-        cell = self._cells[given.partition]
+        if not held.stale:
+            self._owners[self.owner_of[given.partition]].returned.append(given.token)
+            self._expect_again(held)
+
+    def _expect_again(self, held: Held) -> None:
+        """Ask for a batch again that went back, in its place."""
+        cell = self._cells[held.given.partition]
         if not (self.lanes or cell.over):
             orders, cell.orders = cell.orders or [*cell.asked], None
             if cell.asked or cell.standing:  # it comes first, so they are made anew
@@ -493,6 +496,7 @@ class Trainer:
                 if not held.taken:
                     del self.hands[token], self._ready[held.request]
                     self._flying -= 1
+                    self._expect_again(held)
 
     def later(self, owner: int, commits: list[Token], gets: list[tuple[int, int, int]]) -> None:
         """Send these after the Welcome: the greeting has no room for them."""

@@ -148,3 +148,18 @@ def test_a_batch_that_was_given_back_comes_in_its_place():
         give(one, request, p, 0 if p == 0 and request == gets[0][0] else 1)
     assert withdrawn or gets
     assert [one.take().turn for _ in range(2)] == [(0, 0), (0, 0)]
+
+
+def test_a_batch_that_went_back_while_the_trainer_was_away_comes_in_its_place():
+    one = trainer(2, rank=0, prefetch=3)
+    for request, p in asks(one)[:2]:
+        give(one, request, p, 0)
+    one.take()
+    stale = next(token for token, held in one.hands.items() if not held.taken)
+    one.lost(0)
+    held, _, gets = one.greeting(0)
+    assert len(held) == 2 and gets == [(3, 0, 0)]
+    one.welcome(0, {0: (0, 1), 1: (0, 0)}, [stale])
+    for request, p in [(3, 0), *asks(one)]:
+        give(one, request, p, 1 if p == 0 else 0)
+    assert [one.take().given.partition for _ in range(2)] == [1, 0]
