@@ -349,7 +349,7 @@ def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> 
     assert len(columns[""]) == 20
 
 
-@pytest.mark.parametrize("lengths", ["same", "different"])
+@pytest.mark.parametrize("lengths", ["same", "different", "steps"])
 def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> None:
     """A form must never take a record for what the walker does not see in it."""
     wanted = {
@@ -367,6 +367,10 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
             "id": feature("bytes", [b"x" * (k if lengths == "different" else 9)]),
             "other": feature("int", [1]),
         }
+        if lengths == "steps":
+            del entries["s"]
+            steps = [feature("float", [k, 0.5])] * (k % 4)
+            return sequence_example(entries, {"s": steps})
         return example(entries)
 
     sound = [record(k) for k in range(40)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -178,11 +178,8 @@ _SIZES: Final = {1: 8, 5: 4}
 #: The tags of features and of feature lists.
 _MAPS: Final = (0x0A, 0x12)
 
-#: Spans of equal size, equally far apart: start in the record, size, distance, number of spans.
-Run = tuple[int, int, int, int]
-
-#: Least number of steps of a FeatureList, or of single numbers, to compare them as one array.
-_MANY = 4
+#: Where values lie in a record: the first byte, and the number of bytes.
+Span = tuple[int, int]
 
 
 class Malformed(Exception):
@@ -196,11 +193,11 @@ class FoundValues:
     the numbers of values that steps were seen to have.
     """
 
-    __slots__ = ("kind", "runs", "steps", "widths")
+    __slots__ = ("kind", "spans", "steps", "widths")
 
     def __init__(self) -> None:
         self.kind = 0
-        self.runs: list[Run] = []
+        self.spans: list[Span] = []
         self.steps: int | None = None
         self.widths: set[int] = set()
 
@@ -255,6 +252,15 @@ def _varint(record: memoryview, position: int) -> tuple[int, int]:
             raise Malformed(
                 f"a number of more than {MOST_BYTES} bytes at byte {position - MOST_BYTES}"
             )
+
+
+def _written(number: int) -> bytes:
+    """Return a number as a varint."""
+    return (
+        number.to_bytes(1)
+        if number < 0x80
+        else bytes([number & 0x7F | 0x80]) + _written(number >> 7)
+    )
 
 
 def fields_in(record: memoryview, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -314,17 +320,12 @@ def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -
             kind = tag >> 3
             if kind != found.kind:  # a oneof: the last kind set counts
                 found.kind = kind
-                found.runs = []
-            _list(record, start, end, kind, found.runs)
+                found.spans = []
+            _list(record, start, end, kind, found.spans)
 
 
-def _list(record: memoryview, position: int, stop: int, kind: int, runs: list[Run]) -> None:
+def _list(record: memoryview, position: int, stop: int, kind: int, spans: list[Span]) -> None:
     """Add the values of a BytesList, FloatList or Int64List."""
-    if kind == FLOATS and position < stop and record[position] == 0x0D:
-        count, rest = divmod(stop - position, 5)
-        if not rest and record[position:stop:5].tobytes() == b"\x0d" * count:
-            runs.append((position + 1, 4, 5, count))
-            return
     for tag, start, end in fields_in(record, position, stop):
         size = end - start
         if tag == 0x0A:
@@ -333,16 +334,15 @@ def _list(record: memoryview, position: int, stop: int, kind: int, runs: list[Ru
             if kind == INTS and size and record[end - 1] >= 0x80:
                 raise Malformed(f"packed numbers end in the middle of one at byte {end}")
             if size or kind == BYTES:
-                runs.append((start, size, 0, 1))
+                spans.append((start, size))
         elif tag == _SINGLE[kind]:
-            runs.append((start, size, 0, 1))
+            spans.append((start, size))
 
 
 def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
-    while position < stop:
-        tag, start, end = next(fields_in(record, position, stop))
+    found.steps = found.steps or 0
+    for tag, start, end in fields_in(record, position, stop):
         if tag != 0x0A:
-            position = end
             continue
         step = FoundValues()
         _feature(record, start, end, step)
@@ -354,40 +354,19 @@ def _feature_list(record: memoryview, position: int, stop: int, found: FoundValu
                 )
             found.kind = step.kind
         found.widths.add(_width(record, step))
-        count = _alike(record, position, end - position, stop, step)
-        if count > 1:
-            offset, size, _, _ = step.runs[0]
-            found.runs.append((offset, size, end - position, count))
-        else:
-            found.runs += step.runs
-        found.steps = (found.steps or 0) + count
-        position += count * (end - position)
+        found.spans += step.spans
+        found.steps += 1
 
 
 def _width(record: memoryview, step: FoundValues) -> int:
     """Return the number of values of one step."""
     if step.kind == FLOATS:
-        return sum(size // 4 * count for _, size, _, count in step.runs)
+        return sum(size // 4 for _, size in step.spans)
     if step.kind == INTS:
         return sum(
-            sum(byte < 0x80 for byte in record[start : start + size])
-            for start, size, _, _ in step.runs
+            sum(byte < 0x80 for byte in record[start : start + size]) for start, size in step.spans
         )
-    return len(step.runs)
-
-
-def _alike(record: memoryview, position: int, stride: int, stop: int, step: FoundValues) -> int:
-    """Return how many steps from here on are written like this one, except for the floats."""
-    count = (stop - position) // stride
-    if count < _MANY or step.kind != FLOATS or len(step.runs) != 1 or step.runs[0][3] != 1:
-        return 1
-    first, size = step.runs[0][0] - position, step.runs[0][1]
-    steps = np.frombuffer(record, np.uint8, count * stride, position).reshape(count, stride)
-    same = (steps[:, :first] == steps[0, :first]).all(axis=1)
-    if first + size < stride:  # mostly nothing follows the floats
-        same &= (steps[:, first + size :] == steps[0, first + size :]).all(axis=1)
-    differs = np.flatnonzero(~same)
-    return int(differs[0]) if differs.size else count
+    return len(step.spans)
 
 
 def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -444,6 +423,13 @@ class WantedFeature:
         else:
             self.kind = INTS if self.dtype.kind in "iub" else FLOATS
         self.sequence, self.count = feature.kind == "sequence", prod(feature.shape)
+        #: The bytes before the floats of a step in a feature_list, as writers write them, and all
+        #: bytes of such a step.
+        self.head = b""
+        for tag in (0x0A, 0x12, 0x0A) if self.sequence and self.kind == FLOATS else ():
+            size = 4 * self.count + len(self.head)
+            self.head = bytes([tag]) + _written(size) + self.head
+        self.stride = len(self.head) + 4 * self.count
         if self.sequence and not self.count:
             shape = list(feature.shape)
             raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
@@ -454,7 +440,7 @@ class WantedFeature:
         #: A column of one row, for records that do not have the feature.
         self.filling: Column = blank if self.default is None else self.default
 
-    def runs_of(self, found: FoundValues | None) -> Sequence[Run] | None:
+    def spans_of(self, found: FoundValues | None) -> Sequence[Span] | None:
         """Return the values found in a record; None: use the default.  Fault without either."""
         if found is None or (found.kind == 0 and found.steps is None):
             if self.default is not None:
@@ -472,7 +458,7 @@ class WantedFeature:
             )
         if found.steps and found.widths != {self.count}:
             raise Fault("wrong_type", self.miscount(min(found.widths - {self.count}), "in a step"))
-        return found.runs
+        return found.spans
 
     def miscount(self, count: int, where: str = "") -> str:
         """Return the text of the fault of a record that has so many values."""
@@ -487,13 +473,6 @@ class WantedFeature:
         if found.kind == BYTES:
             return ". Declare it as bytes and decode it in a map"
         return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
-
-
-def spans_of(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and sizes of the spans of runs."""
-    start, size, stride, count = np.array(runs, np.int64).reshape(-1, 4).T
-    within = ranges(np.zeros_like(count), count)
-    return np.repeat(start, count) + within * np.repeat(stride, count), np.repeat(size, count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -535,24 +514,28 @@ class Filler:
         self._added: list[_Spans] = []
         # The same from single records, as lists.
         self._rows: list[int] = []
-        self._runs: list[Run] = []
+        self._spans: list[Span] = []
         self._counts: list[int] = []
 
-    def add(self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
-        """Add records of equally many spans: starts [rows, spans]; sizes alike, or [spans].
+    def add(self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray, steps: bool) -> None:
+        """Add records of equally many spans [rows, spans].  ``rows`` are in order.
 
-        ``rows`` are in order.
+        ``steps``: a span is a feature_list of floats, a step after the other.
         """
-        counts = np.full(rows.size, starts.shape[1])
-        all_sizes = np.empty_like(starts)
-        all_sizes[:] = sizes
-        self._added.append(_Spans(rows, starts.reshape(-1), all_sizes.reshape(-1), counts))
+        counts, starts, sizes = np.full(rows.size, starts.shape[1]), starts.ravel(), sizes.ravel()
+        if steps:
+            head, stride = len(self._want.head), self._want.stride
+            counts = sizes // stride
+            within = ranges(np.zeros_like(counts), counts)
+            starts = np.repeat(starts + head, counts) + within * stride
+            sizes = np.full(starts.size, stride - head)
+        self._added.append(_Spans(rows, starts, sizes, counts))
 
-    def add_one(self, row: int, start: int, runs: Sequence[Run]) -> None:
+    def add_one(self, row: int, start: int, spans: Sequence[Span]) -> None:
         """Add one record, which begins at ``start``."""
         self._rows.append(row)
-        self._runs += [(start + at, size, stride, count) for at, size, stride, count in runs]
-        self._counts.append(sum(run[3] for run in runs))
+        self._spans += [(start + at, size) for at, size in spans]
+        self._counts.append(len(spans))
 
     def finish(self, faults: Faults) -> Column:
         """Return the column.  Rows that were not added hold the default, else anything."""
@@ -575,7 +558,8 @@ class Filler:
         """Return all spans, in the order of their rows."""
         if self._rows:
             rows, counts = np.array(self._rows, np.int64), np.array(self._counts, np.int64)
-            self._added.append(_Spans(rows, *spans_of(self._runs), counts))
+            starts, sizes = np.array(self._spans, np.int64).reshape(-1, 2).T
+            self._added.append(_Spans(rows, starts, sizes, counts))
         if len(self._added) == 1:
             return self._added[0]
         parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
@@ -702,15 +686,15 @@ class _Header:
     """A header, and what follows it: a payload of a slot (-1: not wanted).
 
     ``masks`` are the bits of its bytes that records of one form have in common, and ``content``
-    their values, both [bytes, 1].  The last length is that of the payload.  ``floats``: how many a
-    payload has to have; 0: any number.
+    their values, both [bytes, 1].  The last length is that of the payload.  ``steps``: the payload
+    is a feature_list of floats.
     """
 
     content: np.ndarray
     masks: np.ndarray
     lengths: tuple[_Length, ...]
     slot: int
-    floats: int
+    steps: bool
 
 
 class Form:
@@ -720,8 +704,8 @@ class Form:
         self._record, self._wants = record.data, wants
         self._slots = {want.name.encode(): i for i, want in enumerate(wants)}
         self._lengths: list[tuple[int, int, int]] = []  # of a message: its first byte, begin, end
-        self._payloads: list[tuple[int, int, int, int]] = []  # begin, end, slot, floats
-        self.slots: set[int] = set()
+        self._payloads: list[tuple[int, int, int, bool]] = []  # begin, end, slot, steps
+        self.slots: dict[int, bool] = {}  # whether the values are steps of floats
         for tag, first, last in self._messages(0, record.size, _MAPS):
             for _, begin, end in self._messages(first, last, (0x0A,)):
                 self._entry(begin, end, listed=tag == 0x12)
@@ -746,26 +730,29 @@ class Form:
         self._lengths.append((name_end + 1, begin, end))
         slot = self._slots.get(self._record[name:name_end].tobytes(), -1)
         if slot < 0 or (listed and not self._wants[slot].sequence):
-            self._payloads.append((begin, end, -1, 0))
+            self._payloads.append((begin, end, -1, False))
             return
-        if slot in self.slots:
+        kind = self._wants[slot].kind
+        if slot in self.slots or (listed and kind == INTS):
             raise _Unusual
-        self.slots.add(slot)
+        self.slots[slot] = listed and kind == FLOATS
+        if self.slots[slot]:
+            self._payloads.append((begin, end, slot, True))
+            return
         steps = self._messages(begin, end, (0x0A,)) if listed else [(0, begin, end)]
         for _, begin, end in steps:
-            self._feature(begin, end, slot, listed)
+            self._feature(begin, end, slot)
 
-    def _feature(self, begin: int, end: int, slot: int, listed: bool) -> None:
+    def _feature(self, begin: int, end: int, slot: int) -> None:
         want = self._wants[slot]
         lists = list(self._messages(begin, end, _KINDS))
-        if [tag >> 3 for tag, _, _ in lists] != [want.kind] or (listed and want.kind == INTS):
+        if [tag >> 3 for tag, _, _ in lists] != [want.kind]:
             raise _Unusual
         _, begin, end = lists[0]
         values = list(self._messages(begin, end, (0x0A,)))
         if not values or (want.kind != BYTES and len(values) > 1):
             raise _Unusual
-        floats = want.count if listed and want.kind == FLOATS else 0
-        self._payloads += [(begin, end, slot, floats) for _, begin, end in values]
+        self._payloads += [(begin, end, slot, False) for _, begin, end in values]
 
     def _built(self, record: np.ndarray) -> list[_Header]:
         ends = {end: i for i, (_, end, _, _) in enumerate(self._payloads)}
@@ -777,14 +764,14 @@ class Form:
                 raise _Unusual
             masks[at:begin] = 0x80  # the bits that show how long it is
         headers, start, lengths = [], 0, deque(self._lengths)
-        for begin, end, slot, floats in self._payloads:
+        for begin, end, slot, steps in self._payloads:
             inside = []
             while lengths and lengths[0][0] < begin:
                 at, after, message_end = lengths.popleft()
                 inside.append(_Length(at - start, after - at, ends[message_end]))
             bits = masks[start:begin, None]
             content = record[start:begin, None] & bits
-            headers.append(_Header(content, bits, tuple(inside), slot, floats))
+            headers.append(_Header(content, bits, tuple(inside), slot, steps))
             start = end
         return headers
 
@@ -824,7 +811,8 @@ class Form:
                 begins, sizes = spans[header.slot]
                 begins.append(at)
                 sizes.append(end - at)
-                good &= self._sound(header, data, sizes[-1], end)
+                good &= end <= stops
+                self._check(header, data, begins[-1], sizes[-1], good)
             at = end
         good &= at == stops
         return good, [
@@ -832,14 +820,29 @@ class Form:
             for slot, (begins, sizes) in spans.items()
         ]
 
-    def _sound(self, header: _Header, data: np.ndarray, sizes: np.ndarray, end: np.ndarray) -> Any:
-        """Return a mask of the payloads that hold whole numbers."""
-        kind = self._wants[header.slot].kind
-        if kind == INTS:  # the last byte ends a number
-            return (data[np.minimum(end - 1, data.size - 1)] < 0x80) | (sizes == 0)
-        if kind == FLOATS:
-            return sizes == 4 * header.floats if header.floats else sizes & 3 == 0
-        return True
+    def _check(
+        self,
+        header: _Header,
+        data: np.ndarray,
+        begin: np.ndarray,
+        sizes: np.ndarray,
+        good: np.ndarray,
+    ) -> None:
+        """Strike out the payloads that do not hold whole numbers."""
+        want = self._wants[header.slot]
+        if header.steps:
+            head = np.frombuffer(want.head, np.uint8)
+            good &= sizes % want.stride == 0
+            rows = np.flatnonzero(good)
+            counts = sizes[rows] // want.stride
+            at = np.repeat(begin[rows], counts)
+            at += ranges(np.zeros_like(counts), counts) * want.stride
+            found = window(data, head.size)[at].view(np.uint8).reshape(-1, head.size)
+            good[np.repeat(rows, counts)[(found != head).any(axis=1)]] = False
+        elif want.kind == INTS:  # the last byte ends a number
+            good &= (data[np.minimum(begin + sizes - 1, data.size - 1)] < 0x80) | (sizes == 0)
+        elif want.kind == FLOATS:
+            good &= sizes & 3 == 0
 
 
 # ── Records to columns: whole groups of records by their form, and the rest one by one.
@@ -881,8 +884,8 @@ class ExampleParser:
             start = int(starts[row])
             record = data.data[start : start + int(lengths[row])]
             try:
-                runs = self._walked(record)
-                for filler, values in zip(fillers, runs, strict=True):
+                found = self._walked(record)
+                for filler, values in zip(fillers, found, strict=True):
                     if values is not None:
                         filler.add_one(row, start, values)
             except Malformed as error:
@@ -899,10 +902,10 @@ class ExampleParser:
         names = (want.name for want in self._wants)
         return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
 
-    def _walked(self, record: memoryview) -> list[Sequence[Run] | None]:
+    def _walked(self, record: memoryview) -> list[Sequence[Span] | None]:
         """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
         found = walk(record, self._wanted, self._listed)
-        return [want.runs_of(values) for want, values in zip(self._wants, found, strict=True)]
+        return [want.spans_of(values) for want, values in zip(self._wants, found, strict=True)]
 
     def _matched(
         self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, fillers: list[Filler]
@@ -922,7 +925,7 @@ class ExampleParser:
             taken, rows = rows[chosen], rows[~good]
             matched[form] = taken.size
             for slot, begins, sizes in spans if taken.size else ():
-                fillers[slot].add(taken, begins[chosen], sizes[chosen])
+                fillers[slot].add(taken, begins[chosen], sizes[chosen], form.slots[slot])
         # Those that serve most records come first.  Room is made where there is none for another.
         least = 1 if len(matched) == _MOST_FORMS else 0
         self._forms = [form for form, n in matched.most_common() if n >= least] + [*known]
@@ -931,11 +934,13 @@ class ExampleParser:
     def _learned(self, record: np.ndarray) -> Form | None:
         """Return the form of a record; None where it has none, or a fault."""
         try:
-            runs = self._walked(record.data)
+            found = self._walked(record.data)
             form = Form(record, self._wants)
         except (Malformed, Fault, _Unusual):
             return None
-        return form if form.slots == {i for i, values in enumerate(runs) if values} else None
+        itself, _ = form.match(record, np.array([0]), np.array([record.size]))
+        known = form.slots.keys() == {i for i, values in enumerate(found) if values is not None}
+        return form if known and itself.all() else None
 
 
 @lru_cache(maxsize=16)  # many records may lack the same
