@@ -51,13 +51,6 @@ def at(name: Name, host: str, workers: int = 1) -> hs.Server:
     return hs.run(pipeline, workers=workers, partitions=2, bind=name.bound(host))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_is_found_at_the_last_address_of_its_name(name: Name, workers: int):
-    with at(name, "127.0.0.3", workers):
-        with headrace.connect(name.address, timeout=PATIENCE_S) as feed:
-            assert sum(batch.rows for batch in feed) == ROWS
-
-
 def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Name):
     """1. The first server at the name lets a trainer in, and ends.
     2. The trainer greets the server at the second address.
@@ -92,10 +85,3 @@ def test_a_name_that_nobody_knows_is_named(name: Name):
     unknown = r"the name in .* can not be looked up: .* not known"
     with waits_end_with(unknown), pytest.raises(ConnectionLost, match=unknown):
         headrace.connect(name.address, timeout=PATIENCE_S)
-
-
-def test_an_address_is_no_name():
-    address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(ConnectionLost) as caught:
-        headrace.connect(address, timeout=1.5)
-    assert "name stands" not in str(caught.value)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
-from headrace.batch_memory import BufferPool
-from headrace.committing import DatasetRun, TakenBatches, tokens_of
+from headrace.committing import TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
 from headrace_proto.messages import Given
 
@@ -99,11 +98,6 @@ def test_no_snapshot_can_leave_out_a_batch_that_is_committed():
     assert since(commits, lambda: commits.for_snapshot(3)) == [3]
 
 
-def test_a_snapshot_up_to_several_batches_is_refused():
-    with pytest.raises(ValueError, match=r"upto=\[1, 2\] are 2 batches; name the last one"):
-        after(2).for_snapshot([1, 2])
-
-
 @given(st.integers(1, 8), st.lists(st.integers(1, 8), max_size=8), st.booleans())
 def test_every_batch_that_was_taken_is_committed_or_given_back_once(
     taken: int, named: list[int], explicit: bool
@@ -122,98 +116,10 @@ def test_every_batch_that_was_taken_is_committed_or_given_back_once(
 # TensorFlow's iterations
 
 
-def run_of(commits: TakenBatches, tokens: range) -> DatasetRun:
-    run = DatasetRun()
-    commits.begin_run(run)
-    for token in tokens:
-        commits.take(batch(token), MEMORY)
-        commits.fetched(run, token)
-    return run
-
-
 # Words
-
-
-def test_a_snapshot_while_tensorflow_iterates_is_doubted_once_and_names_the_remedy():
-    commits = Commits(False)
-    run = run_of(commits, range(1, 3))
-    doubt = commits.doubt()
-    assert doubt.startswith("snapshot(): TensorFlow fetches batches ahead of the loop")
-    assert 'connect with commit="explicit"' in doubt and "CommitTrained(feed)" in doubt
-    assert commits.doubt() == ""
-    run.closed = True
-    assert Commits(False).doubt() == "" == after(3, explicit=False).doubt()
-
-
-@pytest.mark.parametrize("pooled", [True, False])
-def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(pooled: bool):
-    """One fetched ahead: the loop trains on a batch that asking for another has committed."""
-    commits = Commits(False)
-    commits.durable = True
-    memory: list[Any] = []
-    for token in (1, 2, 3):
-        block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
-        memory = [*memory[-1:], block[:8].view("int64")]
-        commits.take(batch(token), block)
-        del block
-        doubted = bool(commits.doubt())
-        assert doubted == (token == 2)  # and not again
-    plain = Commits(False)
-    plain.durable = True
-    for token in (1, 2, 3):
-        block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
-        column = block[:8].view("int64")
-        plain.take(batch(token), block)
-        assert plain.doubt() == "" and len(column) == 1
-
-
-def test_explicit_commits_are_never_doubted():
-    commits = Commits(True)
-    run_of(commits, range(1, 3))
-    assert commits.doubt() == ""
-
-
-def test_the_error_of_a_deadline_counts_uncommitted_batches_and_names_the_call_that_commits():
-    commits = after(3)
-    commits.commit([1])
-    assert commits.explain() == (
-        ".  It has taken 2 of them and committed none of these, the first is batch 0/2: with "
-        'commit="explicit" a batch is committed by feed.commit(batch) or batch.commit(), and by '
-        "nothing else"
-    )
-    assert after(0).explain() == ""
-
-
-class _Scalar(SimpleNamespace):
-    def __index__(self) -> int:
-        return 7
-
-
-@pytest.mark.parametrize(
-    ("given", "tokens"),
-    [
-        (7, [7]),
-        (np.int64(7), [7]),
-        (np.array(7), [7]),
-        (_Scalar(), [7]),
-        (batch(7), [7]),
-        ([batch(7), 8], [7, 8]),
-        (np.array([7, 8]), [7, 8]),
-        ((), []),
-    ],
-)
-def test_a_batch_a_token_or_several_of_them_are_taken(given: Any, tokens: list[int]):
-    assert tokens_of("batches", given) == tokens
 
 
 @pytest.mark.parametrize("wrong", ["7", b"7", 7.0, True, {"x": 1}, [1.5], object()])
 def test_anything_else_is_named_with_its_value(wrong: Any):
     with pytest.raises(TypeError, match=r"=.* is no batch and no token, which is an integer"):
         tokens_of("batches", wrong)
-
-
-def test_tokens_by_replica_are_those_of_this_process():
-    commits = after(3)
-    replicas = SimpleNamespace(values=(np.int64(1), np.int64(3)))
-    assert tokens_of("batches", replicas) == [1, 3]
-    assert since(commits, lambda: commits.commit(tokens_of("batches", replicas))) == [1, 3]

@@ -14,17 +14,16 @@ import zmq
 from headrace import driver as module
 from headrace.connection import Connection, Sleep
 from headrace.driver import Driver
-from headrace.requests import drain, set_target_probs
+from headrace.requests import drain
 from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock, Deadline
-from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
+from headrace_proto.errors import ConnectionLost, LimitExceeded
 from headrace_proto.messages import (
     Drain,
     Ended,
     Hello,
     Pulse,
     Renew,
-    Retarget,
     Step,
 )
 from tests.patience import PATIENCE_S, eventually
@@ -55,22 +54,6 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
     with driven(peer.address) as driver:  # nothing is left of the first
         peer.welcome()
         until(driver, lambda s: s.welcome)
-
-
-@pytest.mark.skipif(
-    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 5000, reason="it opens 2,500 files"
-)
-def test_a_trainer_can_have_as_many_owners_as_it_has_files(peer: Peer):
-    """ZeroMQ alone would allow 341."""
-    sessions = [Session(Member(), peer.address) for _ in range(401)]
-    driver = Driver(peer.address, sessions)
-    try:
-        greeted = set()
-        while len(greeted) < 401:
-            greeted.add(peer.hear(Hello).nonce)
-        assert not sessions[0].failure
-    finally:
-        driver.close()
 
 
 def until(driver: Driver, what: Callable[[Session], object]) -> None:
@@ -108,23 +91,6 @@ def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     return opened
 
 
-def test_a_peer_that_speaks_nonsense_is_a_protocol_error(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.hear(Hello)
-        peer.say_raw(b"\xff\xff")
-        until(driver, lambda s: s.failure)
-        assert isinstance(driver.sessions[0].failure, ProtocolError)
-        assert f"the peer at {peer.address} sent nonsense" in str(driver.sessions[0].failure)
-
-
-def test_an_address_that_the_socket_refuses_is_the_sessions_failure():
-    with driven("tcp://") as driver:
-        until(driver, lambda s: s.failure)
-        assert "address='tcp://'" in str(driver.sessions[0].failure)
-        driver.exchange()
-        driver.await_news(driver.news, 0.01)
-
-
 def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome(heartbeat_s=1.0)
@@ -136,39 +102,6 @@ def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: P
         for _ in range(2):
             peer.say(Pulse(7, waiting=""))  # a server that is silent for long is greeted anew
             peer.hear(Renew)
-
-
-def test_a_question_for_the_new_address_of_a_server_holds_up_no_heartbeat(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-):
-    """1. The question has no answer yet, and the server that is there gets heartbeats.
-    2. The answer comes: the server that is away is greeted where it is.
-    """
-    monkeypatch.setattr("headrace.driver._ASK_S", 0.0)
-    asked, answered, found = threading.Event(), threading.Event(), Peer()
-    away = Session(Member(), "tcp://127.0.0.1:1")
-
-    def moved() -> dict[str, str]:
-        asked.set()
-        assert answered.wait(PATIENCE_S)
-        return {"tcp://127.0.0.1:1": found.address}
-
-    driver = Driver(peer.address, [Session(Member(), peer.address), away])
-    driver.moved = moved
-    try:
-        peer.welcome(heartbeat_s=0.5)
-        assert asked.wait(PATIENCE_S)
-        for _ in range(3):
-            peer.say(Pulse(7, waiting=""))
-            peer.hear(Renew)
-        answered.set()
-        found.welcome()
-        while not away.welcome:
-            driver.await_news(driver.news, 0.1)
-    finally:
-        answered.set()
-        driver.close()
-        found.close()
 
 
 def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
@@ -226,35 +159,6 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     peer.say(Ended(7))
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
-
-
-def test_a_delayed_message_is_sent_after_a_moment_or_at_once_on_an_idle_wire(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-):
-    now = [100.0]  # stands still, however busy the machine is
-    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
-    speakers: list[str] = []
-    outgoing = Session.outgoing
-
-    def noted(session: Session, at: float) -> list[object]:
-        messages = outgoing(session, at)
-        if any(isinstance(message, Drain) for message, _ in messages):
-            speakers.append(threading.current_thread().name)
-        return messages
-
-    monkeypatch.setattr(Session, "outgoing", noted)
-    with driven(peer.address) as driver:
-        peer.welcome(heartbeat_s=1000.0)
-        until(driver, lambda s: s.welcome)
-        with driver.changed:
-            driver.sessions[0].requests.ask(drain(False))
-        driver.say_soon(False)
-        assert not peer.hear(Drain).cancel and speakers == ["headrace"]
-        with driver.changed:
-            now[0] += 0.02
-            driver.sessions[0].requests.ask(drain(True))
-            driver.say_soon(False)
-        assert peer.hear(Drain).cancel and speakers[1:] == [threading.current_thread().name]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -315,24 +219,6 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
     assert alone.sessions[0].failure is None
 
 
-def test_where_a_connection_ends_amid_messages_the_others_wait_for_the_greeting(
-    alone: Driver, monkeypatch: pytest.MonkeyPatch
-):
-    session, sent = alone.sessions[0], list[object]()
-
-    def cut(connection: Connection, message: object, frames: list[object]) -> None:
-        sent.append(message)
-        session.greet()
-
-    with alone.changed:
-        session.requests.ask(drain(True))
-        session.requests.ask(set_target_probs((0.5, 0.5)))
-    monkeypatch.setattr(Connection, "_send", cut)
-    alone.exchange()
-    assert session.failure is None
-    assert len(sent) == 1 and isinstance(sent[0], Drain)
-
-
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, peer: Peer):
     def handled(sleep: Sleep, at_most_s: float) -> None:
         patch.undo()
@@ -345,27 +231,6 @@ def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, p
         alone.await_news(alone.news, 1.0)
     peer.say(Pulse(7, waiting="for the next"))
     heard(alone, lambda s: s.waiting == "for the next")
-
-
-def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
-    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
-):
-    send = Connection._send
-
-    def handled(connection: Connection, message: object, frames: list[object]) -> None:
-        if isinstance(message, Drain):
-            connection.session.requests.ask(set_target_probs((0.5, 0.5)))
-            alone.exchange()
-        send(connection, message, frames)
-
-    monkeypatch.setattr(Connection, "_send", handled)
-    with alone.changed:
-        alone.sessions[0].requests.ask(drain(True))
-    alone.exchange()
-    alone.exchange()
-    while not isinstance(first := peer.hear(object), (Drain, Retarget)):
-        pass
-    assert isinstance(first, Drain) and peer.hear(Retarget)
 
 
 def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
@@ -390,46 +255,3 @@ def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
         now[0] += 0.9
         driver.await_news(driver.news, 0.0)
         assert not driver.sessions[0].connected, "silence while it ran counts"
-
-
-def test_messages_that_came_during_a_suspension_are_read_before_the_silence_is_judged(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, sockets: list[zmq.Socket[bytes]]
-):
-    now = [100.0]
-    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
-    with driven(peer.address) as driver:
-        peer.welcome(heartbeat_s=0.2)  # half a second is silence
-        until(driver, lambda s: s.welcome)
-        with driver.lock:
-            peer.say(Pulse(7, waiting="while it slept"))
-            assert sockets[0].poll(1000 * int(PATIENCE_S))
-            now[0] += 3600
-            driver.await_news(driver.news, 1.0)
-            assert driver.sessions[0].waiting == "while it slept" and driver.sessions[0].connected
-
-
-def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        driver.close()
-        assert driver.closing and "headrace" not in [t.name for t in threading.enumerate()]
-        driver.exchange()
-        driver.say_soon(True)
-        driver.await_news(driver.news, 0.01)
-        driver.close()
-
-
-def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
-    alone: Driver, peer: Peer, asleep: threading.Event
-):
-    def wait() -> None:
-        while not alone.closing:
-            alone.await_news(alone.news, 60)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert asleep.wait(PATIENCE_S)
-    alone.close()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()

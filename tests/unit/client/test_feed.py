@@ -12,13 +12,10 @@ import pytest
 import headrace
 from headrace_proto.messages import (
     Answer,
-    Answered,
     Bye,
     Ended,
     Give,
     Given,
-    Retarget,
-    Snapshot,
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
@@ -78,25 +75,6 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
     assert not thread.is_alive()
     states = ("open", "open, the server is away")
     assert shown == [f"<headrace.Feed 'f' at {peer.address}: {state}>" for state in states]
-
-
-def test_new_proportions_hold_from_the_returned_batches_on_or_are_refused_with_the_reason(
-    peer: Peer,
-):
-    told: list[Any] = []
-
-    def train(feed: headrace.Feed) -> None:
-        told.append(feed.set_target_probs([0.25, 0.75]))
-        with pytest.raises(ValueError, match=r"set_target_probs\(\[1.0\]\): two classes"):
-            feed.set_target_probs([1])
-        told.append("refused")
-
-    thread = trained(peer, train)
-    for fault in ("", "two classes"):
-        asked = peer.hear(Retarget)
-        peer.say(Answered(7, asked.request, [[0, 5], [1, 4]], fault and "server", fault))
-    thread.join(PATIENCE_S)
-    assert told == [{0: 5, 1: 4}, "refused"]
 
 
 def test_a_feed_that_was_closed_is_not_used_again(peer: Peer):
@@ -181,35 +159,3 @@ def test_the_error_of_a_trainer_that_never_commits_names_its_batches_and_the_cal
         "this trainer holds 2 batches.  It has taken 2 of them and committed none of these, the "
         'first is batch 0/1: with commit="explicit" a batch is committed by feed.commit(batch)'
     ) in told[0]
-
-
-def test_the_error_of_a_batch_whose_feed_was_collected_says_that(peer: Peer):
-    lost: list[Any] = []
-    thread = trained(peer, lambda feed: lost.append(next(feed)), commit="explicit")
-    thread.join(PATIENCE_S)
-    with pytest.raises(headrace.FeedClosed, match="the feed of this batch is gone; connect again"):
-        lost[0].commit()
-
-
-def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer: Peer):
-    told: list[Any] = []
-
-    def train(feed: headrace.Feed) -> None:
-        first = next(feed)
-        next(feed)
-        told.append(feed.snapshot(upto=first))
-        feed.snapshot()
-
-    thread = trained(peer, train, commit="explicit")
-    assert commits(peer, 1) == [11]
-    for _ in range(2):
-        asked = peer.hear(Snapshot)
-        peer.say(Answered(7, asked.request, {"t": 1}))
-    returned: tuple[int, ...] = ()
-    while not returned:
-        step = peer.hear(Step)
-        assert not step.commits
-        returned = step.returned
-    assert returned == (12,)
-    thread.join(PATIENCE_S)
-    assert told == [{"t": 1}]

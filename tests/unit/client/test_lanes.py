@@ -1,7 +1,6 @@
 """States that stay with the trainer come back to their rows."""
 
 import contextlib
-import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from headrace.batch_memory import BatchGone
 from headrace.framework import NUMPY, load
 from headrace.lanes import parts_of
 from headrace.state_block import BlockMaker
-from headrace_proto.errors import LimitExceeded, ProtocolError
+from headrace_proto.errors import ProtocolError
 from headrace_proto.segment_layout import SegmentLayout
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, schema_of, states_in
@@ -56,13 +55,6 @@ def tags(batch):
 
 
 @pytest.mark.parametrize("name", FACES)
-def test_new_sequences_begin_with_zeros(name):
-    face = face_of(name)
-    batch = in_hand(TOLD, columns_of(TOLD), framework=face).batches[0]
-    assert face.owns(batch.state("lstm")) and lstm(batch) == [0, 0] and tags(batch) == [b"", b""]
-
-
-@pytest.mark.parametrize("name", FACES)
 def test_new_sequences_begin_with_the_states_that_the_server_sends(name):
     given = {
         "state_of": np.array([1, -1, 0]),
@@ -72,22 +64,6 @@ def test_new_sequences_begin_with_the_states_that_the_server_sends(name):
     columns = columns_of(TOLD, rows=3, **given)
     batch = in_hand(TOLD, columns, framework=face_of(name)).batches[0]
     assert lstm(batch) == [6, 0, 5] and tags(batch) == [b"six", b"", b"five"]
-
-
-@pytest.mark.parametrize("name", FACES)
-def test_the_very_same_object_comes_back_where_nothing_begins(name):
-    face = face_of(name)
-    hands = in_hand(NUMBERS, columns_of(NUMBERS), framework=face)
-    given = saved(hands, 1, face)
-    hands.deliver(columns_of(NUMBERS, sequence=1))
-    again = hands.take().state("lstm")
-    if name == "torch":  # detached: another object on the same memory
-        assert again.data_ptr() == given.data_ptr() and not again.requires_grad
-    else:
-        assert again is given
-    saved(hands, 2, face)
-    hands.deliver(columns_of(NUMBERS, sequence=2, count=4))
-    assert lstm(hands.take()) == [2, 12]
 
 
 @pytest.mark.parametrize("name", FACES)
@@ -142,26 +118,6 @@ def test_a_state_of_another_framework_comes_back_in_that_of_the_feed():
     assert isinstance(state, torch.Tensor) and state.sum() == 6
 
 
-def test_the_next_batch_of_a_lane_waits_for_the_one_before_and_other_partitions_do_not():
-    hands = in_hand(NUMBERS, columns_of(NUMBERS))
-    hands.deliver(columns_of(NUMBERS, sequence=1), partition=0)
-    assert hands.take() is None
-    saved(hands, 1)
-    assert hands.take().token == 2
-    hands.deliver(columns_of(NUMBERS), partition=1)
-    assert hands.take().token == 3
-
-
-def test_a_batch_whose_lanes_others_have_is_waited_for_no_more_and_rows_that_begin_are_taken():
-    hands = in_hand(NUMBERS, columns_of(NUMBERS))
-    saved(hands, 1)
-    hands.deliver(columns_of(NUMBERS, sequence=1))
-    hands.take()
-    hands.link.lose()
-    hands.deliver(columns_of(NUMBERS))
-    assert lstm(hands.take()) == [0, 0]
-
-
 def test_after_a_batch_that_was_rejected_the_ones_that_continue_it_go_back():
     hands = in_hand(NUMBERS, columns_of(NUMBERS))
     saved(hands, 1)
@@ -173,14 +129,6 @@ def test_after_a_batch_that_was_rejected_the_ones_that_continue_it_go_back():
     hands.saving.reject(0, hands.last)
     hands.deliver(columns_of(NUMBERS))
     assert lstm(hands.take()) == [0, 0] and hands.link.returned == [2, 3]
-
-
-def test_states_that_stay_outlast_the_owner():
-    """It died, and knows from the trainer's greeting which lanes go on."""
-    hands = in_hand(NUMBERS, columns_of(NUMBERS))
-    saved(hands, 1)
-    hands.deliver(columns_of(NUMBERS, sequence=1), token=1 << 33)
-    assert lstm(hands.take()) == [1, 11]
 
 
 @pytest.mark.parametrize(
@@ -205,14 +153,6 @@ def test_lanes_that_can_not_be_are_a_protocol_error(given, text):
         in_hand(NUMBERS, columns_of(NUMBERS, **given))
 
 
-def test_a_batch_goes_with_its_last_user_and_not_with_the_collector_of_cycles():
-    hands = in_hand(NUMBERS, columns_of(NUMBERS))
-    lstm(hands.batches[0])
-    saved(hands, 1)
-    batch = weakref.ref(hands.batches.pop())
-    assert batch() is None
-
-
 # Handing over
 
 
@@ -227,26 +167,6 @@ def flushed(hands, face=NUMPY):
     return [(rows, states_in(TOLD, columns, block)) for rows, columns, block in parts]
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_sequences_that_go_on_are_handed_over_and_ended_ones_are_not(name):
-    face = face_of(name)
-    columns = columns_of(TOLD, rows=3, sequence=0, sequence_count=np.array([2, 1, 3]))
-    hands = in_hand(TOLD, columns, framework=face)
-    saved(hands, 1, face)
-    ((rows, states),) = flushed(hands, face)
-    assert rows == (0, 2) and states["lstm"][:, 0].tolist() == [1, 21]
-    assert states["tag"].tolist() == [b"1", b"21"]
-
-
-def test_nothing_is_handed_over_where_all_have_ended():
-    hands = in_hand(NUMBERS, columns_of(NUMBERS, count=1))
-    saved(hands, 1)
-    assert hands.saving.lanes.standing() == []
-    hands = in_hand(NUMBERS, columns_of(NUMBERS))
-    saved(hands, 1)
-    assert standing(hands).token == 1
-
-
 def test_flushed_states_are_sent_in_parts_of_bounded_size(monkeypatch):
     hands = in_hand(TOLD, columns_of(TOLD, rows=4))
     saved(hands, 1)
@@ -254,11 +174,3 @@ def test_flushed_states_are_sent_in_parts_of_bounded_size(monkeypatch):
     assert [rows for rows, _ in flushed(hands)] == [(0, 1), (2, 3)]
     monkeypatch.setattr(lanes_module, "_PART_BYTES", 1)  # at least one row to each
     assert [rows for rows, _ in flushed(hands)] == [(0,), (1,), (2,), (3,)]
-
-
-def test_a_row_that_no_message_holds_is_named(monkeypatch):
-    hands = in_hand(TOLD, columns_of(TOLD, lane=np.array([2, 3])))
-    saved(hands, 1)
-    monkeypatch.setattr("headrace_proto.limits.MAX_UPLOAD_BYTES", 20)
-    with pytest.raises(LimitExceeded, match=r"lstm, tag of row 0 \(lane 2\) take 2. bytes.* 20"):
-        flushed(hands)

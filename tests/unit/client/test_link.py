@@ -21,7 +21,7 @@ from headrace.prefetch import Prefetch
 from headrace.requests import flush_states
 from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
     Ended,
     Hello,
@@ -29,7 +29,7 @@ from headrace_proto.messages import (
     Refused,
 )
 from tests.patience import PATIENCE_S
-from tests.waiting import waits_end_after, waits_end_with
+from tests.waiting import waits_end_after
 
 from .peer import Peer, welcome_to
 
@@ -85,26 +85,6 @@ def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: P
         heard(link, lambda session: session.waiting)
         with pytest.raises(DeadlineExceeded, match="workers are opening"):
             link.open()
-
-
-def test_the_error_of_a_wait_for_a_batch_has_the_text_of_the_server(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        opening(peer, link)
-        peer.say(Pulse(7, waiting="batch 3 of partition 0 is being made"))
-        heard(link, lambda session: session.waiting)
-        with (
-            waits_end_after(0.3),
-            pytest.raises(DeadlineExceeded, match="batch 3 of partition 0 is being made"),
-        ):
-            link.take()
-
-
-def test_a_server_that_falls_silent_is_lost(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        opening(peer, link, heartbeat_s=0.2)
-        silent = "nothing was heard of it"
-        with waits_end_with(silent), pytest.raises(ConnectionLost, match=silent):
-            link.take()
 
 
 class Taking:
@@ -264,24 +244,6 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
         link.left = True
         with pytest.raises(ConnectionLost, match="not answered 1 commits of this trainer"):
             link.settle()
-
-
-def test_closing_ends_the_wait_of_another_thread(peer: Peer):
-    link = Link(peer.address, Member(), 30, Prefetch(2))
-    opening(peer, link)
-    failures: list[BaseException] = []
-
-    def take() -> None:
-        try:
-            link.take()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    link.close()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive() and isinstance(failures[0], FeedClosed)
 
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):

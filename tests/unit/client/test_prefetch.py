@@ -41,25 +41,6 @@ def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
         taken = 0
 
 
-def test_a_trainer_that_does_not_wait_gets_no_more_ahead():
-    ahead = Prefetch(AUTO)
-    for _ in range(1000):
-        ahead.took(1000)
-    assert ahead.batches == 2
-
-
-@pytest.mark.parametrize("asked", [0, 1, 2, 16, 64])
-def test_a_number_stays_as_it_was_asked_for(asked: int):
-    assert grown(Prefetch(asked), welcome()) == [asked]
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "most"), [(0, 16), (1 << 20, 16), (5 << 20, 3), (8 << 20, 2), (20 << 20, 2)]
-)
-def test_bytes_bound_it(nbytes: int, most: int):
-    assert grown(Prefetch(AUTO), welcome(), nbytes)[-1] == most
-
-
 @pytest.mark.parametrize(
     ("nbytes", "fewer"), [(1 << 20, 16), (4 << 20, 4), (9 << 20, 2), (64 << 20, 2)]
 )
@@ -84,11 +65,6 @@ def test_after_a_rare_large_batch_it_grows_again_and_among_large_ones_it_stays()
     for _ in range(20):
         assert grown(ahead, welcome(), batches=100) == [2]
         assert not ahead.took(9 << 20), "it is as large as one of late"
-
-
-@pytest.mark.parametrize(("credits", "most"), [(1, 2), (3, 2), (8, 7), (64, 16)])
-def test_a_server_bounds_it(credits: int, most: int):
-    assert grown(Prefetch(AUTO), welcome(credits))[-1] == most
 
 
 def test_where_states_are_at_the_server_the_order_would_change():

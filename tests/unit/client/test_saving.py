@@ -1,6 +1,5 @@
 """A batch of segments is committed by its last state, once, and by nothing else."""
 
-import math
 import os
 import re
 import threading
@@ -113,40 +112,6 @@ def test_an_invalid_state_is_refused_at_once_and_nothing_is_sent(
     assert list(hands.link.saved) == [1]
 
 
-def test_a_save_of_several_states_is_all_or_nothing():
-    hands = hands_of(TWO)
-    with pytest.raises(ValueError, match="state 'tag'"):
-        hands.saving.save_token(1, {"lstm": VALUE, "tag": [b"a"]})
-    with pytest.raises(TypeError, match="values=None is not a dict of the state's name"):
-        hands.saving.save_token(1, None)
-    for token in (None, "", math.nan):
-        with pytest.raises(TypeError, match=f"^token={token!r} is not the token of a batch"):
-            hands.saving.save_token(token, {"lstm": VALUE})
-    hands.saving.save_token(np.int64(1), {"lstm": VALUE, "tag": [b"a", b"b"]})
-    assert list(hands.link.saved) == [1]
-    with pytest.raises(StateError, match=r"token=1 is no batch .* those are \[\]"):
-        hands.saving.save_token(1, {"lstm": VALUE})
-
-
-def test_one_of_many_concurrent_saves_counts():
-    hands = hands_of()
-    barrier, refused = threading.Barrier(8), []
-
-    def save():
-        barrier.wait()
-        try:
-            hands.batches[0].save_state("lstm", VALUE)
-        except StateError:
-            refused.append(1)
-
-    threads = [threading.Thread(target=save) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(refused) == 7 and list(hands.link.saved) == [1]
-
-
 def test_a_save_that_is_overtaken_while_its_value_is_read_is_refused():
     hands = hands_of(TWO)
     batch = hands.batches[0]
@@ -160,24 +125,6 @@ def test_a_save_that_is_overtaken_while_its_value_is_read_is_refused():
         batch.save_state("lstm", Overtaken())
     batch.save_state("tag", [b"a", b"b"])
     assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
-
-
-def test_a_value_may_be_overwritten_after_it_was_saved():
-    hands = hands_of(TWO)
-    value = VALUE.copy()
-    hands.batches[0].save_state("lstm", value)
-    value[:] = -1
-    hands.batches[0].save_state("tag", [b"a", b"b"])
-    assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
-
-
-def test_a_batch_that_is_not_held_any_more_is_stale():
-    hands = hands_of()
-    hands.link.give_back(1)
-    with pytest.raises(StaleLease, match="these states do not count") as caught:
-        hands.batches[0].save_state("lstm", VALUE)
-    keys = "00000_of_00002:k0, 00000_of_00002:k1"
-    assert str(caught.value).startswith(f"batch 0/1 (token 1, 2 rows: {keys}): its lease was lost")
 
 
 def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_back():
@@ -234,20 +181,3 @@ def test_a_deadline_names_the_states_that_are_owed_and_for_how_long():
     text = many.saving.explain(many.link.looked_at)
     assert re.search(r"states 'lstm', 'tag' of 4 segments \(.*:k0, .*:k1, .*:k2, …\)", text)
     assert hands_of(batches=0).saving.explain(0) == ""
-
-
-def test_a_deadline_does_not_name_a_batch_that_was_saved_when_ctrl_c_came():
-    hands = hands_of(batches=2)
-    first, second = hands.batches
-    save = hands.link.save
-
-    def interrupted(*saved):
-        save(*saved)
-        raise KeyboardInterrupt
-
-    hands.link.save = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        first.save_state("lstm", VALUE)
-    text = hands.saving.explain(hands.link.looked_at)
-    assert "has not saved state 'lstm' of 2 segments" in text
-    assert text.endswith(f"as batch {second.partition}/{second.number}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from itertools import islice
 
@@ -49,18 +47,6 @@ def test_segments_are_counted_as_a_barrier_counts_them() -> None:
         for batch in feed:
             batch.save_state("s", batch.state("s"))
         assert feed.stats() == {"ready": 0, "incomplete": 0, "in_flight": 0}
-
-
-def test_lanes_that_wait_for_nothing_are_ready() -> None:
-    with (
-        hs.run(sequences([3, 2, 2], order="lanes")) as server,
-        connect(server) as feed,
-    ):
-        batch = next(feed)
-        assert feed.stats() == {"ready": 1, "incomplete": 4, "in_flight": 3}
-        batch.save_state("s", batch.state("s"))
-        feed.commit()
-        assert feed.stats() == {"ready": 3, "incomplete": 2, "in_flight": 3}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -129,21 +115,6 @@ def test_buckets_have_a_size_each(sizes) -> None:
             assert batch.rows == (5 if batch.number < since else each[batch.bucket])
 
 
-def test_sampled_batches_have_another_size() -> None:
-    feeds = {
-        "rejected": NUMBERS.rejection_sample(0.9, 6),
-        "stratified": NUMBERS.stratified_sample("y", [0.3, 0.7], 6, init_probs=[0.5, 0.5]),
-        "unknown": NUMBERS.stratified_sample_unknown_dist("y", [0.3, 0.7], 6),
-    }
-    with hs.run(feeds) as server:
-        for name in feeds:
-            with connect(server, feed=name) as feed:
-                next(feed)
-                since = feed.set_batch_size(4)[0]
-                rows = [(batch.number, batch.rows) for batch in feed]
-                assert rows and all(n == (6 if k < since else 4) for k, n in rows), name
-
-
 def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
     with hs.run({"plain": NUMBERS.batch(5)}) as server:
         with connect(server) as feed:
@@ -182,9 +153,6 @@ def all_made(server: hs.Server, feed: str) -> bool:
     return all(partition["done"] for partition in server.stats()[feed]["partitions"])
 
 
-CLASSES = NUMBERS.stratified_sample("y", [0.5, 0.5], 5, init_probs=[0.5, 0.5])
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers: int) -> None:
     few = hs.from_examples([{"i": i, "y": i % 2} for i in range(8)])
@@ -206,17 +174,6 @@ def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers: in
             pytest.raises(ValueError, match="all batches of the feed were made before"),
         ):
             feed.set_target_probs([0.5, 0.5])
-
-
-def test_a_wrong_change_is_refused_while_an_earlier_one_has_not_taken_effect(tmp_path) -> None:
-    """It would be stored, and the feed would fail at the place of the earlier one."""
-    with hs.run(CLASSES, state_dir=tmp_path) as server, connect(server) as feed:
-        next(feed)
-        feed.set_target_probs([0.2, 0.8])
-    with hs.run(CLASSES, state_dir=tmp_path) as server, connect(server) as feed:
-        with pytest.raises(ValueError, match=r"target_probs sums to 0\.1"):
-            feed.set_target_probs([0.1])
-        assert sum(1 for _ in feed) > 10
 
 
 def test_another_size_outlives_the_server_and_a_snapshot(tmp_path) -> None:
@@ -251,18 +208,3 @@ def test_a_dataset_after_the_change_leaves_the_number_of_rows_open() -> None:
         assert data.element_spec["i"].shape.as_list() == [None]
         rows = [element["i"].shape[0] for element in data]
     assert rows == [5] * since + [8] * (len(rows) - since)
-
-
-def test_another_size_outlives_the_worker() -> None:
-    with hs.run(NUMBERS.batch(5), workers=1) as server, connect(server) as feed:
-        next(feed)
-        since = feed.set_batch_size(7)[0]
-        found = []
-        for batch in feed:
-            found.append((batch.number, batch["i"].tolist()))
-            if batch.number == since + 3:
-                os.kill(server.pids["worker-0-0"], signal.SIGKILL)
-    assert [n for n, _ in found] == list(range(1, len(found) + 1))
-    assert all(len(rows) == (5 if n < since else 7) for n, rows in found)
-    whole = [i for _, rows in found for i in rows]
-    assert whole == list(range(5, 5 + len(whole))) and len(whole) > 780

@@ -87,22 +87,6 @@ def test_a_function_of_a_batch_is_traced_once_for_each_number_of_rows(framework,
     assert len(traced) == len(set(traced)) > 1, "batches get smaller at the end"
 
 
-def test_relaxed_shapes_need_two_traces_and_the_number_of_rows_is_a_tensor():
-    traced = []
-
-    @tf.function(reduce_retracing=True)
-    def step(batch):
-        traced.append(batch.rows)
-        batch.save_state("n", batch.state("n") + 1)
-        batch.save_state("h", tf.zeros((batch.batch_size, UNITS)))
-        return batch.batch_size
-
-    with connected(sequences()) as feed:
-        rows = [(int(step(batch)), batch.rows) for batch in feed]
-    assert all(one == other for one, other in rows) and len(traced) == 2
-    assert traced[0] == 4 and tf.is_tensor(traced[1])
-
-
 def test_a_save_runs_once_in_each_call_and_in_its_order(monkeypatch):
     """Nothing uses the operations of the first two lines; control dependencies order the third."""
     saved: list[str] = []
@@ -164,42 +148,6 @@ def test_mistakes_that_show_in_the_trace_are_errors_of_the_trace():
         assert next(feed).rows == 4, "nothing was saved in a trace"
 
 
-def test_mistakes_of_a_call_are_errors_of_the_call_and_the_batch_stays_in_hand():
-    @tf.function(input_signature=[tf.TensorSpec((), tf.int64), tf.TensorSpec(None, tf.int64)])
-    def save(token, n):
-        feed.save_states(token, {"n": n})
-
-    with connected(sequences()) as feed:
-        batch = next(feed)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"got int64\[3\], wanted int64"):
-            save(batch.token, tf.constant([1, 2, 3], tf.int64))
-        save(batch.token, batch.state("n"))
-        with pytest.raises(tf.errors.UnknownError, match=r"StateError: state 'n' .* saved already"):
-            save(batch.token, batch.state("n"))
-        batch.save_state("h", batch.state("h"))
-        with pytest.raises(tf.errors.UnknownError, match=r"is no batch in this trainer's hands"):
-            save(batch.token, batch.state("n"))
-        assert next(feed).rows == 4
-
-
-def test_a_batch_that_a_function_captures_is_saved_by_it_once():
-    """The trace knows this batch only, so another call saves it again."""
-    with connected(sequences(), prefetch=0) as feed:
-        batch = next(feed)
-
-        @tf.function
-        def step(h):
-            batch.save_state("h", h)
-
-        batch.save_state("n", batch.state("n") + 1)
-        step(batch.state("h") + 2)
-        with pytest.raises(tf.errors.UnknownError, match="is no batch in this trainer's hands"):
-            step(batch.state("h"))
-        after = next(feed)
-        rows = after.sequence.numpy() == 1
-        assert rows.any() and (after.state("h").numpy()[rows] == 2).all()
-
-
 def test_a_whole_dataset_is_trained_and_saved_in_one_graph():
     @tf.function
     def whole(data):
@@ -242,16 +190,6 @@ def test_a_function_that_was_traced_does_not_keep_the_feed():
         assert next(feed).rows == 4
 
 
-def test_a_batch_of_another_framework_is_refused_with_the_remedy():
-    pytest.importorskip("torch", reason="needs PyTorch")
-    with connected(sequences(), "torch") as feed:
-        batch = next(feed)
-        with pytest.raises(
-            TypeError, match=r"framework='torch' is no argument .* framework=\"tf\""
-        ):
-            tf.function(lambda batch: batch.rows)(batch)
-
-
 # TensorFlow's own functions for state savers
 
 CELLS = {
@@ -289,29 +227,3 @@ def test_a_state_saving_rnn_computes_what_the_cell_does_over_whole_sequences(kin
         wanted = tf.keras.layers.RNN(cell, return_sequences=True)(whole).numpy()[0]
         mine = np.concatenate([found[i, segment] for segment in range(count)])
         np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
-def test_a_dynamic_rnn_runs_over_buckets(in_graph):
-    rows = [{"x": np.full((1 + i % 7, 2), i, np.float32)} for i in range(30)]
-    buckets = hs.from_examples(rows, {"x": hs.sequence("float32", (2,))}).bucket_by_sequence_length(
-        "x", 4, [3, 5], dynamic_pad=True, allow_smaller_final_batch=True
-    )
-    cell = tf.keras.layers.GRUCell(UNITS)
-    cell.build((None, 2))
-
-    def step(x, length):
-        state = cell.get_initial_state(batch_size=tf.shape(x)[0])
-        return tf.compat.v1.nn.dynamic_rnn(cell, x, sequence_length=length, initial_state=state)
-
-    step = tf.function(step, reduce_retracing=True) if in_graph else step
-    seen = 0
-    with connected(buckets) as feed:
-        for batch in feed:
-            outputs, (last,) = step(batch["x"], batch.length)
-            assert outputs.shape[:2] == batch["x"].shape[:2]
-            row = outputs.numpy()[0]
-            assert (row[int(batch.length[0]) :] == 0).all(), "padding has no output"
-            np.testing.assert_allclose(last.numpy()[0], row[int(batch.length[0]) - 1])
-            seen += batch.rows
-    assert seen == 30

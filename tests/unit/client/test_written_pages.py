@@ -58,17 +58,6 @@ def test_a_page_that_was_only_read_shows_what_others_write_to_it(file, tmp_path)
     assert memory[0] == 5 and not WrittenPages().any_in(address, PAGE)
 
 
-@pytest.mark.parametrize("entries", [bytes(8), b"\xff" * 8])
-def test_without_page_information_of_the_kernel_any_page_counts_as_written(
-    entries, file, monkeypatch
-):
-    _, _, address = mapped(file)
-    monkeypatch.setattr(module.os, "pread", lambda *arguments: entries)
-    told = WrittenPages()
-    monkeypatch.undo()
-    assert told.any_in(address, PAGE)
-
-
 def test_where_the_kernel_shows_nothing_any_page_may_have_been_written(file, monkeypatch):
     def refused(*arguments):
         raise PermissionError

@@ -85,12 +85,3 @@ def test_a_wait_that_was_suspended_beyond_its_end_still_gets_the_answer(source: 
         return next(answers)
 
     assert Deadline(0.8, source=source).wait(step) == "the answer"
-
-
-def test_a_thread_is_waited_for_until_it_ends_or_the_deadline_comes():
-    go = threading.Event()
-    thread = threading.Thread(target=go.wait)
-    thread.start()
-    assert not Deadline(0.01).join(thread)
-    go.set()
-    assert Deadline(20).join(thread)

@@ -104,12 +104,3 @@ def test_a_thread_that_was_interrupted_at_its_start_is_closed():
     with pytest.raises(KeyboardInterrupt):
         start(thread, thread.close)
     assert not thread.is_alive()
-
-
-def test_a_thread_that_can_not_be_started_is_not_closed(monkeypatch):
-    def refused(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(RuntimeError, match="can't start"):
-        start(threading.Thread(), lambda: pytest.fail("closed"))

@@ -19,7 +19,6 @@ from headrace_proto.layout import (
     arrange,
     array_at,
     check_slot,
-    copy_bytes,
     first_strings,
     strings_at,
 )
@@ -84,34 +83,6 @@ def test_arrays_written_to_a_block_are_read_from_it(arrays):
             assert array.shape == shape
             assert array.tobytes() == value
             assert array.ctypes.data % ALIGNMENT == 0 or not array.size
-
-
-@pytest.mark.parametrize("dtype", NUMERIC)
-def test_numbers_of_every_dtype_are_views_of_their_block(dtype):
-    slots, nbytes = arrange([("uint8", (1,), 0), (dtype, (2, 3), 0)])
-    block = aligned_bytes(nbytes)
-    array = array_at(block, slots[1])
-    array[...] = np.arange(6).reshape(2, 3).astype(numpy_dtype(dtype))
-    assert np.shares_memory(array, block)
-    assert array.flags.c_contiguous and array.flags.aligned and array.flags.writeable
-    assert array.dtype == numpy_dtype(dtype)
-    assert bytes(block[ALIGNMENT : ALIGNMENT + array.nbytes]) == array.tobytes()
-
-
-@pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
-def test_fresh_memory_is_aligned_and_of_its_size(nbytes):
-    memory = aligned_bytes(nbytes)
-    assert memory.nbytes == nbytes
-    assert memory.dtype == np.uint8
-    assert memory.ctypes.data % ALIGNMENT == 0
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 256 << 10, (512 << 10) + 7])
-def test_copied_bytes_are_those_of_the_source_and_no_others_change(nbytes):
-    source = np.random.default_rng(nbytes).integers(0, 256, nbytes + 1, np.uint8)
-    out = np.full(nbytes + 2, 7, np.uint8)
-    copy_bytes(out[1:-1], source[1:])
-    assert np.array_equal(out[1:-1], source[1:]) and out[0] == out[-1] == 7
 
 
 BLOCK = 256

@@ -2,7 +2,6 @@
 
 import contextlib
 import struct
-import tracemalloc
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
@@ -19,7 +18,6 @@ from headrace_proto.messages import (
     Get,
     Give,
     Given,
-    Pulse,
     Save,
     Step,
 )
@@ -146,14 +144,6 @@ def test_a_number_that_no_form_has_room_for_is_not_sent(message):
         FROM_TRAINER.encode(message)
 
 
-def test_a_message_whose_packed_form_is_too_long_goes_by_msgpack():
-    """Small numbers take a byte there."""
-    columns = [[0, 1, [1]]] * 3000
-    item = replace(ITEM, columns=columns)
-    header = FROM_SERVER.encode(Give(1, (item,)))
-    assert not is_packed(header) and FROM_SERVER.decode(header).items == (item,)
-
-
 @pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
 def test_no_part_of_a_message_is_a_message(registry, message):
     header = registry.encode(message)
@@ -256,14 +246,6 @@ def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
         FROM_SERVER.decode(header)
 
 
-def test_only_messages_that_have_a_layout_are_read_so():
-    assert not is_packed(FROM_SERVER.encode(Pulse(7)))
-    with pytest.raises(
-        ProtocolError, match="trainer has no packed message that begins with 0x0104"
-    ):
-        FROM_TRAINER.decode(FROM_SERVER.encode(ANSWER))
-
-
 def test_columns_are_packed_correctly_after_any_others():
     def packed(columns):
         header = FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, columns),)))
@@ -276,29 +258,3 @@ def test_columns_are_packed_correctly_after_any_others():
     for number in range(1000):
         packed([[64 * number, 8, [1]]])
     assert packed(one) == first
-
-
-def encoded(n, count):
-    return FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, [[n, n, []]] * count),)))
-
-
-@pytest.mark.parametrize(("count", "most"), [(340, 2e6), (1000, 2e5)])
-def test_packed_columns_of_any_number_of_batches_take_little_memory(count, most):
-    """Some lists of up to 8 KB are remembered, and longer ones are not."""
-    assert held_by(lambda: [encoded(n, count) and None for n in range(500)]) < most
-
-
-@pytest.mark.parametrize(("count", "most"), [(340, 6e6), (1000, 2e5)])
-def test_columns_of_any_number_of_peers_take_little_memory(count, most):
-    messages = [encoded(n, count) for n in range(200)]
-    assert held_by(lambda: [FROM_TRAINER.decode(one) and None for one in messages]) < most
-
-
-def held_by(work):
-    """Return how many bytes more are in use after some work."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
