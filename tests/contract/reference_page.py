@@ -117,6 +117,9 @@ NAMES = (*PARTS, _ERRORS)
 
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WIDTH = 88
+_OPTIONS = (
+    "[`headrace serve`](commands.md#headrace-serve) lists the options, with defaults and bounds."
+)
 
 
 def generated(name: str) -> str:
@@ -236,6 +239,9 @@ def _told(thing: Any) -> str:
     """A docstring as paragraphs of Markdown."""
     text = inspect.getdoc(thing)
     assert text, f"{thing} has no docstring"
+    text = re.sub(
+        r"The options, with their defaults and bounds:.*", _OPTIONS, text, flags=re.DOTALL
+    )
     paragraphs = re.split(r"\n\n+", text)
     joined = [re.sub(r"\n(?!\* ) *", " ", paragraph) for paragraph in paragraphs]
     return re.sub(r"``(.+?)``", r"`\1`", "\n\n".join(joined)).replace(".  ", ". ")
