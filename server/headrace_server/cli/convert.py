@@ -52,24 +52,21 @@ def convert(options: Namespace) -> None:
         options.rows_per_file,
         reporting_cache(files),
     )
-    try:
-        progress = Progress("converting", conversion.length, "examples")
-        for read in conversion.steps():
-            progress.to(read)
-        result: dict[str, Any] = {
-            "directory": options.directory,
-            "pattern": str(Path(options.directory) / "part-*.arrow"),
-            "rows": sum(part.rows for part in conversion.parts),
-            "files": len(conversion.parts),
-            "bytes": sum(part.nbytes for part in conversion.parts),
-            "dropped": conversion.dropped,
-            "columns": {name: str(field) for name, field in conversion.fields.items()},
-            "applied": [stage.kind for stage in applied],
-            "left": [stage.kind for stage in left],
-            "decoded": conversion.decoded,
-        }
-    finally:
-        conversion.close()
+    progress = Progress("converting", conversion.length, "examples")
+    for read in conversion.steps():
+        progress.to(read)
+    result: dict[str, Any] = {
+        "directory": options.directory,
+        "pattern": str(Path(options.directory) / "part-*.arrow"),
+        "rows": sum(part.rows for part in conversion.parts),
+        "files": len(conversion.parts),
+        "bytes": sum(part.nbytes for part in conversion.parts),
+        "dropped": conversion.dropped,
+        "columns": {name: str(field) for name, field in conversion.fields.items()},
+        "applied": [stage.kind for stage in applied],
+        "left": [stage.kind for stage in left],
+        "decoded": conversion.decoded,
+    }
     print(json.dumps(result) if options.json else _text(result))
 
 

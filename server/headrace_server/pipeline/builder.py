@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -228,7 +227,7 @@ class Pipeline:
         one for each 256 examples that a partition reads, counted from its first (or for each
         ``group`` of a weighted resampling), so the partitions must stay the same.
         """
-        options = {"vectorized": vectorized, "schema": schema, **_seed("map", fn, seed)}
+        options = {"vectorized": vectorized, "schema": schema, "seed": seed}
         return self._with_stage("map", function=name_of(fn), **options)
 
     @checking
@@ -246,8 +245,7 @@ class Pipeline:
         from.  Examples without any are counted as ``no_output``.  ``schema`` and ``seed`` are those
         of ``map``; the outputs of one example share its ``rng``.
         """
-        options = {"schema": schema, **_seed("flat_map", fn, seed)}
-        return self._with_stage("flat_map", function=name_of(fn), **options)
+        return self._with_stage("flat_map", function=name_of(fn), schema=schema, seed=seed)
 
     @checking
     def unbatch(self) -> Pipeline:
@@ -752,23 +750,6 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
-
-
-def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
-    """Return the option of a given seed; ValueError for a function that takes no ``rng``."""
-    if seed is None:
-        return {}
-    with suppress(ValueError):  # of a function without a signature: the call itself will show
-        signature = inspect.signature(fn) if callable(fn) else None
-        try:
-            if signature is not None:
-                signature.bind(None, None)
-        except TypeError as error:
-            raise TypeError(
-                f"{call}(seed={seed!r}) calls fn(example, rng), and {name_of(fn)}{signature} can "
-                f"not be called so: {error}"
-            ) from None
-    return {"seed": seed}
 
 
 def _mix(argument: str, value: Any) -> list[float]:

@@ -83,10 +83,6 @@ def _default(feature: Feature, value: Any) -> Plain:
     return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
 
 
-def _all_end(paths: Any, suffix: str) -> bool:
-    return all(path.endswith(suffix) for path in paths)
-
-
 def _files(kind: str | Sent, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
     return Pipeline(Source(kind, paths, features, options))
 
@@ -190,11 +186,6 @@ def read_npz(
     ``column`` names the one array of a .npy file.  ``ragged`` maps a column to the array that holds
     its offsets: example i has the values from offset i up to offset i + 1.
     """
-    if column is not None and _all_end(paths, ".npz"):
-        raise ValueError(
-            f"column={column!r} names the array of a .npy file, and all paths end with .npz: "
-            "arrays have names there, features chooses among them"
-        )
     return _files("npz", paths, features, column=column, ragged=ragged)
 
 
@@ -235,7 +226,7 @@ def read_tokens(
         tokens = sequence(dtype) if window is None else fixed(dtype, (window,))
         features = {"key": scalar("bytes")} if window is None else {}
         features |= {"tokens": tokens, **({"targets": tokens} if shift else {})}
-    elif not _all_end(paths, ".npy"):
+    elif not all(path.endswith(".npy") for path in paths):  # type: ignore[union-attr]
         raise ValueError("dtype=None: only .npy files say what they hold; give dtype='uint16', say")
     return _files("tokens", paths, features, dtype=dtype, window=window, lanes=lanes, shift=shift)
 

@@ -173,6 +173,14 @@ class RowsAtHand:
                 where += f" … {chunk.origin.describe(len(chunk) - 1)} ({len(chunk)} examples)"
             self.at(where)
 
+    def admitted(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        """Return the rows of a chunk that are not left out, and note that they are at hand."""
+        if self.left_out:
+            chunk = chunk.take(self.kept(chunk.ordinals, epoch, bad))
+        self.reading(chunk.ordinals, epoch)
+        self.read(chunk)
+        return chunk
+
     def kept(self, rows: np.ndarray, epoch: int, bad: BadRecords) -> np.ndarray:
         """Return the places of the rows that are not left out; report the others."""
         since = [self.left_out.get(row, (sys.maxsize, ""))[0] for row in rows.tolist()]
@@ -218,17 +226,11 @@ def fault_of(chunk: Chunk, row: int | None, text: str, cause: Exception | None =
     return error
 
 
-def without(
-    chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ", where: str = ""
-) -> Chunk:
-    """Return the rows of a chunk that have no fault; report the others, in their order.
-
-    ``where`` names them by their numbers in it, in place of their origin.
-    """
+def without(chunk: Chunk, faults: Faults, bad: BadRecords, after: str = ": ") -> Chunk:
+    """Return the rows of a chunk that have no fault; report the others, in their order."""
     if not faults:
         return chunk
     for row in sorted(faults):
         reason, text = faults[row]
-        place = f"{where}, row {row}, " if where else f"{chunk.origin.describe(row)}{after}"
-        bad.report(DataError(f"{place}{text}"), reason)
+        bad.report(DataError(f"{chunk.origin.describe(row)}{after}{text}"), reason)
     return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))

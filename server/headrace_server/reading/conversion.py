@@ -28,7 +28,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..files.durable_file import held, opened, sync_directory, writing
+from ..files.durable_file import opened, sync_directory, writing
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
@@ -52,7 +52,7 @@ _NOTHING: Final = "the source has no example that comes through its stages"
 
 
 class Conversion:
-    """One conversion into one directory, which it holds until ``close``."""
+    """One conversion into one directory."""
 
     def __init__(
         self,
@@ -68,18 +68,15 @@ class Conversion:
         whole = replace(declaration, order=ReadingOrder(), stages=stages)
         self._directory, self._rows_per_file = directory, rows_per_file
         self.parts: list[ArrowPart] = []
-        with contextlib.ExitStack() as held_open:
-            held_open.callback(os.close, _reserved(directory))
-            bad = BadRecords(declaration.policy.on_bad_example == "skip")
-            reader = open_reader(declaration.source, files, bad, cache)
-            held_open.callback(reader.close)
-            self._intake = Intake(reader, whole, 0, 1, bad)
-            if self._intake.fields is None:
-                raise DataError(_NOTHING)
-            self.fields: Mapping[str, Field] = self._intake.fields
-            #: Number of examples of the source, where it is known before all are read.
-            self.length = reader.length if isinstance(reader, IndexedSource) else None
-            self.close = held_open.pop_all().close
+        _clear(directory)
+        bad = BadRecords(declaration.policy.on_bad_example == "skip")
+        self._reader = reader = open_reader(declaration.source, files, bad, cache)
+        self._intake = Intake(reader, whole, 0, 1, bad)
+        if self._intake.fields is None:
+            raise DataError(_NOTHING)
+        self.fields: Mapping[str, Field] = self._intake.fields
+        #: Number of examples of the source, where it is known before all are read.
+        self.length = reader.length if isinstance(reader, IndexedSource) else None
 
     @property
     def decoded(self) -> list[str]:
@@ -101,6 +98,8 @@ class Conversion:
             for part in self.parts:
                 part.drop()
             raise
+        finally:
+            self._reader.close()
         for part in self.parts:
             os.replace(part.path, part.file)
         sync_directory(self._directory)
@@ -127,26 +126,17 @@ class Conversion:
             part.finish()
 
 
-def _reserved(directory: Path) -> int:
-    """Return a descriptor of a directory with its lock, cleared of what a killed run has left.
-
-    ValueError where it holds other files, or another conversion is at work there.
-    """
+def _clear(directory: Path) -> None:
+    """Make a directory, cleared of what a killed run has left; ValueError where it holds others."""
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = held(directory, os.O_DIRECTORY)
-    except BlockingIOError:
-        raise ValueError(f"{directory}: another conversion is at work there") from None
     left = set(directory.glob(_UNFINISHED))
     if strange := sorted(path.name for path in set(directory.iterdir()) - left):
-        os.close(lock)
         raise ValueError(
             f"{directory} holds {', '.join(strange[:3])}, and nothing is overwritten: "
             "give another directory"
         )
     for path in left:
         path.unlink()
-    return lock
 
 
 class ArrowPart:

@@ -1,10 +1,11 @@
 """Files that are read forward from a byte on, and decompressed as they are wanted.
 
-    file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► buffer ─► lines, records
+    file ─► 16 kB ─► inflate, member after member ─► at most 16 MB ─► buffer ─► lines, records
 
-Memory holds a block and the record that is read, never the whole file.  A file that breaks off or
-is damaged in the middle gives all records before that, then Damaged.  They are the same wherever
-reading begins: the steps of inflating do not depend on what is read.
+Memory holds a block and the record that is read, never the whole file.  A file that breaks off
+gives all records before that, then Damaged; one that is damaged those before the 16 kB that hold
+the damage.  They are the same wherever reading begins: the steps of inflating do not depend on what
+is read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal, cast
 
 from headrace_proto.errors import DataError
@@ -22,8 +23,10 @@ from ..files.manifest import DataFile, open_stream
 Compression = Literal["gzip", "zlib"] | None
 
 _WINDOW_BITS: Final = {"gzip": 31, "zlib": 15}
-_READ: Final = 256 * 1024
-_INFLATE: Final = 1024 * 1024
+#: Bytes inflated at once: so many become at most 16 MB, and are lost where one is damaged.
+_PIECE: Final = 16 * 1024
+#: Bytes of content read at once.
+_BUFFER: Final = 1024 * 1024
 #: Maximum bytes of a line: a file without line ends must not fill the memory.
 MOST_LINE: Final = 1 << 30
 MARK: Final = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which some editors add
@@ -59,7 +62,7 @@ def open_forward(
         size = file.size
         if compression is not None:
             raw = _Inflated(file, stream, compression)
-            stream = cast(BinaryIO, io.BufferedReader(raw, _INFLATE))
+            stream = cast(BinaryIO, io.BufferedReader(raw, _BUFFER))
             size = stream.seek(byte)
         if size < byte:
             raise DataError(
@@ -98,7 +101,6 @@ class _Inflated(io.RawIOBase):
         self._raw, self._at = b"", 0
         self._block = memoryview(b"")  # inflated and not yet read
         self._inflater: Any = None  # of a member; another one may follow
-        self._damage: Damaged | None = None  # comes after the block
 
     def readable(self) -> bool:
         return True
@@ -110,7 +112,7 @@ class _Inflated(io.RawIOBase):
         """Read up to a byte; return the byte that was reached."""
         if whence == io.SEEK_CUR:
             to += self._at
-        while self._at < to and self.read(min(to - self._at, _INFLATE)):
+        while self._at < to and self.read(min(to - self._at, _BUFFER)):
             pass
         return self._at
 
@@ -126,40 +128,23 @@ class _Inflated(io.RawIOBase):
         """Return the next block, empty at the end."""
         block = b""
         while not block:
-            if self._damage is not None:
-                raise self._damage
-            raw = self._raw or self._stream.read(_READ)
-            at_end, self._raw = not raw, b""
+            piece = self._raw or self._stream.read(_PIECE)
+            at_end, self._raw = not piece, b""
             if self._inflater is None:
                 if at_end:
                     return b""
                 if self._compression == "gzip":
-                    raw = raw.lstrip(b"\0")  # zeros may fill up the last block of a tape
-                    if not raw:
+                    piece = piece.lstrip(b"\0")  # zeros may fill up the last block of a tape
+                    if not piece:
                         continue
                 self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
-            before = self._inflater.copy()
             try:
-                block = self._inflater.decompress(raw, _INFLATE)
+                block = self._inflater.decompress(piece)
             except zlib.error as error:
-                self._damage = Damaged(f"the {self._compression} data is damaged ({error})")
-                block = _before_damage(before, raw)
-                continue
-            self._raw = self._inflater.unconsumed_tail
+                raise Damaged(f"the {self._compression} data is damaged ({error})") from None
             if self._inflater.eof:
                 self._raw, self._inflater = self._inflater.unused_data, None
             elif at_end and not block:
                 text = f"truncated at byte {self._file.size}: the {self._compression} data is not"
                 raise Damaged(f"{text} complete", "truncated_file")
         return block
-
-
-def _before_damage(inflater: Any, raw: bytes) -> bytes:
-    """Return the content of all bytes before the one at which inflating fails."""
-    content = []
-    for power in reversed(range(len(raw).bit_length())):
-        trial, size = inflater.copy(), 1 << power
-        with suppress(zlib.error):
-            content.append(trial.decompress(raw[:size]))
-            inflater, raw = trial, raw[size:]
-    return b"".join(content)

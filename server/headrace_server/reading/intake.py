@@ -206,14 +206,10 @@ def _probe(
     seen, hand = 0, bad.hand
     suspects = [*set().union(*hand.suspects.values())]
     for chunk in _from_the_start(reader):
-        chunk = chunk.take(hand.kept(chunk.ordinals, 0, bad)) if hand.left_out else chunk
         for place in np.flatnonzero(np.isin(chunk.ordinals, suspects)).tolist():
-            one = chunk.take(slice(place, place + 1))
-            hand.reading(one.ordinals, 0)
-            hand.read(one)
+            one = hand.admitted(chunk.take(slice(place, place + 1)), 0, bad)
             again().probe(one, bad)
-        hand.reading(chunk.ordinals, 0)
-        hand.read(chunk)
+        chunk = hand.admitted(chunk, 0, bad)
         if len(chunk) and stages.probe(chunk, bad) is not None:
             return
         seen += len(chunk)

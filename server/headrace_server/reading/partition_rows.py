@@ -181,12 +181,7 @@ class StreamedShare:
                 f"position {position!r:.80} is past the last of {self._places} streams"
             )
         chunk, position = self._chunk(epoch, position, limit)
-        hand = self._bad.hand
-        if hand.left_out:
-            chunk = chunk.take(hand.kept(chunk.ordinals, epoch, self._bad))
-        hand.reading(chunk.ordinals, epoch)
-        hand.read(chunk)
-        return chunk, position
+        return self._bad.hand.admitted(chunk, epoch, self._bad), position
 
     def ready(self, epoch: int, position: Position, limit: int) -> int:
         """Return how many rows a read gives without a wait, at most ``limit``."""

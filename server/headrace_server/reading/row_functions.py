@@ -94,12 +94,8 @@ class Results:
         given: Mapping[str, Given],
         before: Fields,
         bad: BadRecords,
-        where: str = "",
     ) -> Chunk:
-        """Return the rows of a chunk with the columns given for them; others are reported.
-
-        ``where`` names the chunk in errors, in place of its origin.
-        """
+        """Return the rows of a chunk with the columns given for them; others are reported."""
         columns: dict[str, Column] = {}
         faults: Faults = {}
         try:
@@ -108,12 +104,10 @@ class Results:
             if fields is not None:
                 columns = collect(given, fields, len(chunk), faults, *self._wording)
         except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
-            whole = DataError(f"{where}: {error}")
-            if not where:
-                whole = fault_of(chunk, None, f"{self._wording[0]}no column: {error}")
+            whole = fault_of(chunk, None, f"{self._wording[0]}no column: {error}")
             bad.report(whole, "wrong_type", len(chunk))
             return chunk.take(slice(0, 0))
-        chunk = without(chunk, faults, bad, where=where)
+        chunk = without(chunk, faults, bad)
         if not len(chunk):
             return chunk
         self.fields = fields

@@ -32,12 +32,6 @@ def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_i
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda p: p.map(one, seed=7), TypeError, r"map\(seed=7\) calls fn\(example, rng\), and"),
-        (
-            lambda p: p.flat_map(one, seed=0),
-            TypeError,
-            r"flat_map\(seed=0\) calls fn\(example, rng",
-        ),
         (lambda p: p.batch(1).flat_map(one), ValueError, "the shape ends a pipeline"),
         (lambda p: p.batch(1).unbatch(), ValueError, "the shape ends a pipeline"),
         (lambda p: p.unbatch().unbatch(), ValueError, "enqueue_many=True.: column 'x' is int64"),

@@ -101,7 +101,7 @@ def test_a_line_over_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(
     ("damaged", "sound"), [(slice(-3, -2), 1000), (slice(80_000, 80_100), 449)]
 )
-def test_a_damaged_file_gives_all_records_before_that_wherever_reading_begins(
+def test_a_damaged_file_gives_the_records_before_the_damaged_piece_wherever_reading_begins(
     tmp_path: Path, name: str, damaged: slice, sound: int
 ) -> None:
     """The checksum at the end is wrong, or some bytes in the middle."""
@@ -112,7 +112,8 @@ def test_a_damaged_file_gives_all_records_before_that_wherever_reading_begins(
     (tmp_path / name).write_bytes(content)
     bad = BadRecords(skip=True)
     numbers = [row["n"] for row in all_of(opened("jsonl", tmp_path / name, bad=bad))]
-    assert numbers[:sound] == list(range(sound))
+    assert numbers == list(range(len(numbers)))
+    assert sound - 100 < len(numbers) <= sound  # so many records are in a piece of 16 kB
     assert bad.counts
-    with pytest.raises(DataError, match=f"{name}, record {sound}, byte"):
+    with pytest.raises(DataError, match=f"{name}, record {len(numbers)}, byte"):
         all_of(opened("jsonl", tmp_path / name))
