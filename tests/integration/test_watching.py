@@ -171,8 +171,6 @@ def test_a_worker_that_died_is_counted_with_its_last_words():
             (event,) = seen["events"]
             assert event["kind"] == "worker died" and "was killed by SIGKILL" in event["text"]
             next(feed)
-            read = before["feeds"]["default"]["read"]
-            eventually(server, lambda s: bool(s["feeds"]["default"]["read"] > read))
             assert metrics(server)["headrace_worker_restarts_total", "0"] == 1
 
 

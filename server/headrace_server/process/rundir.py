@@ -2,7 +2,7 @@
 
     /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
         lock                           held by flock as long as the server lives
-        diary-<worker>                 what a worker does, and its totals over all lives
+        diary-<worker>                 what a worker does
         source/                        modules of functions that are given by their source text
         index/                         indexes of files, where there is no state directory
         slab-<worker>-<life>-<n>       segments

@@ -1,11 +1,10 @@
 """A worker's diary: a file of shared memory that shows the worker's activity, and outlives it.
 
     worker ──writes──► beats | doing | feed, partition | where | rows at hand ◄──reads── supervisor
-           ──────────► totals: seconds, counts of each feed ◄──reads── its next life
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
 each read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
-file, and the diary of a dead one shows what it was reading.  Its next life adds to its totals.
+file, and the diary of a dead one shows what it was reading.
 
 Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.
 """
@@ -41,9 +40,6 @@ _WHERE_AT = 1024
 _FUNCTION_AT = 3584
 _ROWS_AT = 4096
 _MOST_ROWS = 16_384  # four of the largest chunks; of more rows only the first are noted
-_TOTALS_AT = _ROWS_AT + 8 * _MOST_ROWS
-#: The things that a worker waits for.
-RESTS = ("trainers", "states", "slab")
 #: Seconds in a user function after which it explains a wait.
 _LONG_S = 1.0
 
@@ -88,8 +84,6 @@ class Diary:
     def __init__(self, path: str) -> None:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
-        #: Seconds of life, of each of RESTS, and two counts of each feed; over all lives.
-        self.totals = memoryview(self._map)[_TOTALS_AT:].cast("d")
         self._head = [STARTING, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
@@ -183,9 +177,9 @@ class DiaryReader:
 class DiaryFile(DiaryReader):
     """The supervisor's end: it makes the file, which each life of a worker writes anew."""
 
-    def __init__(self, path: Path, feeds: int = 1) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = str(path)
-        size = _TOTALS_AT + 8 * (1 + len(RESTS) + 2 * feeds)
+        size = _ROWS_AT + 8 * _MOST_ROWS
         try:
             full = writing(self.path, size, MORE_SHARED_MEMORY)
             with full, opened(self.path, os.O_CREAT | os.O_RDWR) as fd:
@@ -196,7 +190,7 @@ class DiaryFile(DiaryReader):
         super().__init__(self.path)
 
     def begin(self) -> None:
-        """Begin a new life: empty, except for the totals of earlier lives."""
+        """Begin a new life, whose diary is empty."""
         self._map[:_ROWS_AT] = bytes(_ROWS_AT)
 
     def beats(self) -> int:

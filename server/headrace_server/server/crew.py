@@ -12,8 +12,10 @@ supervisor's, which judges deaths.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -46,6 +48,16 @@ _WORDS_S = 2.0
 
 
 @dataclass(eq=False)
+class _NextLife:
+    """A life of a worker that is to begin."""
+
+    post: Post
+    words: str  # which describe the death before
+    at: float  # when to try
+    begun: bool = False  # whether it has its term, and lacks its process
+
+
+@dataclass(eq=False)
 class Crew:
     """All children of one server.
 
@@ -58,7 +70,7 @@ class Crew:
     patience: Patience
     starts: Starts
     born: list[Child]
-    begun: Callable[[int], Mapping[str, Any]]
+    begun: Callable[[], Mapping[str, Any]]
     asked: Callable[[int], Iterable[Mapping[str, Any]]]
     on_event: Callable[[Child, Mapping[str, Any]], None]
     on_death: Callable[[str, Post | None, Entry | None], None]
@@ -71,9 +83,8 @@ class Crew:
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._locator: Child | None = None
         self.posts: list[Post] = []
-        look_s = self.patience.look_s
-        self._unbegun: list[tuple[Post, str, bool]] = []  # see begin_next
-        self._deaths = DeathWatch(self.children, self._bury, self._look, look_s)
+        self._next: list[_NextLife] = []  # lives that are due
+        self._deaths = DeathWatch(self.children, self._bury, self._look)
 
     def begin_locator(self, timeout_s: float) -> None:
         """Start the locator, which reads its keys and then waits for ``begin``.
@@ -91,8 +102,7 @@ class Crew:
         """Start all workers."""
         config = self.starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
-        feeds = len(config.feeds)
-        posts = [Post(i, d, self.patience, feeds) for i, d in enumerate(diaries)]
+        posts = [Post(i, d, self.patience) for i, d in enumerate(diaries)]
         with self.lock:
             self.posts = posts
             if self._locator is not None:  # else the server has failed
@@ -131,7 +141,8 @@ class Crew:
                 self._fill(post)
             except OSError as error:
                 logger.warning(_NOT_NOW, post.name, error)
-                self.begin_next(post, f"{post.name} was replaced", begun=True)
+                words = f"{post.name} was replaced"
+                self._next.append(_NextLife(post, words, time.monotonic() + _RETRY_S, begun=True))
 
     def _watch(self) -> None:
         with self.lock:
@@ -155,7 +166,7 @@ class Crew:
                 "life": post.life,
                 "diary": post.diary_file.path,
                 "binds": self._binds(post),
-                **self.begun(post.number),
+                **self.begun(),
             }
             module = "headrace_server.worker.worker"
             child = post.child = self._spawn(post.name, module, message)
@@ -176,12 +187,15 @@ class Crew:
 
     # Deaths
 
-    def _look(self) -> None:
-        unbegun, self._unbegun = self._unbegun, []
-        for post, words, begun in unbegun:
-            self.begin_next(post, words, begun)
+    def _look(self) -> float:
+        """Begin the lives that are due, and look at the workers; return when to look again."""
+        for one in [one for one in self._next if time.monotonic() >= one.at]:
+            if self._begin(one):
+                self._next.remove(one)
         for post in self.posts:
             post.look(self.clock())
+        due = min((one.at for one in self._next), default=math.inf)
+        return min(self.patience.look_s, max(0.0, due - time.monotonic()))
 
     def _bury(self, child: Child) -> None:
         code = child.wait(_STOP_S)
@@ -197,38 +211,28 @@ class Crew:
         self.order(LOCATOR, order="worker_died", worker=post.number)
         self.on_death(words, post, entry)
 
-    def begin_next(self, post: Post, words: str, begun: bool = False) -> None:
-        """Begin a worker's next life after its death, which ``words`` describe.
+    def begin_next(self, post: Post, words: str) -> None:
+        """Begin a worker's next life after its death, which ``words`` describe."""
+        self._next.append(_NextLife(post, words, 0.0))
 
-        ``begun``: it has its term, and the system has refused its process once.
+    def _begin(self, one: _NextLife) -> bool:
+        """Begin a life, in two steps; return False while it has to wait.
+
+        The system may have no process to spare, or the disk is full: then commits wait for room.
         """
-        thread = threading.Thread(target=self._begin_next, args=(post, words, begun), daemon=True)
-        thread.name = f"headrace-{post.name}"
         try:
-            thread.start()
-        except RuntimeError as error:  # the system has no thread to spare
-            logger.warning(_NOT_NOW, post.name, error)
-            self._unbegun.append((post, words, begun))
-
-    def _begin_next(self, post: Post, words: str, begun: bool) -> None:
-        """Try to begin a life, again and again while the system refuses it.
-
-        It may have no process to spare, or the disk is full: then commits wait for room, too.
-        """
-        pause_s = _RETRY_S if begun else 0.0
-        while not self._closed.wait(pause_s):
-            try:
-                if begun:
-                    self._fill(post)
-                    return
-                self.starts.begin(post.number)
-                begun, pause_s = True, _BACKOFF_S
-            except HeadraceError as error:
-                self.give_up(f"{words}\nThe next life can not begin: {error}")
-                return
-            except OSError as error:
-                logger.warning(_NOT_NOW, post.name, error)
-                pause_s = _RETRY_S
+            if one.begun:
+                self._fill(one.post)
+                return True
+            self.starts.begin(one.post.number)
+            one.begun, one.at = True, time.monotonic() + _BACKOFF_S
+        except HeadraceError as error:
+            self.give_up(f"{one.words}\nThe next life can not begin: {error}")
+            return True
+        except OSError as error:
+            logger.warning(_NOT_NOW, one.post.name, error)
+            one.at = time.monotonic() + _RETRY_S
+        return False
 
     # Processes, by name
 
@@ -258,7 +262,7 @@ class Crew:
         with self.lock:
             self._closed.set()
         self._deaths.end()
-        self._unbegun.clear()
+        self._next.clear()
 
     def end_workers(self) -> None:
         """End all workers; ``resume`` starts their next lives."""
@@ -300,8 +304,7 @@ class DeathWatch:
 
     children: Callable[[], Sequence[Child]]
     on_death: Callable[[Child], None]
-    look: Callable[[], None]
-    look_s: float
+    look: Callable[[], float]  # returns the seconds until the next look
 
     def __post_init__(self) -> None:
         self._ending = False
@@ -338,13 +341,14 @@ class DeathWatch:
             self._wake = -1
 
     def _run(self) -> None:
+        look_s = 0.0
         while True:
             children = {child.pidfd: child for child in self.children()}
-            ready = wait([self._wake, *children], self.look_s)
+            ready = wait([self._wake, *children], look_s)
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             if self._ending:
                 return
             for fd in children.keys() & ready:
                 self.on_death(children[fd])
-            self.look()
+            look_s = self.look()

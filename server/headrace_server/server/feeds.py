@@ -23,7 +23,7 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_
 
 from ..journal.state_directory import StateDirectory
 from ..process.rewinding import TOUCHED, USED
-from ..process.statuses import EventStatus, PartitionCounts, added
+from ..process.statuses import EventStatus, added
 from ..process.worker_diary import Entry
 from .asks import LOCATOR
 from .deadly_rows import DeadlyRows
@@ -35,8 +35,6 @@ logger = logging.getLogger("headrace.server")
 #: Events that status shows, and the length of the text of one.
 _MOST_EVENTS = 50
 _LONGEST_TEXT = 4000
-#: Counts of partitions over all lives of their owner, which knows them once it has opened these.
-_LASTING = ("batches", "rows", *PartitionCounts.__annotations__)
 
 
 @dataclass(slots=True)
@@ -49,7 +47,6 @@ class _Feed:
     well: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, dict[str, int]] = field(default_factory=dict)
     bad: dict[int, dict[str, int]] = field(default_factory=dict)  # number of bad examples, by fault
-    counts: dict[int, dict[str, Any]] = field(default_factory=dict)  # _LASTING, as last reported
 
     def fail(self, code: str, text: str) -> None:
         """Note why it has failed; the first reason stands."""
@@ -72,7 +69,7 @@ class Feeds:
         self.keys_read = False  # whether the locator has read its keys …
         self.unusable: OSError | ValueError | None = None  # … or why it can not use them
         self._feeds = {name: _Feed() for name in self.names}
-        self._opened: dict[int, dict[str, Any]] = {}  # by owner: commits under earlier servers
+        self._opened: set[int] = set()  # owners
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     @cached_property
@@ -85,8 +82,6 @@ class Feeds:
         for name, one in self._feeds.items():
             if name == feed or one.failed is not None or (one.end is not None and one.end[0]):
                 self._feeds[name] = _Feed()
-        for before in self._opened.values():
-            before.pop(feed, None)
 
     @property
     def names(self) -> list[str]:
@@ -125,9 +120,9 @@ class Feeds:
         """Note that a worker can not have its address: the server fails."""
         self.failure = self.failure or ServerError(f"worker {owner}: {text}")
 
-    def opened(self, owner: int, before: Any) -> None:
+    def opened(self, owner: int) -> None:
         """Note that an owner has opened the sources of all feeds."""
-        self._opened[owner] = {**before, **self._opened.get(owner, {})}
+        self._opened.add(owner)
         self._order_all_opened()
 
     def marked(self, mark: str, owner: int, feed: str, generation: int) -> None:
@@ -248,21 +243,10 @@ class Feeds:
             if one.end is not None
         }
 
-    def begun(self, owner: int) -> dict[str, Any]:
+    def begun(self) -> dict[str, Any]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {
             "failed": failed,
             "all_opened": self._marked if self.open else None,
-            "before": self._opened.get(owner, {}),
         }
-
-    def lasting(self, owner: int, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an owner's status with its last counts while its next life opens the feeds."""
-        feeds = {}
-        for name, status in answer.get("feeds", {}).items():
-            counts = self._feeds[name].counts
-            if status["state"] != "opening":
-                counts[owner] = {n: status[n] for n in _LASTING if n in status}
-            feeds[name] = {**status, **counts.get(owner, {})}
-        return {**answer, "feeds": feeds}

@@ -59,9 +59,9 @@ class Patience:
 class Post:
     """The post of one worker, which one process after the other fills."""
 
-    def __init__(self, number: int, diary: Path, patience: Patience, feeds: int = 1) -> None:
+    def __init__(self, number: int, diary: Path, patience: Patience) -> None:
         self.number = number
-        self.diary_file = DiaryFile(diary, feeds)
+        self.diary_file = DiaryFile(diary)
         self.life = 0
         self.addresses: list[str] = []  # where its last life was bound
         self.child: Child | None = None

@@ -164,12 +164,12 @@ class Supervisor:
             share=self._config.share,
         )
 
-    def _begun(self, owner: int) -> dict[str, Any]:
+    def _begun(self) -> dict[str, Any]:
         """Return the message that a life of an owner begins with."""
         return {
             "marks": self._feeds.deadly_rows.marks(),
             "memory_bytes": self._worker_memory_bytes,
-            "begun": {"paused": self.draining, **self._feeds.begun(owner)},
+            "begun": {"paused": self.draining, **self._feeds.begun()},
         }
 
     def _listens(self, locator: int, addresses: list[str]) -> None:
@@ -286,7 +286,7 @@ class Supervisor:
     def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Any]]:
         """Return what the locator and each owner know of the status."""
         answers = self._asks.ask(range(LOCATOR, self._config.workers), "stats", timeout_s)
-        return [self._feeds.lasting(number, answer) for number, answer in answers.items()]
+        return [*answers.values()]
 
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""

@@ -78,19 +78,13 @@ class Counters:
         self._counts: dict[int, dict[str, Any]] = {}  # by partition
         self._made = {"batches": 0, "rows": 0, "bytes": 0}
         self._left = Tally().totals  # of sessions that have left
-        #: Batches and rows that were committed before this server started, by partition.
-        self.before: dict[int, list[int]] = {}
+        self.before = 0  # batches that earlier lives have stored
 
-    def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> None:
-        """Continue the counts of a partition's stored commits.
-
-        All were stored before this server started where an ``earlier_server`` may have stored them
-        and this life is the first of this one.
-        """
-        first = [batches, rows] if earlier_server else [0, 0]
-        before = self.before.setdefault(partition, first)
-        self.counts["batches"] += batches - before[0]
-        self.counts["rows"] += rows - before[1]
+    def go_on(self, batches: int, rows: int) -> None:
+        """Continue the counts of a partition's stored commits."""
+        self.before += batches
+        self.counts["batches"] += batches
+        self.counts["rows"] += rows
 
     def on_made(self, batch: Batch) -> None:
         """Count a batch that was made."""
@@ -106,13 +100,6 @@ class Counters:
     def on_left(self, tally: Tally) -> None:
         """Keep the counts of a session that has left."""
         self._left = added([self._left, tally.totals])
-
-    def committed(self) -> dict[str, int]:
-        """Return the batches and rows that are committed, before this server started, too."""
-        return {
-            name: self.counts[name] + sum(of[i] for of in self.before.values())
-            for i, name in enumerate(("batches", "rows"))
-        }
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped by reason, over all partitions."""

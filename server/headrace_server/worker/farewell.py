@@ -33,7 +33,7 @@ class Farewell:
         """Return whether the server waits for no trainer, now that the feed has ended.
 
         ``deaf``: present trainers that have not acknowledged the end.  ``began_ended``: the feed
-        had ended before this server started.
+        had ended before this life began.
         """
         if self._ended_at is None:
             self._ended_at = now

@@ -64,7 +64,7 @@ class Partitions:
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, feeds, self._freed)
-        self.reporter = Reporter(begun.diary.totals, feeds, slab, stores.progress)
+        self.reporter = Reporter(feeds, slab, stores.progress)
         self._opener = Opener(begun, slab, stores)
         self.runs: dict[PartitionName, Run] = {}
         self._shares = {name: _Share() for name in feeds}

@@ -196,8 +196,6 @@ class Reception:
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._limits.bears(identity, self.clock()):
-                if message.rank >= 0 and not message.run:
-                    self._bury()  # ranks of a run without a name: is it the next one?
                 self.admission.hear(identity, message, frames, key, self._socket.last_came_by)
             return
         session = self._sessions.find(message.session, identity)
@@ -400,7 +398,7 @@ class Reception:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""
         mine = (session for session in self._sessions.present() if session.feed == feed.name)
         deaf = sum(not session.heard_end for session in mine)
-        began_ended = feed.durable and not feed.counters.counts["batches"]
+        began_ended = feed.durable and feed.counters.counts["batches"] == feed.counters.before
         return feed.farewell.done(deaf, now, began_ended)
 
     def access(self) -> dict[str, dict[str, int]]:

@@ -1,28 +1,27 @@
 """The progress and the waits of one worker, for its status.
 
     rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
-    look() ── a moment later ──► a report of each feed, and the totals ──► [ the diary ]
+    look() ── a moment later ──► a report of each feed, and of the worker
 
 ``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of
 the worker's time, for any number of partitions.  Each replaces the last one at once, so any thread
-can read it.  Totals lie in the diary, where the next life of the worker adds to them.
+can read it.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import add
 from typing import Any
 
 from ..leasing.protocol import ANYONE
 from ..making.partition_run import Run
 from ..process.statuses import added
-from ..process.worker_diary import RESTS
 from .commits import PartitionName
 
+#: The things that a worker waits for.
+RESTS = ("trainers", "states", "slab")
 _EVERY_S = 0.25
 #: Inverse of the fraction of a worker's time that reports may take.
 _PART = 100
@@ -31,7 +30,7 @@ _PROGRESS = ("epoch", "position", "share")
 
 @dataclass(slots=True)
 class FeedReport:
-    """The progress of one feed's partitions; counts are those of all lives."""
+    """The progress of one feed's partitions in this life."""
 
     read: int = 0  # examples
     commits: int = 0  # records of the stores
@@ -76,13 +75,10 @@ class Reporter:
 
     def __init__(
         self,
-        totals: memoryview[float],
         feeds: Iterable[str],
         slab: Any,
         store_of: Callable[[PartitionName], list[Any] | None],
     ) -> None:
-        """``totals`` are those in the diary."""
-        self._totals, self._before = totals, totals.tolist()
         self._names = tuple(feeds)
         self._slab = slab
         self._store_of = store_of
@@ -110,17 +106,10 @@ class Reporter:
         feeds = {name: FeedReport() for name in self._names}
         for (feed, partition), run in runs.items():
             feeds[feed].take(partition, run, self._store_of((feed, partition)))
-        counts = [n for one in feeds.values() for n in (one.read, one.commits)]
-        here = [now - self._begun, *self._rests.values(), *counts]
-        # The partitions of a feed that has failed are gone; its counts stay.
-        self._totals[:] = sums = array("d", map(max, self._totals, map(add, self._before, here)))
-        life_s, *rests = sums[: 1 + len(RESTS)]
-        for n, one in enumerate(feeds.values()):
-            one.read, one.commits = map(int, sums[1 + len(RESTS) + 2 * n :][:2])
         #: Fields of ``WorkerStatus``.
         self.worker = {
             "slab_bytes": self._slab.used_bytes,
-            "work_s": max(0.0, life_s - sum(rests)),
-            "rests_s": dict(zip(RESTS, rests, strict=True)),
+            "work_s": max(0.0, now - self._begun - sum(self._rests.values())),
+            "rests_s": dict(self._rests),
         }
         self.feeds = feeds

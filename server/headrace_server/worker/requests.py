@@ -213,7 +213,7 @@ class FeedRequests:
                 sizes, epochs, still = zip(*self.partitions.sizes(feed.name), strict=True)
                 counts = added([feed.sizes(), *sizes])
                 least = min(itertools.compress(epochs, still), default=max(epochs))
-                counts |= feed.counters.committed()
+                counts |= {name: feed.counters.counts[name] for name in ("batches", "rows")}
                 counts |= {"epoch": least, "open": not feed.over}
                 self.outbox.answer_request(Answered(session.number, message.request, counts))
 

@@ -145,7 +145,7 @@ class ServedFeed:
         here.open, here.share = True, run.share
         used = self.used(partition)
         batches, rows = (int(used[0]), int(sum(used[3:]))) if used else (0, 0)
-        self.counters.go_on(partition, batches, rows, self.durable)
+        self.counters.go_on(batches, rows)
         if used and not self.durable:  # batches of an earlier owner of this server
             self.resuming.touched()
 

@@ -103,12 +103,11 @@ class Switchboard:
     def begin(self, begun: Mapping[str, Any]) -> None:
         """Begin in the state that the supervisor gives.
 
-        "paused", "failed" (code and text of a failure, by feed), "all_opened" (as in the order
-        of that name, if it was given before) and "before" (as the first life sent it with "open").
+        "paused", "failed" (code and text of a failure, by feed) and "all_opened" (as in the order
+        of that name, if it was given before).
         """
         self._paused = bool(begun["paused"])
         for feed in self.feeds.values():
-            feed.counters.before = {of[0]: of[1:] for of in begun["before"].get(feed.name, ())}
             if feed.name in begun["failed"]:
                 feed.fail(*begun["failed"][feed.name])
         if begun["all_opened"] is not None:
@@ -324,9 +323,7 @@ class Switchboard:
         if not self._reported_open and all(feed.opened for feed in self.feeds.values()):
             self._reported_open = True
             self.reception.opened()
-            feeds = self.feeds.items()
-            before = {n: [[p, *of] for p, of in f.counters.before.items()] for n, f in feeds}
-            self.pipe.report("open", before=before)
+            self.pipe.report("open")
         if self._pausing and not any(
             feed.desk.leased or feed.desk.saving for feed in self.feeds.values() if feed.serves
         ):
