@@ -4,7 +4,9 @@
              a feed with open requests first,
              then the feed that has worked least
 
-``partition_opening.py`` opens partitions, ``commits.py`` has their changes stored.
+A feed has one reader for its partitions, and each is opened as its store has it; ``commits.py`` has
+their changes stored.  Indexing a large file takes minutes.  Its progress goes to the diary, whose
+beats show that the worker lives, and to the log.
 
 Feeds share the worker's time evenly.  A feed that nobody reads rests when it is a bounded number of
 batches ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of
@@ -18,19 +20,29 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
+from ..files.mapped_files import RemoteCopies
 from ..leasing.desk import Work
 from ..leasing.protocol import Batch, Outlook
+from ..making.composition import compose
 from ..making.partition_run import Run
 from ..making.slab import Slab
+from ..pipeline.forks import OwnProcess
+from ..process.config import FeedConfig, RunConfig
+from ..process.worker_diary import Diary
+from ..reading.chunk import BadRecords, RowsAtHand
+from ..reading.source import IndexedSource, StreamSource
+from ..reading.sources import open_reader
 from ..shaping.input import HOPELESS_EPOCHS
 from .blocks import Blocks
 from .commits import PartitionName, Stores
-from .partition_opening import Life, Opener, Step
 from .reporter import Reporter
 from .served_feed import ServedFeed
 
@@ -40,6 +52,45 @@ logger = logging.getLogger("headrace.worker")
 _SILENT_S = 1.0
 #: Time between two looks at a source that had no example yet.
 _SOURCE_S = 0.02
+#: Seconds between two lines of the log on the progress of an index.
+_LOG_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The parameters of one life of a worker, from the supervisor."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: Diary
+    marks: Mapping[str, Any]
+
+
+class Step(OwnProcess):
+    """One step of work on a partition, in the diary.  One that raises stays there with its rows.
+
+    ``reads``: whether it may read, and so call code of the user.  With ``lasts`` its rows stay in
+    the diary, too: a thread of a source still reads them.
+    """
+
+    lasts = False
+
+    def __init__(
+        self, diary: Diary, feed: str, partition: int, opening: bool = False, reads: bool = True
+    ) -> None:
+        self._diary, self._reads = diary, reads
+        diary.begin(feed, partition, opening)
+
+    def __enter__(self) -> None:
+        if self._reads:
+            super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._reads:
+            super().__exit__()
+        if error[0] is None and not self.lasts:
+            self._diary.idle()
 
 
 class _Share:
@@ -56,7 +107,8 @@ class Partitions:
 
     def __init__(self, begun: Life, feeds: Mapping[str, ServedFeed], stores: Stores) -> None:
         config, worker, life = begun.config, begun.worker, begun.number
-        self._config, self._diary, self.feeds, self.stores = config, begun.diary, feeds, stores
+        self._begun, self._config, self._diary = begun, config, begun.diary
+        self.feeds, self.stores = feeds, stores
         self._configs = {feed.name: feed for feed in config.feeds}
         self._worker = worker
         directory = Path(config.directory)
@@ -65,7 +117,14 @@ class Partitions:
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, feeds, self._freed)
         self.reporter = Reporter(feeds, slab, stores.progress)
-        self._opener = Opener(begun, slab, stores)
+        index = config.index_directory or Path(config.directory, "index")
+        copies = None
+        if config.remote_cache is not None:
+            copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
+        self._cache = IndexCache(str(index), self._indexed, copies)
+        self._logged = time.monotonic()
+        self._readers: dict[str, StreamSource] = {}
+        self._bad: dict[str, BadRecords] = {}
         self.runs: dict[PartitionName, Run] = {}
         self._shares = {name: _Share() for name in feeds}
         self._worked_s = 0.0  # where the feed that has worked last began
@@ -253,11 +312,62 @@ class Partitions:
 
     def open(self, feed: ServedFeed, partition: int) -> None:
         """Open a partition as the last process left it."""
-        name = feed.name, partition
+        name, config = (feed.name, partition), self._configs[feed.name]
         with self._failing(name):
             self._diary.begin(feed.name, partition, opening=True)
-            run = self._opener.open(self._configs[feed.name], partition)
-            self.runs[name] = run
+            reader = self._reader(config)
+            if partition:  # partition 0 counts damage that shows when a file is opened
+                self._bad[feed.name].counts.clear()
+            elif isinstance(reader, IndexedSource) and not reader.length:
+                logger.warning("feed %r: the source has no example", feed.name)
+            with Step(self._diary, feed.name, partition, opening=True):
+                try:
+                    self.runs[name] = self._run_of(config, partition, reader)
+                except ImportError as error:  # a named function does not exist
+                    raise ServerError(str(error)) from error
+
+    def _reader(self, config: FeedConfig) -> StreamSource:
+        reader = self._readers.get(config.name)
+        if reader is None:
+            skips = config.declaration.policy.on_bad_example == "skip"
+            source, marks = config.declaration.source, self._begun.marks[config.name]
+            hand = RowsAtHand(
+                self._diary.reading,
+                self._diary.at,
+                source.paths[0] if len(source.paths) == 1 else f"the source ({source.kinds})",
+                left_out={row: (epoch, text) for row, epoch, text in marks["left_out"]},
+                suspects={partition: {*rows} for partition, rows in marks["suspects"]},
+            )
+            bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter, hand=hand)
+            try:
+                reader = open_reader(source, config.files, bad, self._cache)
+            except HeadraceError:
+                raise
+            except (ValueError, OSError) as error:  # a source refuses its declaration
+                raise ServerError(str(error)) from error
+            self._bad[config.name], self._readers[config.name] = bad, reader
+        return reader
+
+    def _run_of(self, config: FeedConfig, partition: int, reader: StreamSource) -> Run:
+        run = compose(
+            reader,
+            config.declaration,
+            partition,
+            config.partitions,
+            self._slab,
+            self._bad[config.name],
+            self._config.max_state_bytes,
+        )
+        run.resume(self.stores.open((config.name, partition)))
+        return run
+
+    def _indexed(self, file: DataFile, done: int) -> None:
+        at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
+        self._diary.at(at)
+        self._diary.beat()
+        if time.monotonic() - self._logged > _LOG_S:
+            self._logged = time.monotonic()
+            logger.info("opening %s", at)
 
     def opened(self, feed: ServedFeed) -> None:
         """Note that all partitions of a feed are open."""

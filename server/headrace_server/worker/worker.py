@@ -16,7 +16,7 @@ from ..process.config import RunConfig
 from ..process.sockets import CanNotBind
 from ..process.worker_diary import Diary
 from .owner import Owner
-from .partition_opening import Life
+from .partitions import Life
 
 #: When memory runs out, the kernel kills a worker, which can be replaced, before others.
 _OOM_SCORE = b"500"

@@ -15,7 +15,7 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Get, Hello, Pulse
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.worker_diary import Diary, DiaryFile
 from headrace_server.worker.owner import Owner
-from headrace_server.worker.partition_opening import Life
+from headrace_server.worker.partitions import Life
 
 from ...patience import PATIENCE_S, eventually
 
