@@ -28,7 +28,6 @@ from ..process.statuses import ServerStatus, described_batches
 from ..server.http import read_token
 from ..server.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
 from ..server.verdict import store_faults
-from ..server.watch import every
 from . import exits
 from .frame import with_options
 from .options import JSON
@@ -292,42 +291,38 @@ def _example(answer: Any, example: Any) -> str:
 
 @with_options(SERVERS, JSON, Option("watch", "flag", default=False))
 def status(options: Namespace) -> int:
-    """Show the state of a server and its bottleneck.  The exit code is 1 where the server
-    or one of its feeds has failed, or nothing can be committed.  Several servers of a feed are
-    shown as one, and by share; the exit code is 1 while one is away.
+    """Show the state of a server and its bottleneck, of several one after the other.  The exit
+    code is 1 where a server does not answer, it or one of its feeds has failed, or nothing can be
+    committed.
 
     watch: show it again each second until Ctrl-C
     """
+    servers, color = askers(options), options.watch and sys.stdout.isatty()
     while True:
-        try:
-            found = _status(askers(options))
-            if options.json:
-                text = json.dumps(found)
-            else:
-                text = "\n".join(lines(found, color=options.watch and sys.stdout.isatty()))
-        except HeadraceError as error:  # it may come back
-            if not options.watch:
-                raise
-            text = str(error)
+        seen = {one.url: one.seen() for one in servers}
+        faults = [one for one in seen.values() if isinstance(one, str)]
+        if len(faults) == len(seen) and not options.watch:
+            raise ServerError("\n".join(faults))
+        if options.json:
+            print(json.dumps(seen if len(seen) > 1 else seen[servers[0].url]), flush=True)
+        else:
+            text = "\n\n".join(
+                (f"{url}\n" if len(seen) > 1 else "")
+                + (one if isinstance(one, str) else "\n".join(lines(one, color)))
+                for url, one in seen.items()
+            )
+            print(_CLEAR * color + text, flush=True)
         if not options.watch:
-            print(text)
-            return exits.FAILED if _has_failed(found) else exits.WELL
-        print(_CLEAR * sys.stdout.isatty() + text, flush=True)
+            return exits.FAILED if any(map(_has_failed, seen.values())) else exits.WELL
         try:
             time.sleep(_WATCH_S)
         except KeyboardInterrupt:
             return exits.WELL
 
 
-def _status(servers: list[HttpClient]) -> ServerStatus:
-    """Return the status of a server, or the joined one of all servers of a feed."""
-    return servers[0].status() if len(servers) == 1 else every([one.seen() for one in servers])
-
-
-def _has_failed(status: ServerStatus) -> bool:
-    """Return whether a server, one of its feeds or one of all servers has failed."""
-    if store_faults(status):
+def _has_failed(status: ServerStatus | str) -> bool:
+    """Return whether a server, or one of its feeds, has failed, or why it gave no status."""
+    if isinstance(status, str) or store_faults(status):
         return True
-    feeds = status["feeds"].values()
-    states = {one["state"] for feed in feeds for one in (feed, *feed.get("shares", ()))}
-    return status["state"] == "failed" or bool({"failed", "away"} & states)
+    states = {feed["state"] for feed in status["feeds"].values()}
+    return status["state"] == "failed" or "failed" in states

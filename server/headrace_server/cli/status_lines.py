@@ -61,8 +61,6 @@ def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
     painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready']} ready, "
     batches += f"{standing['leased']} leased, {standing['saving']} saving"
-    if "shares" in feed:
-        painted += _table(_SHARES, feed["shares"])
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")
     if feed["trainers"]:
         painted += _table(_TRAINERS, feed["trainers"][:_MOST_TRAINERS])
@@ -110,16 +108,6 @@ def _troubles(feed: statuses.FeedStatus) -> str:
     return "".join(f"; {count(n)} {what}" for what, n in counts.items() if n)
 
 
-def _waits(trainer: statuses.TrainerStatus) -> str:
-    """Return how long a trainer waits, and for which of several servers it waits longest."""
-    awaited = trainer["rates"].get("awaited", {})
-    text = _or_dash(trainer["rates"].get("stall"), _bar)
-    if len(awaited) > 1 and any(awaited.values()):
-        share = max(awaited, key=lambda share: awaited[share])
-        text += f", {100 * awaited[share]:.0f} % for {share}"
-    return text
-
-
 def _trainer_name(trainer: statuses.TrainerStatus) -> str:
     rank = f" rank {trainer['rank']}" if trainer.get("rank", -1) >= 0 else ""
     return f"{trainer['trainer']} {one_line(trainer['name'])}".rstrip() + rank
@@ -137,19 +125,11 @@ def _bar(part: float) -> str:
     return f"{'█' * full}{'░' * (_CELLS - full)} {100 * part:3.0f} %"
 
 
-_SHARES: _Columns[statuses.ShareStatus] = {
-    "<share": lambda share: share["share"],
-    "<where": lambda share: share["url"],
-    "<state": lambda share: share["state"],
-    "<is awaited": lambda of: _or_dash(of["rates"].get("awaited", {}).get(of["share"]), _bar),
-    "made": lambda share: _rate(share["rates"].get("made")),
-    "done": lambda share: _rate(share["rates"].get("rows")),
-    "ready": lambda share: count(share["ready"]),
-}
 _TRAINERS: _Columns[statuses.TrainerStatus] = {
     "<trainer": _trainer_name,
     "<where": lambda trainer: one_line(trainer["host"])[:40] or "unknown",
-    "<waits": _waits,
+    "<waits": lambda trainer: _or_dash(trainer["rates"].get("stall"), _bar),
+    "<for this server": lambda trainer: _or_dash(trainer["rates"].get("awaited"), _bar),
     "rows/s": lambda trainer: _or_dash(trainer["rates"].get("rows"), count),
     "holds": lambda trainer: str(trainer.get("leases", "–")),
     "sent": lambda trainer: count(trainer["batches"]),

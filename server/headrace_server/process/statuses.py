@@ -2,9 +2,7 @@
 
     counts of partitions ─ joined() ─► an owner's answer ─┐
     the locator's answer ─────────────────────────────────┤
-    what the supervisor knows ────────────────────────────┴─ joined() ─► status of server 0 ─┐
-                                                                         status of server 1 ─┤
-                                       that of all servers ◄─ joined() ──────────────────────┘
+    what the supervisor knows ────────────────────────────┴─ joined() ─► status of the server
 
 A field of several parts becomes one by the rule that stands in its type, or by those of its fields
 where it is a status itself.  Without a rule the first value counts.
@@ -64,11 +62,8 @@ _Rule = Callable[[Sequence[Any]], Any]
 _MOST_NAMED = 8
 #: Length of the text on what a feed waits for.
 _LONGEST_WAITING = 1000
-#: States of a feed and of a server: the first that a part is in is that of the whole.
-_STATES = (
-    *("failed", "feeds failed", "starting", "opening", "draining", "closing", "serving"),
-    *("open", "ended"),
-)
+#: States of a feed: the first that a part is in is that of the whole.
+_STATES = ("failed", "opening", "closing", "open", "ended")
 
 # The rules
 
@@ -107,20 +102,12 @@ def _classes(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**counts, "changes": changes} if changes else counts
 
 
-def _fullest(values: Sequence[DiskStatus]) -> DiskStatus:
-    return min(values, key=itemgetter("free_bytes"))
-
-
 def _all(values: Sequence[Sequence[Any]]) -> list[Any]:
     return [*chain.from_iterable(values)]
 
 
 def _distinct(values: Sequence[Sequence[Any]]) -> list[Any]:
     return sorted({*chain.from_iterable(values)})
-
-
-def _newest(values: Sequence[Sequence[EventStatus]]) -> list[EventStatus]:
-    return sorted(chain.from_iterable(values), key=lambda one: -one["at"])
 
 
 def _once(kind: type[Any], id: str, by: str = "") -> _Rule:
@@ -151,7 +138,6 @@ def joined_feed(parts: Sequence[FeedStatus]) -> FeedStatus:
 
 Count = Annotated[int, sum]
 Counts = Annotated[dict[str, int], added]
-Rate = Annotated[float | None, _known(sum)]
 
 # The status
 
@@ -159,16 +145,15 @@ Rate = Annotated[float | None, _known(sum)]
 class Rates(TypedDict, total=False):
     """Rates of the last seconds, of a feed or of a trainer."""
 
-    read: Rate
-    made: Rate
-    rows: Rate
-    batches: Rate
-    bytes: Rate
-    dropped: Rate
-    ready: Rate
-    stall: Annotated[float | None, _known(max)]  # every server knows the same of a trainer
-    # by share: part of the time in which it was awaited
-    awaited: Annotated[dict[str, float], added]
+    read: float
+    made: float
+    rows: float
+    batches: float
+    bytes: float
+    dropped: float
+    ready: float
+    stall: float | None
+    awaited: float | None  # the part in which this server was awaited
 
 
 class TrainerStatus(TypedDict):
@@ -182,7 +167,7 @@ class TrainerStatus(TypedDict):
     trainer_batches_committed_total: Commits and saves that counted.
     trainer_saves_refused_total[reason]: Those that did not.
     trainer_blocked_seconds_total: How long it has waited for batches, by its own report.
-    trainer_awaited_seconds_total[share]: How long of that it has waited for the server of a share.
+    trainer_awaited_seconds_total: How long of that it has waited for this server.
     trainer_busy_seconds_total: How long it was busy with batches.
     trainer_leases: Batches in its hands.
     trainer_requests: Requests of it that have no batch yet.
@@ -209,7 +194,7 @@ class TrainerStatus(TypedDict):
     # the trainer reports the same to all
     blocked_s: Annotated[float, max, "trainer_blocked_seconds_total"]
     busy_s: Annotated[float, max, "trainer_busy_seconds_total"]
-    awaited_s: Annotated[dict[str, float], added, "trainer_awaited_seconds_total"]
+    awaited_s: Annotated[float, sum, "trainer_awaited_seconds_total"]
     rates: Rates
 
 
@@ -242,17 +227,6 @@ class VerdictStatus(TypedDict):
     level: str
     where: str
     text: str
-
-
-class ShareStatus(TypedDict):
-    """A feed at one of the servers that share it."""
-
-    share: str
-    url: str
-    state: str  # "away" where the server does not answer
-    ready: int
-    rates: Rates
-    verdict: VerdictStatus
 
 
 class PipelineStatus(TypedDict):
@@ -326,7 +300,6 @@ class FeedStatus(PartitionCounts):
     trainers: Annotated[list[TrainerStatus], _once(TrainerStatus, "id", by="trainer")]
     trainers_more: Annotated[int, max]
     rates: Rates
-    shares: Annotated[NotRequired[list[ShareStatus]], _all]  # only where several are joined
     verdict: VerdictStatus
 
 
@@ -380,14 +353,14 @@ class SeenServer(TypedDict):
     """The status of its server that a supervisor knows."""
 
     version: str
-    at: Annotated[float, max]
+    at: float
     share: list[int]  # its number, and how many there are
     access: AccessStatus
     feeds: Annotated[dict[str, FeedStatus], _feeds]
     workers: Annotated[list[WorkerStatus], _once(WorkerStatus, "worker")]
-    draining: Annotated[bool, any, "draining"]
-    disk: Annotated[DiskStatus | None, _known(_fullest)]  # None without a state directory
-    events: Annotated[list[EventStatus], _newest]
+    draining: Annotated[bool, "draining"]
+    disk: DiskStatus | None  # None without a state directory
+    events: list[EventStatus]
 
 
 class ServerStatus(SeenServer):
@@ -400,10 +373,10 @@ class ServerStatus(SeenServer):
       limit.
     """
 
-    state: Annotated[str, _state]
-    why: Annotated[str, _texts]
-    uptime_s: Annotated[float, min]
-    addresses: Annotated[list[str], _all]
+    state: str
+    why: str
+    uptime_s: float
+    addresses: list[str]
 
 
 class OwnersAnswer(TypedDict, total=False):

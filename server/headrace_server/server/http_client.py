@@ -52,12 +52,12 @@ class HttpClient:
             raise self._stranger(200)
         return cast(ServerStatus, status)
 
-    def seen(self) -> tuple[str, ServerStatus | str]:
-        """Return the URL of the server, and its status or why it has none."""
+    def seen(self) -> ServerStatus | str:
+        """Return the status of the server, or why it has none."""
         try:
-            return self.url, self.status()
+            return self.status()
         except (HeadraceError, ValueError) as error:
-            return self.url, str(error).partition(".  ")[0]
+            return str(error)
 
     def post(self, path: str, timeout_s: float = TIMEOUT_S, **fields: str | bool | None) -> Any:
         """Post a request with the fields that are set, to change something; return its JSON."""

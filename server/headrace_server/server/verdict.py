@@ -4,8 +4,8 @@ failed, ended, draining, no trainer ─► nothing is to be judged
 the disk ─► trainers wait: for workers, for room, for states ─► trainers set the pace
 
 The stall ratio of a trainer is the part of its time in which it waited; that of a feed is the same
-of all its trainers that were there at both looks.  A share is awaited for the part of it in which
-they waited for a batch of that very server.
+of all its trainers that were there at both looks.  The server is awaited for the part of it in
+which they waited for a batch of this very server.
 """
 
 from __future__ import annotations
@@ -78,18 +78,13 @@ def _totals(feed: FeedStatus) -> dict[str, float]:
 
 def _grown(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the growth of counts; those of a feed restart when it is taken back."""
-    return {
-        name: _grown(before.get(name, {}), n)
-        if isinstance(n, Mapping)
-        else max(0.0, float(n - before.get(name, 0.0)))
-        for name, n in now.items()
-    }
+    return {name: max(0.0, float(n - before.get(name, 0.0))) for name, n in now.items()}
 
 
 def _rates(waits: Mapping[str, Any], counts: Mapping[str, float], span: float) -> Rates:
     total = waits.get("blocked_s", 0.0) + waits.get("busy_s", 0.0)
     stall = waits["blocked_s"] / total if total else None
-    rates: Any = {"stall": stall, "awaited": _parts(waits["awaited_s"], total) if total else {}}
+    rates: Any = {"stall": stall, "awaited": waits["awaited_s"] / total if total else None}
     return cast(Rates, rates | _parts(counts, span))
 
 
@@ -98,7 +93,7 @@ def _parts(counts: Mapping[str, float], total: float) -> dict[str, float]:
 
 
 def verdict(feed: FeedStatus, status: SeenServer) -> VerdictStatus:
-    """Judge a feed in the status of its server, or of all its servers.
+    """Judge a feed in the status of its server.
 
     ``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up: workers,
     slab, trainers, store, leases, or "" where nothing does.
@@ -124,31 +119,21 @@ def verdict(feed: FeedStatus, status: SeenServer) -> VerdictStatus:
         text = f"Trainers are fed: they wait {100 * stall:.0f} % of their time, and set the pace."
         level, where = "good", "trainers"
     else:
-        of, where, why = _cause(feed, status)
+        where, why = _cause(feed, status)
         level = "bad" if stall > _STARVES else "slow"
-        text = f"Trainers wait {100 * stall:.0f} % of their time{of}: {why}"
+        text = f"Trainers wait {100 * stall:.0f} % of their time: {why}"
     return {"level": level, "where": where, "text": text}
 
 
-def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str, str]:
-    """Return the share that trainers wait for, the part of it that holds them up, and why.
-
-    A share of several is named where trainers wait for it most of the time that they wait.
-    """
-    numbers, of = {part["worker"] for part in feed["partitions"]}, ""
-    awaited = feed["rates"].get("awaited") or {"": 0.0}
-    slowest = max(awaited, key=awaited.__getitem__)
-    urls = {share["share"]: share["url"] for share in feed.get("shares", ())}
-    if len(urls) > 1 and 2 * awaited[slowest] > sum(awaited.values()):
-        of = f", most of it for share {slowest} at {urls.get(slowest, '')}"
-        mine = f"{slowest.partition('/')[0]}."
-        numbers = {number for number in numbers if str(number).startswith(mine)}
+def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str]:
+    """Return the part of the server that holds trainers up, and why."""
+    numbers = {part["worker"] for part in feed["partitions"]}
     times = [w["shares"] for w in status["workers"] if w["worker"] in numbers and w["shares"]]
     causes = {"work": ("workers", _slowest(feed.get("seconds", {}))), **_CAUSES}
     for what, (where, why) in causes.items():
         if sum(shares.get(what, 0.0) for shares in times) > _MOST * len(times):
-            return of, where, why
-    return of, "leases", f"{feed['waiting']}."
+            return where, why
+    return "leases", f"{feed['waiting']}."
 
 
 def _slowest(seconds: Mapping[str, float]) -> str:

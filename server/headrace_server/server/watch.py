@@ -6,23 +6,14 @@
 However many ask, its workers are asked at most twice a second.  A server that has not started yet,
 or has failed, has a status too, without feeds.  Rates are of the last 5 to 10 seconds; whoever
 wants to see further back stores them.
-
-    URL, status of share 0 ─► named() ─┐
-    URL, status of share 1 ─► named() ─┼─► every() ─► verdict
-    URL, why it is away ────► away() ──┘
-
-A server numbers its workers and trainers.  In the status of all servers the name of a worker has
-its share, too, and a trainer has its id.
 """
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from headrace_proto import __version__
 from headrace_proto.errors import HeadraceError, ServerError
@@ -32,9 +23,6 @@ from ..process.statuses import (
     EventStatus,
     SeenServer,
     ServerStatus,
-    ShareStatus,
-    VerdictStatus,
-    joined,
 )
 from .verdict import add_rates, verdict
 
@@ -137,66 +125,3 @@ def _state(states: set[str]) -> str:
     if states <= {"ended"}:
         return "ended"
     return "serving" if states - {"ended", "failed"} else "feeds failed"
-
-
-def every(servers: Sequence[tuple[str, ServerStatus | str]]) -> ServerStatus:
-    """Return the status of all servers of a feed.
-
-    ``servers``: by share the URL of each, and its status or the reason why there is none.
-    """
-    seen = [
-        (url, one if isinstance(one, str) or one["feeds"] else f"{one['state']}: {one['why']}")
-        for url, one in servers
-    ]
-    there = [one for _, one in seen if not isinstance(one, str)]
-    if not there:
-        raise ServerError("no server answers: " + "; ".join(str(one) for _, one in seen))
-    for index, (url, one) in enumerate(seen):
-        if not isinstance(one, str) and (share := one["share"]) != [index, len(seen)]:
-            raise ValueError(
-                f"{url} has share {share[0]}/{share[1]}, and is the server {index} of {len(seen)} "
-                "that were named: name all servers of one feed, by share"
-            )
-    parts = [
-        _away((index, len(seen)), url, one, there[0]) if isinstance(one, str) else _named(url, one)
-        for index, (url, one) in enumerate(seen)
-    ]
-    whole = joined(ServerStatus, parts)
-    for feed in whole["feeds"].values():
-        gone = [share["verdict"] for share in feed["shares"] if share["state"] == "away"]
-        feed["verdict"] = gone[0] if gone else verdict(feed, whole)
-    return whole
-
-
-def _named(url: str, status: ServerStatus) -> ServerStatus:
-    """Name what a server only numbers so that no other server has it."""
-    named = copy.deepcopy(status)
-    index, servers = named["share"]
-    feeds = named["feeds"].values()
-    for one in (*named["workers"], *(part for feed in feeds for part in feed["partitions"])):
-        one["worker"] = f"{index}.{one['worker']}"
-    for event in named["events"]:
-        event["text"] = f"share {index}/{servers}: {event['text']}"
-    for feed in feeds:
-        feed["waiting"] = f"share {index}/{servers}: {feed['waiting']}"
-        for trainer in feed["trainers"]:
-            trainer["trainer"] = trainer["id"]
-        share: ShareStatus = {
-            "share": f"{index}/{servers}",
-            "url": url,
-            "state": feed["state"],
-            "ready": feed["standing"]["ready"],
-            "rates": feed["rates"],
-            "verdict": feed["verdict"],
-        }
-        feed["shares"] = [share]
-    return named
-
-
-def _away(share: Share, url: str, why: str, other: ServerStatus) -> Any:
-    """Return what is known of a server that is away, as a part of the status of all."""
-    label = "{}/{}".format(*share)
-    text = f"Share {label} at {url} is away: {why}"
-    bad: VerdictStatus = {"level": "bad", "where": "", "text": text}
-    gone = {"share": label, "url": url, "state": "away", "ready": 0, "rates": {}, "verdict": bad}
-    return {"why": text, "feeds": {name: {"shares": [gone]} for name in other["feeds"]}}

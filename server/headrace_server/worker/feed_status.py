@@ -79,7 +79,7 @@ def _trainer(feed: ServedFeed, session: Session, now: float) -> TrainerStatus:
         "silent_s": round(max(0.0, now - session.seen), 3),
         **(feed.desk.standing_of(session.nonce) if feed.serves else {}),
         **asdict(tally),
-        "awaited_s": {feed.of_share: awaited_s},
+        "awaited_s": awaited_s,
     }
     return cast(TrainerStatus, status)
 

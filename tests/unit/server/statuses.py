@@ -9,7 +9,7 @@ __all__ = ["feed", "server", "trainer", "worker"]
 
 def trainer(number: int = 1, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"trainer": number, "host": f"there:{number}", "local": True, "name": ""}
-    told |= {"id": f"id{number}", "awaited_s": {"0/1": 0.5}, "wire_batches": 0, "wire_bytes": 0}
+    told |= {"id": f"id{number}", "awaited_s": 0.5, "wire_batches": 0, "wire_bytes": 0}
     told |= {"silent_s": 0.5, "rank": -1, "requests": 1, "leases": 2, "batches": 5, "rows": 20}
     told |= {"bytes": 640, "committed": 3, "stale": 0, "refused": {}, "blocked_s": 1.0}
     return {**told, "busy_s": 3.0, "rates": {}, **more}
