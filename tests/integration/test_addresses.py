@@ -78,10 +78,6 @@ def test_a_port_that_another_has_is_named_and_no_server_is_left():
     [
         ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
         ({"worker_ports": "7001-7000"}, "first and last port lie in 1 … 65535, in this order"),
-        (
-            {"bind": "tcp://127.0.0.1:7001", "worker_ports": (7000, 7001)},
-            "worker 1 has the port 7001, which is bound already",
-        ),
     ],
 )
 def test_ports_that_can_not_be_are_refused(options: dict[str, Any], text: str):

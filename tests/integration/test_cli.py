@@ -179,22 +179,6 @@ def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: 
         lost(feed)
 
 
-def test_a_limit_of_open_files_that_is_too_low_is_one_paragraph(here: Path) -> None:
-    serve = [sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers"]
-    run = subprocess.run(
-        ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *serve, "--bind", "tcp://127.0.0.1:*"],
-        cwd=here,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert run.returncode == 1 and run.stderr.startswith(
-        "headrace: locator ended with exit code 1: "
-    )
-    assert run.stderr.endswith("ulimits: nofile)\n") and run.stderr.count("\n") == 1
-
-
 def test_a_second_signal_ends_at_once(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--drain-timeout", "300") as (process, address):
         feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)

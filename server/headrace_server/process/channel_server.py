@@ -25,7 +25,7 @@ from pathlib import Path
 from headrace_proto import limits
 from headrace_proto.channel import Channel, Frame, address_of
 
-from .descriptors import aside, is_shortage, own
+from .sockets import is_shortage
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -194,8 +194,7 @@ class ChannelServer:
     def _accept(self) -> None:
         for _ in range(_BURST):
             try:
-                with own():
-                    end, _ = self._listener.accept()
+                end, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -205,7 +204,6 @@ class ChannelServer:
                     self._epoll.unregister(self._listener)
                     return
                 continue  # the peer has disconnected
-            end = socket.socket(fileno=aside(end.detach()))
             end.setblocking(False)
             # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
             channel = _Connection(end, _CHANNEL + b"%d" % next(self._count), self._most_unsent)

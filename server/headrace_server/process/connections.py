@@ -6,8 +6,8 @@
 
 A peer needs no key to hold a connection open, and each costs the server a descriptor.  So the
 oldest connection without a session makes room for a new one; a trainer that is cut off this way
-reconnects.  ``most`` is a soft bound: ZeroMQ accepts in a thread of its own.  In the locator the
-division of ``descriptors`` is the hard bound; a worker has none, since user code opens files there.
+reconnects.  ``most`` is a soft bound: ZeroMQ accepts in a thread of its own.  The hard bound is the
+limit of open files, at which connections wait in the kernel's queue.
 
 ZeroMQ's monitor names each connection by its descriptor, and so does the metadata of a message
 (ZMQ_SRCFD).  Only ZeroMQ's thread opens and closes these; the caller's thread shuts one down after

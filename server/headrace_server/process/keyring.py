@@ -29,7 +29,7 @@ from headrace_proto.keys import (
     parse_secret,
 )
 
-from .descriptors import is_shortage, own
+from .sockets import is_shortage
 
 TRAINERS = "trainers"
 
@@ -117,8 +117,7 @@ class KeyRing:
     def _look(self) -> Iterator[_Seen]:
         """Yield values that change when a file does.  Orchestrators swap the targets of links."""
         try:
-            with own():
-                names = os.listdir(self.directory / TRAINERS)
+            names = os.listdir(self.directory / TRAINERS)
         except OSError as error:
             if is_shortage(error):
                 raise
@@ -144,7 +143,5 @@ def _check_mode(path: Path, where: str, secret: bool = False) -> None:
 
 
 def _read(path: Path) -> str:
-    with own():
-        file = open(path, encoding="ascii", errors="replace")  # noqa: SIM115
-    with file:
+    with open(path, encoding="ascii", errors="replace") as file:
         return file.read(_MOST_BYTES)

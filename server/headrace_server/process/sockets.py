@@ -7,8 +7,10 @@ messages.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import socket as unix
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +35,20 @@ class CanNotBind(ValueError):
 
 #: Errors by which a process ends, and which are no faults of the program: no traceback is shown.
 EXPECTED = CanNotBind, LimitExceeded
+
+
+def is_shortage(error: OSError) -> bool:
+    """Return whether the same call may succeed later: descriptors or kernel memory are short."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def open_files_limit() -> int:
+    """Raise the limit of open files of this process as far as it may, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace_proto.address import check_address, host_and_port
+from headrace_proto.address import check_address
 from headrace_proto.errors import kind_of
 from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
@@ -25,7 +25,6 @@ from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import Declaration
 from ..process.child import Pipe
 from ..process.config import FeedConfig, RunConfig
-from ..process.public_socket import worker_binds
 from ..process.settings import RunSettings
 from .answers import is_here
 
@@ -115,7 +114,7 @@ def start_config(settings: RunSettings, feeds: Iterable[FeedConfig], **more: Any
     """Check addresses; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)
-    worker_ports = _worker_ports(settings, binds)
+    worker_ports = _worker_ports(settings)
     return RunConfig(
         feeds=tuple(feeds),
         directory="",
@@ -143,7 +142,7 @@ def _addresses(bind: str | list[str] | None) -> list[str]:
     return binds
 
 
-def _worker_ports(settings: RunSettings, binds: Sequence[str]) -> tuple[int, int] | None:
+def _worker_ports(settings: RunSettings) -> tuple[int, int] | None:
     """Return the range of the workers' ports, checked; None: they follow that of each address."""
     given = settings.worker_ports
     ports = None if given is None else (int(given[0]), int(given[1]))
@@ -152,22 +151,6 @@ def _worker_ports(settings: RunSettings, binds: Sequence[str]) -> tuple[int, int
             f"worker_ports={ports[0]}-{ports[1]} are fewer ports than workers={settings.workers}: "
             "each worker has one of its own"
         )
-    public = {host_and_port(bind) for bind in binds}
-    for worker in range(settings.workers):
-        for bind, own in zip(binds, worker_binds(binds, worker, ports), strict=True):
-            place = host_and_port(own)
-            if place is None or place[1] in ("*", "0"):  # any free port
-                continue
-            if int(place[1]) > 65_535:
-                raise ValueError(
-                    f"bind={bind!r}: workers={settings.workers} have the ports after it, up to "
-                    "65535: take a lower port, or give worker_ports"
-                )
-            if place in public:
-                raise ValueError(
-                    f"bind={bind!r}: worker {worker} has the port {place[1]}, which is bound "
-                    "already: keep the ports after that of bind free, or give worker_ports"
-                )
     return ports
 
 

@@ -7,8 +7,8 @@
 It hands nothing out and runs no user code, so it answers at once while workers start, die, open
 sources or compute.  A trainer asks it when it connects, and again when a worker is away.
 
-It is a process of its own since strangers can reach it: its division of descriptors, and messages
-that fill its memory, are no affair of the program that called ``hs.run``.
+It is a process of its own since strangers can reach it: their connections, and messages that fill
+its memory, are no affair of the program that called ``hs.run``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ from ..pipeline.declaration import digest
 from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
-from ..process.descriptors import divide, own, undivide
 from ..process.keyring import KeyRing
 from ..process.public_socket import PublicSocket
 from ..process.rate_limits import RateLimits
 from ..process.refusals import check_version, fault_of_message, feed_named
-from ..process.sockets import EXPECTED
+from ..process.sockets import EXPECTED, open_files_limit
 from ..process.worker_diary import DiaryReader, long_inside
 
 logger = logging.getLogger("headrace.locator")
@@ -51,10 +50,9 @@ logger = logging.getLogger("headrace.locator")
 _TICK_S = 0.1
 #: Maximum number of messages before events and orders get their turn.
 _BURST = 256
-#: Maximum number of trainers that ask at once, for the division of descriptors.
-_ASKING = 1024
-#: Descriptors that it opens itself: the directory of keys, and diaries.
-_OWN = 8
+#: Maximum number of connections, but no more than half of the open files: beyond that the oldest
+#: end.
+_CONNECTIONS = 1792
 #: Maximum number of greetings that wait for the start of a worker; the oldest is forgotten.
 _MOST_HELD = 10_000
 #: Time in which trainers of workers that ended without a word learn that the server has stopped.
@@ -132,8 +130,7 @@ class ServedShares:
         try:
             diary = self._diaries.get(worker)
             if diary is None:
-                with own():
-                    diary = DiaryReader(str(self._directory / f"diary-{worker}"))
+                diary = DiaryReader(str(self._directory / f"diary-{worker}"))
                 self._diaries[worker] = diary
         except OSError:  # no descriptor or no memory is left for an explanation
             return ""
@@ -148,8 +145,7 @@ class Locator:
         self._config = config
         self._pipe = pipe
         self._clock = AwakeClock(2 * _TICK_S)
-        division = divide(_OWN + len(config.binds), _ASKING)
-        self._socket = PublicSocket(ring, division.connections)
+        self._socket = PublicSocket(ring, min(_CONNECTIONS, open_files_limit() // 2))
         self._limits = RateLimits(
             most=config.max_messages_per_s,
             refusals=self._socket.refusals,
@@ -196,7 +192,6 @@ class Locator:
     def close(self) -> None:
         """Close all sockets."""
         self._socket.close()
-        undivide()
 
     def _tick(self, now: float) -> None:
         self._socket.tick(now)

@@ -27,8 +27,8 @@ from headrace_proto.messages import Ended, Hello, Pulse, Refused, ServedShare, W
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
 from ..process.bounded_map import BoundedMap
-from ..process.descriptors import is_shortage
 from ..process.refusals import check_version, feed_named
+from ..process.sockets import is_shortage
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed, Usage
 from .sessions import Session

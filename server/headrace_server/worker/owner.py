@@ -16,11 +16,9 @@ the partition at work waits in its desk.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
-import resource
 import select
 import threading
 import time
@@ -40,12 +38,11 @@ from ..process.child import Pipe
 from ..process.config import RunConfig
 from ..process.keyring import KeyRing
 from ..process.public_socket import PublicSocket
-from ..process.sockets import CanNotBind
+from ..process.sockets import CanNotBind, open_files_limit
 from ..process.worker_diary import long_inside
 from .commits import Stores
 from .outbox import Outbox
-from .partition_opening import Life
-from .partitions import Partitions
+from .partitions import Life, Partitions
 from .served_feed import ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Deferred, Switchboard
@@ -87,7 +84,7 @@ class Owner:
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
         _remove_leftovers(config, life)
-        trainers, connections, why = _bound(config.max_trainers)
+        trainers, connections, why = _bound(config.max_trainers, open_files_limit())
         ring = None if config.keys is None else KeyRing(config.keys)
         self._socket = PublicSocket(ring, connections)
         addresses = _bind(self._socket, binds, config, pipe)
@@ -355,13 +352,11 @@ def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: P
     return [found[bind] for bind in binds]
 
 
-def _bound(max_trainers: int) -> tuple[int, int, str]:
-    """Return the bounds of trainers and connections, and why the first is below the option."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def _bound(max_trainers: int, limit: int) -> tuple[int, int, str]:
+    """Return the bounds of trainers and connections, and why the first is below the option.
+
+    ``limit``: that of open files.
+    """
     strangers = min(_STRANGERS, limit // 4)
     fit = max(1, (limit - strangers - min(_OTHERS, limit // 2)) // _OF_TRAINER)
     trainers = min(fit, max_trainers)
