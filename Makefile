@@ -95,10 +95,9 @@ browser-test: $(BROWSER)
 pictures: $(BROWSER)
 	$(BIN)/python -m tests.browser.pictures
 
-# Peers that need another environment get one under the temporary directory. LENGTH=--long for everything.
-LENGTH ?=
+# Peers that need another environment get one under the temporary directory.
 bench: $(FRAMEWORKS)
-	$(BIN)/python -m tests.bench --write $(LENGTH)
+	$(BIN)/python -m tests.bench --write
 
 SEED ?= 1
 chaos: $(READY)

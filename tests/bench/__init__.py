@@ -1,6 +1,6 @@
 """Benchmarks beside the peers, in the same run on the same machine.
 
-    python -m tests.bench [--quick | --long] [--only TEXT] [--write]
+    python -m tests.bench [--quick] [--only TEXT] [--write]
 
     steps         what a contestant is: a generator that brings up its server and takes batches
     contestants   what runs, by name; those of W4 stand in state_trainers and state_peers, other

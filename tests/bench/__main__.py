@@ -19,14 +19,13 @@ from .running import Failed, Running, running
 
 _DOCS = Path(__file__).parents[2] / "docs"
 #: Pairs and seconds of a window.
-_QUICK, _USUAL, _LONG = (3, 0.4), (5, 0.7), (5, 2.5)
+_QUICK, _USUAL = (3, 0.4), (5, 0.7)
 _ATTEMPTS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="3 pairs of 0.4 s: does it run?")
-    parser.add_argument("--long", action="store_true", help="5 pairs of 2.5 s, all comparisons")
     parser.add_argument("--only", default="", help="comparisons whose name contains this")
     parser.add_argument("--pairs", type=int, help="pairs of windows per comparison (5)")
     parser.add_argument("--seconds", type=float, help="length of a window (0.7)")
@@ -44,9 +43,9 @@ def main() -> None:
         return
     if options.write and options.only:
         parser.error("--write puts the whole table into the page: leave --only out")
-    pairs, seconds = _LONG if options.long else _QUICK if options.quick else _USUAL
+    pairs, seconds = _QUICK if options.quick else _USUAL
     run = Run(options.pairs or pairs, options.seconds or seconds)
-    chosen = comparisons(options.long, options.only)
+    chosen = comparisons(options.only)
     by_themselves = alone(options.only)
     if not chosen and not by_themselves:
         parser.error(f"no comparison contains {options.only!r}")

@@ -37,17 +37,9 @@ def _w4(ours: str, peer: str, aim: float | None = None, **more: float | bool) ->
     return replace(Comparison("W4", ours, peer, aim, states.BATCH, states.NBYTES), **more)
 
 
-def _by_hand(ours: str, by: str) -> list[Comparison]:
-    """The default prefetch beside numbers by hand, with a target for the best of them."""
-    return [
-        _w1(ours, f"headrace {by}, prefetch {n}", 0.9 if n == _BEST else None, long=n != _BEST)
-        for n in workloads.BY_HAND
-    ]
-
-
-def _to_ready(order: str, p99_us: float | None = None, long: bool = False) -> Comparison:
-    ours = f"headrace save to ready, {order}"
-    return Comparison("W4 latency", ours, _ECHO, latency=True, p99_us=p99_us, long=long)
+def _by_hand(ours: str, by: str) -> Comparison:
+    """The default prefetch beside the best number by hand."""
+    return _w1(ours, f"headrace {by}, prefetch {workloads.BY_HAND}", 0.9)
 
 
 def _since(
@@ -61,8 +53,6 @@ _SERVICE = "tf.data service"
 _BARRIER = "Barrier in the graph"
 _ECHO = "ZeroMQ round trip"
 _TWO = "headrace arrival, two in flight"
-#: Of the numbers by hand, as most sessions had it.
-_BEST = 16
 
 ALL = [
     replace(
@@ -70,86 +60,44 @@ ALL = [
     ),
     _w1("headrace default settings", _SERVICE, 3.5, cpu=0.3),
     _w1("headrace as_dataset", _SERVICE),
-    _w1("headrace as_dataset", "tf.data in process", long=True),
     _w1("headrace fit", f"{_SERVICE} fit"),
-    _w1("headrace fit", "tf.data in process fit", long=True),
-    *_by_hand("headrace default settings", "loop"),
-    *_by_hand("headrace graph", "graph"),
-    *_by_hand("headrace fit", "fit"),
-    _w1("headrace shm tf", _SERVICE, long=True),
+    _by_hand("headrace default settings", "loop"),
+    _by_hand("headrace graph", "graph"),
+    _by_hand("headrace fit", "fit"),
     _w1("headrace from Arrow", _SERVICE, 6.0),
     _w1("headrace from Parquet", _SERVICE, 3.0),
-    _w1("headrace shm numpy", _SERVICE, long=True),
-    _w1("headrace tcp tf", _SERVICE, long=True),
     _since(_w1, "headrace shm tf"),
     _since(_w1, "headrace from Arrow"),
     _since(_w1, "headrace tcp tf"),
-    _w1("headrace shm tf", "tf.data in process", long=True),
     _w1("headrace shm tf", "tf.data service by record", 15.0),
-    _w1("headrace shm tf", "tf.data in process by record", long=True),
-    _w1("headrace shm tf", "torch DataLoader, 1 worker", long=True),
     _w1("headrace shm tf", "torch DataLoader, 2 workers", 12.0),
-    _w1("headrace shm tf", "Grain, 1 worker", long=True),
     _w1("headrace shm tf", "Grain, 2 workers", 8.0),
-    _w1("headrace shm tf", "tensorpack, 1 worker", long=True),
-    _w1("headrace shm tf", "tensorpack, 2 workers", long=True),
     replace(
         _w1("headrace, 8 trainers", "headrace, 1 trainer", 0.9, shares=0.1), workload="W1 trainers"
     ),
     _w2("headrace sequences", f"{_SERVICE} sequences", 6.0, cpu=0.3),
     _w2("headrace sequences from Arrow", f"{_SERVICE} sequences", 9.0),
-    _w2("headrace sequences tcp", f"{_SERVICE} sequences", long=True),
     _since(_w2, "headrace sequences"),
     _since(_w2, "headrace sequences from Arrow"),
     _since(_w2, "headrace sequences tcp"),
-    _w2("headrace sequences", f"{_SERVICE} sequences by record", long=True),
-    _w2("headrace sequences", "tf.data in process sequences", long=True),
-    _w2("headrace sequences", "torch DataLoader sequences, 1 worker", long=True),
     _w2("headrace sequences", "torch DataLoader sequences, 2 workers", 3.0),
-    _w2("headrace sequences", "Grain sequences, 1 worker", long=True),
-    _w2("headrace sequences", "Grain sequences, 2 workers", long=True),
-    _w2("headrace sequences", "tensorpack sequences, 1 worker", long=True),
-    _w2("headrace sequences", "tensorpack sequences, 2 workers", long=True),
-    _sampling("headrace stratified, known", f"{_SERVICE} resample, known", long=True),
-    _sampling("headrace stratified, known", "tf.data in process resample, known", long=True),
-    _sampling("headrace stratified, known", "tf.data in process mask by hand", long=True),
-    _sampling("headrace stratified, estimated", f"{_SERVICE} resample, estimated", long=True),
-    _sampling(
-        "headrace stratified, estimated", "tf.data in process resample, estimated", long=True
-    ),
-    _sampling("headrace rejection", f"{_SERVICE} resample, known", long=True),
     _sampling("headrace rejection", f"{_SERVICE} mask by hand"),
     _w3("headrace images shm", f"{_SERVICE} images", 8.0, cpu=0.3),
-    _w3("headrace images shm", "torch DataLoader images, 1 worker", long=True),
-    _w3("headrace images shm", "torch DataLoader images, 2 workers", long=True),
-    _w3("headrace images shm", "Grain images, 1 worker", long=True),
     _w3("headrace images shm", "Grain images, 2 workers", 4.0),
-    _w3("headrace images shm", "tensorpack images, 1 worker", long=True),
     _w3("headrace images shm", "tensorpack images, 2 workers", 4.0),
-    _w3("headrace images shm", "Reverb images", long=True),
     _w3("headrace images shm", "shared-memory ring", 0.9),
-    _w3("headrace images tcp", f"{_SERVICE} images", long=True),
     _w3("headrace images tcp", "raw TCP", 0.75),
     _since(_w3, "headrace images shm"),
     _since(_w3, "headrace images tcp"),
     _w4("headrace arrival", _BARRIER, 2.5),
     _w4(_TWO, _BARRIER, 4.0),
-    _w4("headrace arrival, three in flight", _BARRIER, long=True),
     _w4("headrace lanes", _BARRIER, 4.0),
     _w4("headrace lanes, prefetch 8", _BARRIER, 5.0),
-    _w4("headrace arrival", f"{_BARRIER}, one state", long=True),
     _w4(_TWO, "Reverb, states inserted"),
     _w4("headrace arrival, durable", "headrace arrival", 0.85),
     _w4("headrace arrival, durable, process", "headrace arrival", 0.85),
     _w4("headrace arrival, durable, two in flight", _TWO, 0.7),
-    _w4(_TWO, "tf.data windows", long=True),
     _w4("headrace lanes", "tf.data windows", 1.0),
-    _w4("headrace arrival numpy", _BARRIER, long=True),
-    _w4("headrace arrival numpy, two in flight", _BARRIER, long=True),
-    _w4("headrace lanes numpy", _BARRIER, long=True),
-    _w4("headrace arrival tcp", _BARRIER, long=True),
-    _w4("headrace arrival tcp, two in flight", _BARRIER, long=True),
-    _w4("headrace lanes tcp", _BARRIER, long=True),
     _since(_w4, "headrace arrival"),
     _since(_w4, _TWO),
     _since(_w4, "headrace lanes"),
@@ -157,12 +105,10 @@ ALL = [
     _since(_w4, "headrace arrival tcp"),
     _since(_w4, "headrace arrival tcp, two in flight"),
     _since(_w4, "headrace lanes tcp"),
-    _to_ready("arrival", 800.0),
-    _to_ready("lanes", long=True),
-    Comparison("latency", "headrace one at a time", _ECHO, latency=True, long=True),
+    Comparison("W4 latency", "headrace save to ready", _ECHO, latency=True, p99_us=800.0),
 ]
 
 
-def comparisons(long: bool, only: str) -> list[Comparison]:
-    """Those that are wanted; who names one gets it, long or not."""
-    return [c for c in ALL if (long or only or not c.long) and only in c.title]
+def comparisons(only: str) -> list[Comparison]:
+    """Return those whose title contains this."""
+    return [c for c in ALL if only in c.title]

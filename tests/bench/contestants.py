@@ -5,7 +5,6 @@ What a trainer would touch is touched in every batch: all columns, as the tensor
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
@@ -43,10 +42,6 @@ def _mixed(batch: Any, directory: Path) -> None:
     skewed.check_mix(batch)
 
 
-def _estimated(batch: Any, directory: Path) -> None:
-    skewed.check(batch)  # the mix comes with the estimate, later
-
-
 # headrace
 
 #: Prefetch of small batches: 0.3 ms of training are less than a wake of another process.
@@ -55,7 +50,6 @@ _AHEAD = 16
 
 def _headrace(
     kind: str,
-    framework: str,
     check: Check,
     *,
     tcp: bool = False,
@@ -69,17 +63,17 @@ def _headrace(
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
     def steps(directory: Path) -> Steps:
+        import tensorflow  # noqa: F401
+
         import headrace
 
-        if framework == "tf":
-            import tensorflow  # noqa: F401
         if tcp:
             blind()
         yield LOADED
         with helper("servers", kind, str(directory)) as server:
             address = last_line(server)
             yield READY
-            with headrace.connect(address, framework=framework, **asked) as feed:
+            with headrace.connect(address, framework="tf", **asked) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
                 batches = feed if by == "loop" else feed.as_dataset()
@@ -145,25 +139,20 @@ def _w3_dataset(directory: Path) -> Any:
     return tf.data.Dataset.range(4, output_type=tf.int32).map(batch).cache().repeat()
 
 
-def _tfdata(
-    make: Callable[[Path], Any], check: Check, *, service: bool, fit: bool = False
-) -> Contestant:
+def _tfdata(make: Callable[[Path], Any], check: Check, *, fit: bool = False) -> Contestant:
     def steps(directory: Path) -> Steps:
         import tensorflow as tf
 
         yield LOADED
-        with contextlib.ExitStack() as stack:
-            address = None
-            if service:
-                server = stack.enter_context(helper("servers", "tfdata-service", str(directory)))
-                address = last_line(server)
+        with helper("servers", "tfdata-service", str(directory)) as server:
+            address = last_line(server)
             yield READY
-            dataset = make(directory)
-            if address is not None:
-                remote = tf.data.experimental.service
-                dataset = dataset.apply(
-                    remote.distribute(remote.ShardingPolicy.OFF, address, compression=None)
-                ).prefetch(tf.data.AUTOTUNE)
+            remote = tf.data.experimental.service
+            dataset = (
+                make(directory)
+                .apply(remote.distribute(remote.ShardingPolicy.OFF, address, compression=None))
+                .prefetch(tf.data.AUTOTUNE)
+            )
             if fit:
                 yield from fit_steps(dataset)
             checked = False
@@ -248,26 +237,6 @@ def _zmq_echo(directory: Path) -> Steps:
 ONE, ALL = 1, workloads.LINKS
 
 
-def _both_ways(name: str, make: Callable[[Path], Any], check: Check) -> dict[str, Contestant]:
-    """A dataset in the trainer's process, and the same in the service."""
-    return {
-        f"tf.data in process {name}".rstrip(): _tfdata(make, check, service=False),
-        f"tf.data service {name}".rstrip(): _tfdata(make, check, service=True),
-    }
-
-
-_WORKLOADS = {"W1": ("", _w1), "W2": (" sequences", _w2), "W3": (" images", _w3)}
-
-
-def _workers(name: str, make: Callable[[str, int, Check], Contestant]) -> dict[str, Contestant]:
-    """A peer with one and with two worker processes, on W1, W2 and W3."""
-    return {
-        f"{name}{data}, {number} worker{'s' * (number > 1)}": make(workload, number, check)
-        for workload, (data, check) in _WORKLOADS.items()
-        for number in (1, 2)
-    }
-
-
 def _of_then(contestant: Contestant) -> Contestant:
     """The same, where the packages of an earlier commit are found first."""
 
@@ -282,67 +251,55 @@ def _of_then(contestant: Contestant) -> Contestant:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "headrace shm tf": _headrace("headrace-w1", "tf", _w1),
-    "headrace shm numpy": _headrace("headrace-w1", "numpy", _w1),
-    "headrace tcp tf": _headrace("headrace-w1", "tf", _w1, tcp=True),
-    "headrace default settings": _headrace("headrace-w1", "tf", _w1, prefetch=None),
-    "headrace as_dataset": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="dataset"),
-    "headrace graph": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="graph"),
-    "headrace fit": _headrace("headrace-w1", "tf", _w1, prefetch=None, by="fit"),
+    "headrace shm tf": _headrace("headrace-w1", _w1),
+    "headrace tcp tf": _headrace("headrace-w1", _w1, tcp=True),
+    "headrace default settings": _headrace("headrace-w1", _w1, prefetch=None),
+    "headrace as_dataset": _headrace("headrace-w1", _w1, prefetch=None, by="dataset"),
+    "headrace graph": _headrace("headrace-w1", _w1, prefetch=None, by="graph"),
+    "headrace fit": _headrace("headrace-w1", _w1, prefetch=None, by="fit"),
     **{
-        f"headrace {by}, prefetch {n}": _headrace("headrace-w1", "tf", _w1, prefetch=n, by=by)
+        f"headrace {by}, prefetch {workloads.BY_HAND}": _headrace(
+            "headrace-w1", _w1, prefetch=workloads.BY_HAND, by=by
+        )
         for by in ("loop", "graph", "fit")
-        for n in workloads.BY_HAND
     },
     "headrace, 1 trainer": crowd(1),
     "headrace, 8 trainers": crowd(8),
-    "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
-    "headrace one at a time": _headrace("headrace-w1", "numpy", _w1, prefetch=0),
-    "headrace from Arrow": _headrace("headrace-w1-arrow", "tf", _w1),
-    "headrace from Parquet": _headrace("headrace-w1-parquet", "tf", _w1),
-    "headrace sequences": _headrace("headrace-w2", "tf", _w2, prefetch=8),
-    "headrace sequences tcp": _headrace("headrace-w2", "tf", _w2, prefetch=8, tcp=True),
-    "headrace sequences from Arrow": _headrace("headrace-w2-arrow", "tf", _w2, prefetch=8),
-    "headrace images shm": _headrace("headrace-w3", "tf", _w3, prefetch=2),
-    "headrace images tcp": _headrace("headrace-w3", "tf", _w3, prefetch=2, tcp=True),
-    "headrace stratified, known": _headrace("headrace-known", "tf", _mixed),
-    "headrace stratified, estimated": _headrace("headrace-estimated", "tf", _estimated),
-    "headrace rejection": _headrace("headrace-rejection", "tf", _mixed),
-    **_both_ways("", lambda d: _w1_dataset(d, ONE, False), _w1),
-    **_both_ways("by record", lambda d: _w1_dataset(d, ONE, True), _w1),
-    "tf.data in process fit": _tfdata(_w1_whole, _w1, service=False, fit=True),
-    "tf.data service fit": _tfdata(_w1_whole, _w1, service=True, fit=True),
-    "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), _w1, service=True),
-    **_both_ways("sequences", lambda d: sequences.dataset(d, False), _w2),
-    **_both_ways("sequences by record", lambda d: sequences.dataset(d, True), _w2),
-    "tf.data service images": _tfdata(_w3_dataset, _w3, service=True),
-    **_both_ways("resample, known", lambda d: skewed.dataset(d, True), _mixed),
-    **_both_ways("resample, estimated", lambda d: skewed.dataset(d, False), _estimated),
-    **_both_ways("mask by hand", skewed.dataset_by_hand, _mixed),
+    "headrace first epoch": _headrace("headrace-w1-once", _w1),
+    "headrace from Arrow": _headrace("headrace-w1-arrow", _w1),
+    "headrace from Parquet": _headrace("headrace-w1-parquet", _w1),
+    "headrace sequences": _headrace("headrace-w2", _w2, prefetch=8),
+    "headrace sequences tcp": _headrace("headrace-w2", _w2, prefetch=8, tcp=True),
+    "headrace sequences from Arrow": _headrace("headrace-w2-arrow", _w2, prefetch=8),
+    "headrace images shm": _headrace("headrace-w3", _w3, prefetch=2),
+    "headrace images tcp": _headrace("headrace-w3", _w3, prefetch=2, tcp=True),
+    "headrace rejection": _headrace("headrace-rejection", _mixed),
+    "tf.data service": _tfdata(_w1_whole, _w1),
+    "tf.data service by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), _w1),
+    "tf.data service fit": _tfdata(_w1_whole, _w1, fit=True),
+    "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), _w1),
+    "tf.data service sequences": _tfdata(sequences.dataset, _w2),
+    "tf.data service images": _tfdata(_w3_dataset, _w3),
+    "tf.data service mask by hand": _tfdata(skewed.dataset, _mixed),
     "headrace arrival": trainer(False),
     "headrace arrival, two in flight": trainer(False, prefetch=1),
-    "headrace arrival, three in flight": trainer(False, prefetch=1, ahead=True),
     "headrace arrival, durable": trainer(False, durability="power"),
     "headrace arrival, durable, two in flight": trainer(False, prefetch=1, durability="power"),
     "headrace arrival, durable, process": trainer(False, durability="process"),
     "headrace lanes": trainer(True, prefetch=2),
     "headrace lanes, prefetch 8": trainer(True, prefetch=8),
-    "headrace arrival numpy": trainer(False, "numpy"),
-    "headrace arrival numpy, two in flight": trainer(False, "numpy", prefetch=1),
-    "headrace lanes numpy": trainer(True, "numpy", prefetch=2),
     "headrace arrival tcp": trainer(False, tcp=True),
     "headrace arrival tcp, two in flight": trainer(False, prefetch=1, tcp=True),
     "headrace lanes tcp": trainer(True, prefetch=2, tcp=True),
-    "headrace save to ready, arrival": trainer(False, to_ready=True),
-    "headrace save to ready, lanes": trainer(True, to_ready=True),
+    "headrace save to ready": trainer(False, to_ready=True),
     "Barrier in the graph": barrier(),
-    "Barrier in the graph, one state": barrier(("a",)),
     "tf.data windows": windows,
-    **_workers("torch DataLoader", torch.loader),
-    **_workers("Grain", grain_peers.workers),
-    **_workers("tensorpack", tensorpack_peers.runner),
+    "torch DataLoader, 2 workers": torch.loader("W1", 2, _w1),
+    "torch DataLoader sequences, 2 workers": torch.loader("W2", 2, _w2),
+    "Grain, 2 workers": grain_peers.workers("W1", 2, _w1),
+    "Grain images, 2 workers": grain_peers.workers("W3", 2, _w3),
+    "tensorpack images, 2 workers": tensorpack_peers.runner("W3", 2, _w3),
     "Reverb, states inserted": reverb_peers.segments,
-    "Reverb images": reverb_peers.images(_w3),
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,

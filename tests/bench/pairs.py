@@ -37,7 +37,6 @@ class Comparison:
     cpu: float | None = None  # of processor time per batch, at most
     p99_us: float | None = None  # of ours, at most
     shares: float | None = None  # of our trainers, at most so far from even
-    long: bool = False  # of a long run only
 
     @property
     def title(self) -> str:

@@ -15,20 +15,17 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import by_hand, sequences, states, workloads
+from . import by_hand, sequences, states
 from .processes import helper, last_line
-from .steps import LOADED, READY, Check, Contestant, Steps
+from .steps import LOADED, READY, Steps
 
 _TABLE = "batches"
 _IN_FLIGHT = 100  # samples on their way to the trainer
-_IMAGES_KEPT = 4
 
 
 def serve_segments(directory: Path) -> None:
@@ -43,44 +40,19 @@ def serve_segments(directory: Path) -> None:
         **{name: tf.TensorSpec((states.STATE_WIDTH,), tf.float32) for name in states.STATES},
     }
     del directory
-    _serve(signature, 2 * states.CAPACITY, lambda port: None)
+    _serve(signature, 2 * states.CAPACITY)
 
 
-def serve_images(directory: Path) -> None:
-    """With a writer beside it, that inserts batches as long as there is room."""
-    import tensorflow as tf
-
-    shape = (workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE)
-
-    def write(port: int) -> None:
-        images = by_hand.Images(directory)
-        numbers = itertools.count()
-        threading.Thread(
-            target=lambda: _insert(port, map(images.batch, numbers)), daemon=True
-        ).start()
-
-    _serve({"image": tf.TensorSpec(shape, tf.uint8)}, _IMAGES_KEPT, write)
-
-
-def _serve(signature: dict[str, Any], size: int, beside: Any) -> None:
+def _serve(signature: dict[str, Any], size: int) -> None:
     import reverb
     from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
     table = reverb.Table.queue(_TABLE, max_size=size, signature=signature)
     with tempfile.TemporaryDirectory() as unused:  # it would leave one behind
         server = reverb.Server([table], checkpointer=DefaultCheckpointer(unused))
-        beside(server.port)
         print(f"localhost:{server.port}", flush=True)
         sys.stdin.read()
         server.stop()
-
-
-def _insert(port: int, batches: Iterator[by_hand.Batch]) -> None:
-    import reverb
-
-    writer = reverb.Client(f"localhost:{port}").trajectory_writer(num_keep_alive_refs=1)
-    for batch in batches:
-        _put(writer, [batch])
 
 
 def _put(writer: Any, items: list[dict[str, Any]]) -> None:
@@ -143,7 +115,7 @@ def segments(directory: Path) -> Steps:
         examples = WrittenExamples(directory)
         for _ in range(0, states.CAPACITY, states.BATCH):
             _put(writer, [examples.begun() for _ in range(states.BATCH)])
-        check, add = states.Check(), states.additions("tf")
+        check, add = states.Check(), states.additions()
         for batch in _sampled(address, _IN_FLIGHT).batch(states.BATCH).prefetch(1):
             keys, sequence = batch["key"].numpy(), batch["sequence"].numpy()
             before = {name: batch[name] for name in states.STATES}
@@ -156,21 +128,3 @@ def segments(directory: Path) -> Steps:
                 [examples.next(*row, {name: after[name][i] for name in after}) for i, row in rows],
             )
             yield 1
-
-
-def images(check: Check) -> Contestant:
-    def steps(directory: Path) -> Steps:
-        import reverb  # noqa: F401
-
-        yield LOADED
-        with helper("servers", "reverb-images", str(directory)) as server:
-            address = last_line(server)
-            yield READY
-            checked = False
-            for batch in _sampled(address, _IMAGES_KEPT):
-                if not checked:
-                    checked = True
-                    check(batch, directory)
-                yield 1
-
-    return steps

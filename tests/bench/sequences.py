@@ -96,11 +96,8 @@ def pipeline(directory: Path, arrow: bool) -> Any:
     return source.repeat().bucket_by_sequence_length("length", BATCH, BOUNDARIES, dynamic_pad=True)
 
 
-def dataset(directory: Path, by_record: bool) -> Any:
-    """tf.data's: lengths are parsed first, batches of whole records when their bucket is full.
-
-    ``by_record``: every record is parsed, then bucketed and padded, as most people write it.
-    """
+def dataset(directory: Path) -> Any:
+    """tf.data's: lengths are parsed first, batches of whole records when their bucket is full."""
     import tensorflow as tf
 
     length = {"length": tf.io.FixedLenFeature([], tf.int64)}
@@ -111,14 +108,6 @@ def dataset(directory: Path, by_record: bool) -> Any:
     }
     source = tf.data.TFRecordDataset(tfrecord_file(directory), buffer_size=8 * 1024 * 1024).repeat()
     sizes = [BATCH] * (len(BOUNDARIES) + 1)
-    if by_record:
-        return (
-            source.map(lambda r: tf.io.parse_single_example(r, whole), tf.data.AUTOTUNE)
-            .bucket_by_sequence_length(
-                lambda row: tf.cast(row["length"], tf.int32), BOUNDARIES, sizes
-            )
-            .prefetch(tf.data.AUTOTUNE)
-        )
     return (
         source.batch(BATCH)
         .map(lambda r: (r, tf.io.parse_example(r, length)["length"]), tf.data.AUTOTUNE)

@@ -166,16 +166,9 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w4-power": lambda directory: headrace_w4_durable(directory, "power"),
     "headrace-w4-process": lambda directory: headrace_w4_durable(directory, "process"),
     "headrace-w4-lanes": lambda directory: headrace_serves(states.pipeline(directory, True)),
-    "headrace-known": lambda directory: headrace_serves(skewed.pipeline(directory, "known")),
-    "headrace-estimated": lambda directory: headrace_serves(
-        skewed.pipeline(directory, "estimated")
-    ),
-    "headrace-rejection": lambda directory: headrace_serves(
-        skewed.pipeline(directory, "rejection")
-    ),
+    "headrace-rejection": lambda directory: headrace_serves(skewed.pipeline(directory)),
     "tfdata-service": tfdata_service,
     "reverb-segments": reverb_peers.serve_segments,
-    "reverb-images": reverb_peers.serve_images,
     "ring": ring,
     "raw-tcp": raw_tcp,
     "zmq-echo": zmq_echo,

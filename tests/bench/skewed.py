@@ -51,8 +51,8 @@ def prepare(directory: Path) -> None:
     records.write(Path(file(directory)), messages)
 
 
-def pipeline(directory: Path, how: str) -> Any:
-    """headrace's: ``how`` is known, estimated or rejection."""
+def pipeline(directory: Path) -> Any:
+    """headrace's."""
     import headrace_server as hs
 
     features = {
@@ -62,9 +62,7 @@ def pipeline(directory: Path, how: str) -> Any:
         "x": hs.fixed("float32", (WIDTH,)),
     }
     source = hs.read_tfrecord(file(directory), features).repeat()
-    if how == "rejection":
-        return source.rejection_sample("accept", BATCH)
-    return source.stratified_sample("label", TARGET, BATCH, SHARES if how == "known" else None)
+    return source.rejection_sample("accept", BATCH)
 
 
 def _whole() -> dict[str, Any]:
@@ -78,27 +76,7 @@ def _whole() -> dict[str, Any]:
     }
 
 
-def dataset(directory: Path, known: bool) -> Any:
-    """tf.data's: labels are parsed first, by the batch, and whole records when accepted."""
-    import tensorflow as tf
-
-    label = {"label": tf.io.FixedLenFeature([], tf.int64)}
-    source = tf.data.TFRecordDataset(file(directory), buffer_size=8 * 1024 * 1024).repeat()
-    return (
-        source.batch(BATCH)
-        .map(lambda r: (tf.io.parse_example(r, label)["label"], r), tf.data.AUTOTUNE)
-        .unbatch()
-        .rejection_resample(
-            lambda label, _: tf.cast(label, tf.int32), TARGET, SHARES if known else None
-        )
-        .map(lambda _, row: row[1], tf.data.AUTOTUNE)
-        .batch(BATCH, drop_remainder=True)
-        .map(lambda r: tf.io.parse_example(r, _whole()), tf.data.AUTOTUNE)
-        .prefetch(tf.data.AUTOTUNE)
-    )
-
-
-def dataset_by_hand(directory: Path) -> Any:
+def dataset(directory: Path) -> Any:
     """tf.data's without its sampler: a mask over the labels of many records at once.
 
     What one who knows the shares would write for speed.

@@ -211,7 +211,7 @@ def windows(directory: Path) -> Steps:
 
     yield LOADED
     yield READY
-    check, add = states.Check(), states.additions("tf")
+    check, add = states.Check(), states.additions()
     carried: dict[str, Any] = {}
     for batch in _windows_dataset(tf, directory):
         sequence = int(batch["sequence"])

@@ -2,7 +2,6 @@
 
     one in flight    take, train, save, take …            nothing is made ahead
     two in flight    the server sends the next batch, of other examples, while this one is trained
-    three            besides, the next batch is taken before this one is saved
 
 Training is a sum per state.  With ``to_ready`` what is timed is not the step: it is the time from
 the save that commits a batch to the next one, of the same examples, in the trainer's hands.
@@ -10,7 +9,6 @@ the save that commits a batch to the next one, of the same examples, in the trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,19 +20,17 @@ from .steps import ENDED, LOADED, READY, Contestant, Steps, blind
 
 def trainer(
     lanes: bool,
-    framework: str = "tf",
     *,
     prefetch: int = 0,
-    ahead: bool = False,
     tcp: bool = False,
     to_ready: bool = False,
     durability: str = "",
 ) -> Contestant:
     def steps(directory: Path) -> Steps:
+        import tensorflow  # noqa: F401
+
         import headrace
 
-        if framework == "tf":
-            import tensorflow  # noqa: F401
         if tcp:
             blind()
         yield LOADED
@@ -42,13 +38,13 @@ def trainer(
         with helper("servers", f"headrace-w4-{kind}", str(directory)) as s:
             address = last_line(s)
             yield READY
-            with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:
+            with headrace.connect(address, framework="tf", prefetch=prefetch) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
-                train = _Training(framework)
+                train = _Training()
                 if to_ready:
                     yield from _to_ready(feed, train)
-                for batch in _ahead(feed) if ahead else feed:
+                for batch in feed:
                     train(batch)
                     yield 1
                 yield ENDED
@@ -56,17 +52,9 @@ def trainer(
     return steps
 
 
-def _ahead(feed: Any) -> Iterator[Any]:
-    held = next(feed)
-    for batch in feed:
-        yield held
-        held = batch
-    yield held
-
-
 class _Training:
-    def __init__(self, framework: str) -> None:
-        self._add = states.additions(framework)
+    def __init__(self) -> None:
+        self._add = states.additions()
         self._check = states.Check()
 
     def __call__(self, batch: Any) -> float:

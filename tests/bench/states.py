@@ -35,28 +35,19 @@ NBYTES = (
         + STATE_WIDTH * len(STATES)
     )
 )
-#: Steps/s of the original, fed inside its graph, with one state.  It was measured elsewhere, on two
-#: cores as well: a figure for orientation, and never one of a pair.
-RECORDED = 1031
 #: Batches that are checked before anything is timed: some 10 examples of a row.
 CHECKED = 120
 
 
-def additions(framework: str) -> dict[str, Callable[..., Any]]:
+def additions() -> dict[str, Callable[..., Any]]:
     """Return the function that trains each state, called with ``x``: the leanest addition there is.
 
     The benchmark compares feeding.  The Barrier adds within its graph; an eager ``tensor + 1.0`` of
     TensorFlow takes 15 µs, and ``raw_ops.AddV2`` of a constant 6.
     """
-    if framework != "tf":
-        return {name: partial(_add, y=by) for name, by in STATES.items()}
     import tensorflow as tf
 
     return {name: partial(tf.raw_ops.AddV2, y=tf.constant(by)) for name, by in STATES.items()}
-
-
-def _add(x: Any, y: float) -> Any:
-    return x + y
 
 
 def pipeline(directory: Path, lanes: bool, capacity: int = CAPACITY) -> Any:
