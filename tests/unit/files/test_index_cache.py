@@ -34,13 +34,6 @@ def assert_same(got: np.ndarray) -> None:
     assert not got.flags.writeable
 
 
-def test_another_object_finds_what_was_stored(tmp_path: Path) -> None:
-    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
-    build = Builder()
-    assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
-    assert build.calls == 0
-
-
 @pytest.mark.parametrize(
     ("file", "kind"),
     [

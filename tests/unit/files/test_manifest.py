@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from headrace_proto.errors import FilesMissing
-from headrace_server.files.manifest import DataFile, is_remote, open_stream, resolve
+from headrace_server.files.manifest import is_remote, open_stream, resolve
 from headrace_server.files.mapped_files import mapped
 
 
@@ -31,12 +31,6 @@ def test_files_come_in_the_order_of_patterns_sorted_within_each_and_once(tmp_pat
     names = [os.path.relpath(file.path, tmp_path) for file in files]
     assert names == ["b-1", "b-2", "a", "sub/b-3"]
     assert all(file.size == 3 and file.stamp for file in files)
-
-
-def test_a_name_with_magic_in_it_is_taken_as_it_is_when_it_exists(tmp_path: Path) -> None:
-    written(tmp_path / "a[1].txt")
-    written(tmp_path / "a1.txt")
-    assert [f.path for f in resolve([f"{tmp_path}/a[1].txt"])] == [f"{tmp_path}/a[1].txt"]
 
 
 def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
@@ -123,17 +117,6 @@ def test_a_chain_of_urls_keeps_its_links(tmp_path: Path) -> None:
         f"zip://{name}.txt::file://{tmp_path}/all.zip" for name in ("one", "two")
     ]
     assert mapped(files[1]).tobytes() == b"22"
-
-
-def test_the_error_of_an_unreadable_file_is_that_of_the_system(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(FilesMissing, match=r"folder' is a directory: .* as '.*/folder/\*'"):
-        resolve([f"{tmp_path}/folder"])
-    written(tmp_path / "a")
-    with pytest.raises(FilesMissing, match="a/b' can not be reached: Not a directory"):
-        resolve([f"{tmp_path}/a/b"])
-    with pytest.raises(FilesMissing, match="folder can not be opened: Is a directory"):
-        open_stream(DataFile(f"{tmp_path}/folder", 1, "1"))
 
 
 class _NoCredentialsError(Exception):

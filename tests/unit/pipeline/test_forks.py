@@ -73,19 +73,6 @@ def test_only_the_process_that_forked_comes_back(
     assert (f"process {pid} was forked in" in told) is (code == 1)
 
 
-def test_a_function_keeps_its_name_its_signature_and_what_it_raises() -> None:
-    def named(a: int, *, b: int = 2) -> float:
-        """Its text."""
-        return a / b
-
-    wrapped = own(named)
-    assert wrapped.__name__ == "named" and wrapped.__doc__ == "Its text."
-    assert wrapped(1) == 0.5
-    with pytest.raises(ZeroDivisionError):
-        wrapped(1, b=0)
-    assert list(own_iterator([1, 2])) == [1, 2]
-
-
 def test_a_child_has_no_hold_of_what_it_is_not_to_touch(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: list[Callable[[], Any]] = []
     monkeypatch.setattr(

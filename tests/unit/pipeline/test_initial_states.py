@@ -52,13 +52,6 @@ def test_a_constant_is_in_little_endian_bytes_in_c_order():
     assert plain(turned)[3] == bytes([1, 0, 3, 0, 2, 0, 4, 0])
 
 
-def test_a_constant_is_what_the_array_was_when_it_was_declared():
-    array = np.ones(2, np.float32)
-    state = plain(array)
-    array[:] = 5
-    assert state[3] == np.ones(2, np.float32).tobytes()
-
-
 @pytest.mark.parametrize(
     ("states", "error", "text"),
     [

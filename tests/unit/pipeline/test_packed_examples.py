@@ -1,70 +1,10 @@
 """Examples in memory travel as plain data, and lose nothing on the way."""
 
-import math
-import pickle
-
-import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_proto.dtypes import numpy_dtype
-from headrace_server.pipeline.examples import pack_examples, packed_fields
-from headrace_server.pipeline.function_names import from_extension, to_extension
-
-
-def unpacked(packed, name):
-    """The values of a packed column, one by one: the format read back by its description."""
-    n = packed["n"]
-    column = {
-        key: packed["memory"].array[slice(*span)].tobytes()
-        if key in ("data", "extents", "lengths") and span is not None
-        else span
-        for key, span in packed["columns"][name].items()
-    }
-    field = packed_fields(packed["columns"])[name]
-    extents = np.zeros((n, 0), np.int64)
-    if column["extents"] is not None:
-        extents = np.frombuffer(column["extents"], np.int64).reshape(n, field.ragged_dims)
-    shapes = [(*row.tolist(), *field.shape[field.ragged_dims :]) for row in extents]
-    counts = [math.prod(shape) for shape in shapes]
-    if column["lengths"] is None:
-        flat = np.frombuffer(column["data"], numpy_dtype(field.dtype))
-    else:
-        stops = np.cumsum(np.frombuffer(column["lengths"], np.int64)).tolist()
-        texts = [column["data"][a:b] for a, b in zip([0, *stops], stops, strict=False)]
-        flat = np.array([*texts, None], object)[:-1]
-    assert len(flat) == sum(counts)
-    stops = np.cumsum([0, *counts]).tolist()
-    return [flat[a:b].reshape(s) for a, b, s in zip(stops, stops[1:], shapes, strict=False)]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(-(2**63), 2**63 - 1),
-            st.lists(st.lists(st.floats(width=32), min_size=2, max_size=2), max_size=4),
-            st.binary(max_size=5),
-            st.lists(st.binary(max_size=3), max_size=3),
-        ),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_packed_examples_are_unpacked_unchanged(rows):
-    examples = [
-        {"i": i, "m": np.array(m, np.float32).reshape(-1, 2), "b": b, "t": t} for i, m, b, t in rows
-    ]
-    made = pack_examples(examples)
-    packed = msgpack.unpackb(msgpack.packb(made, default=to_extension), ext_hook=from_extension)
-    assert pickle.loads(pickle.dumps(made["memory"])) == packed["memory"]  # noqa: S301
-    assert [v.item() for v in unpacked(packed, "i")] == [row[0] for row in rows]
-    assert [v.item() for v in unpacked(packed, "b")] == [row[2] for row in rows]
-    assert [v.tolist() for v in unpacked(packed, "t")] == [row[3] for row in rows]
-    for got, row in zip(unpacked(packed, "m"), examples, strict=True):
-        np.testing.assert_array_equal(got, row["m"])
+from headrace_server.pipeline.examples import pack_examples
 
 
 @pytest.mark.parametrize(

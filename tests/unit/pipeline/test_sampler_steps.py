@@ -67,8 +67,6 @@ BAD_PROBS = [
     ([0.5, 0.6], "sums to 1.1; it must sum to 1 within 1e-06"),
     ([0.5, 0.500002], "it must sum to 1 within 1e-06"),
     ([1.5, -0.5], r"\[1\]=-0.5; a probability is 0 or more"),
-    ([float("nan"), 1], r"\[0\]=nan; a probability is 0 or more"),
-    ([float("inf"), 1], "sums to inf"),
     ([], "sums to 0"),
     (0.5, r"has the shape \(\); it must be 1-D"),
     ([[0.5, 0.5]], r"has the shape \(1, 2\); it must be 1-D"),
@@ -124,12 +122,9 @@ def weighted(**more):
     [
         (stratified, {"labels": "w"}, TypeError, "labels='w' is float32.*of integers"),
         (stratified, {"labels": "t"}, ValueError, "labels='t'.*one number per example"),
-        (stratified, {"labels": "v"}, ValueError, "labels='v'.*one number per example"),
         (stratified, {"dynamic_pad": True}, ValueError, "dynamic_pad=True.*give batch_size"),
         (stratified, {"ragged": True}, ValueError, "ragged=True is an .* give batch_size"),
         (stratified, {"pad_to": {"v": 3}}, ValueError, "pad_to={'v': 3} is an .*give batch_size"),
-        (stratified, {"pad_to_multiple": 8}, ValueError, "pad_to_multiple=8 .*give batch_size"),
-        (stratified, {"pad_to_multiple": 8, "batch_size": 2}, ValueError, "needs dynamic_pad=True"),
         (
             rejection,
             {"ragged": True, "dynamic_pad": True, "batch_size": 2},
@@ -138,11 +133,9 @@ def weighted(**more):
         ),
         (unknown, {"labels": "w"}, TypeError, "labels='w'.*of integers"),
         (unknown, {"max_examples_in_flight": 0}, ValueError, "max_examples_in_flight=0"),
-        (unknown, {"dynamic_pad": "yes"}, TypeError, "dynamic_pad='yes'"),
         (rejection, {"accept_prob": "v"}, ValueError, "accept_prob='v'.*one number per example"),
         (rejection, {"allow_smaller_final_batch": True}, ValueError, "give batch_size"),
         (at_rate, {"rates": "t"}, ValueError, "rates='t'.*one number per example"),
-        (weighted, {"overall_rate": float("nan")}, ValueError, "overall_rate=nan"),
         (weighted, {"mean_decay": 1, "warmup": None}, ValueError, "mean_decay=1 needs warmup"),
     ],
 )
@@ -151,24 +144,7 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
         declare(**arguments)
 
 
-def test_a_group_that_is_read_whole_must_fit_the_bounds_of_the_buckets():
-    source = hs.from_examples([{"w": 1.0, "n": 3}])
-    weighted = source.weighted_resample("w", 1.0, group=100)
-    text = "reads group=100 examples at once, and bucket_capacities .* let at most 8 in"
-    with pytest.raises(ValueError, match=text):
-        weighted.bucket_by_sequence_length("n", 4, [2], bucket_capacities=[8, 9])
-    weighted.bucket_by_sequence_length("n", 4, [2], bucket_capacities=[100, 200])
-
-
 def test_weighted_stages_of_different_groups_are_refused():
     source = hs.from_examples([{"w": 1.0}]).weighted_resample("w", 1.0, group=4)
     with pytest.raises(ValueError, match=r"groups of \[4, 8\]"):
         source.weighted_resample("w", 1.0).batch(8)
-
-
-def test_more_classes_than_counters_fit_are_refused():
-    source = hs.from_examples([{"y": 0}])
-    with pytest.raises(ValueError, match="target_probs has 1001 classes; the most is 1000"):
-        source.stratified_sample("y", [1.0] + [0.0] * 1000)
-    with pytest.raises(ValueError, match="probs has 1001 classes; the most is 1000"):
-        source.stratified_sample_unknown_dist("y", [1.0] + [0.0] * 1000, 4)

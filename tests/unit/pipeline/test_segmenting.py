@@ -88,10 +88,8 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
     ("given", "error", "text"),
     [
         ({"stride": 21}, ValueError, "stride=21 is more than num_unroll=20: the steps between"),
-        ({"left": 2**30, "right": 2**30}, ValueError, "make 2147483668 steps; the most is 214748"),
         ({"phase": "even"}, ValueError, "phase='even' is not one of None, 'random'"),
         ({"phase": 1}, TypeError, "phase=1 is not one of None, 'random'"),
-        ({"phase": ""}, ValueError, "phase='' is not one of"),
         ({"phase_seed": 7}, ValueError, "phase_seed=7 needs phase='random': nothing is drawn"),
         (
             {"phase": "random", "pad": False, "input_length": "label"},
@@ -166,47 +164,18 @@ KNOWN = [
     ({"input_key": "tag"}, ValueError, r"input_key='tag' is bytes\[3\]; it must be one string per"),
     ({"input_sequences": ["x"]}, ValueError, "input_sequences: 'x' is not one of the columns"),
     ({"input_sequences": ["label"]}, ValueError, r"'label' is int64\[\]; it must be a sequence of"),
-    ({"input_sequences": ["thin"]}, ValueError, r"'thin' is float32\[\?, 0\], which is empty"),
     ({"input_sequences": ["twelve", "nine"]}, ValueError, "'twelve' has 12 steps, 'nine' has 9"),
-    ({"input_context": ["x"]}, ValueError, "input_context: 'x' is not one of the columns"),
     (
         {"input_context": ["audio"]},
         ValueError,
         r"'audio' is float32\[\?, 64\], which varies; .*declare .*hs\.fixed\('float32', shape\)",
     ),
-    ({"input_context": ["hollow"]}, ValueError, r"'hollow' is float32\[4, 0\], which is empty"),
-    ({"input_length": "x"}, ValueError, "input_length='x' is not one of the columns"),
     ({"input_length": "p"}, TypeError, r"input_length='p' is float32\[\]; it must be of integers"),
     ({"input_length": "utt"}, ValueError, "input_length='utt' is .*one number per example, or a s"),
-    (
-        {"input_sequences": {"x": "audio", "y": "none"}},
-        ValueError,
-        r"input_sequences\['y'\]='none' is not one of the columns utt, audio",
-    ),
-    (
-        {"input_sequences": {"x": "label"}},
-        ValueError,
-        r"input_sequences\['x'\]='label' is int64\[\]; it must be a sequence of steps",
-    ),
-    (
-        {"input_context": {"x": "audio"}},
-        ValueError,
-        r"input_context\['x'\]='audio' is float32\[\?, 64\], which varies",
-    ),
     (
         {"initial_states": {"h": "x"}},
         ValueError,
         r"initial_states\['h'\]='x' is not one of the columns",
-    ),
-    (
-        {"initial_states": {"h": "audio"}},
-        ValueError,
-        r"initial_states\['h'\]='audio' is float32\[\?, 64\], which varies",
-    ),
-    (
-        {"initial_states": {"h": "hollow"}},
-        ValueError,
-        r"initial_states\['h'\]='hollow' is float32\[4, 0\], which is empty",
     ),
 ]
 

@@ -51,36 +51,21 @@ def test_an_invalid_path_is_refused(paths, kind, text):
         (lambda: hs.read_tfrecord("a", {}), ValueError, "features names 0 columns"),
         (lambda: hs.read_tfrecord("a", {"x": int}), TypeError, r"features\['x'\]"),
         (lambda: hs.read_tfrecord("a", {"": hs.scalar("bool")}), ValueError, "0 characters"),
-        (
-            lambda: hs.read_tfrecord("a", FEATURES, compression="gzip"),
-            TypeError,
-            r"read_tfrecord\(compression=\) is gone: each file shows it",
-        ),
         (lambda: hs.read_csv("a", delimiter="::"), ValueError, "delimiter='::'"),
         (lambda: hs.read_csv("a", delimiter=b","), TypeError, "delimiter=b','"),
         (lambda: hs.read_csv("a", header=False), ValueError, "header=False needs features"),
         (lambda: hs.read_csv("a", {"x": hs.fixed("int8", (2,))}), ValueError, "is int8.2.: a cell"),
         (lambda: hs.read_csv("a", {"x": hs.sequence("int8")}), ValueError, "is int8.*: a cell"),
-        (lambda: hs.read_csv("a", header="x"), TypeError, "header='x'"),
-        (lambda: hs.read_csv("a", group_by="x"), TypeError, r"group_by=\) is gone: hs.from_func"),
         (lambda: hs.read_npz("a", ragged=["x"]), TypeError, "ragged="),
         (lambda: hs.from_function(rows, np.zeros(2)), TypeError, r"args\[0\]=.* is an ndarray"),
         (lambda: hs.from_function(rows, n=2**70), ValueError, r"kwargs\['n'\]=.* too large"),
         (lambda: hs.from_function(rows, shards=2, shard=1), ValueError, "shard="),
         (lambda: hs.from_examples({"x": 1}), TypeError, "examples="),
-        (lambda: hs.from_examples(np.array(3.5)), TypeError, "examples="),
     ],
 )
 def test_a_bad_argument_of_a_source_is_refused_at_once(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
-
-
-def test_data_that_holds_itself_is_refused():
-    ring = []
-    ring.append(ring)
-    with pytest.raises(ValueError, match="nested deeper than"):
-        hs.from_function(rows, ring)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +92,10 @@ def test_a_default_is_kept_as_plain_values_of_the_whole_shape(feature, default):
     ("call", "kind", "text"),
     [
         (lambda: hs.scalar("int7"), TypeError, "dtype='int7'"),
-        (lambda: hs.scalar(object()), TypeError, "dtype="),
         (lambda: hs.scalar("int8", default=200), ValueError, "default=200 does not fit int8"),
         (lambda: hs.scalar("int64", default=1.5), ValueError, "default=1.5 does not fit"),
-        (lambda: hs.scalar("float32", default=1e300), ValueError, "does not fit float32"),
         (lambda: hs.scalar("int64", default=[1]), ValueError, r"shape \[1\]"),
-        (lambda: hs.scalar("int64", default="a"), ValueError, "does not fit int64"),
         (lambda: hs.scalar("complex64", default=0), ValueError, "can have none"),
-        (lambda: hs.fixed("int64", 3), TypeError, "shape=3"),
         (lambda: hs.fixed("int64", (2,), default=[1, 2, 3]), ValueError, "does not fit"),
         (lambda: hs.sequence("int64", (2,), default=[1]), ValueError, r"shape \[1\]"),
         (lambda: hs.sequence("int64", (1,) * 32), ValueError, "32 dimensions"),

@@ -199,33 +199,6 @@ def test_rows_that_are_no_array_are_named_and_skipped(tmp_path: Path, compressio
         opened("arrow", path).take(slice(2, 3))
 
 
-@pytest.mark.parametrize(
-    ("name", "feature", "text"),
-    [
-        ("wide", Feature("scalar", "int64"), r"record 0, column 'wide': is float64"),
-        ("big", Feature("scalar", "int8"), r"record 1, column 'big': is int64 \(\[300\]\)"),
-        ("vector", Feature("fixed", "float32", (2,)), r"record 1, .*shape \[1\] does not fit"),
-    ],
-)
-def test_a_value_that_does_not_fit_the_declaration_is_named(
-    tmp_path: Path, name: str, feature: Feature, text: str
-) -> None:
-    source = pa.table(
-        {
-            "wide": pa.array([1.5, 2.5]),
-            "big": pa.array([1, 300]),
-            "vector": pa.array([[1.0, 2.0], [3.0]], FLOATS),
-        }
-    )
-    path = write(tmp_path / "a", source)
-    with pytest.raises(DataError, match=text):
-        opened("arrow", path, features={name: feature}).take(slice(0, 2))
-    bad = BadRecords(skip=True)
-    reader = opened("arrow", path, features={name: feature}, bad=bad)
-    assert len(reader.take(slice(0, 2))) == (0 if name == "wide" else 1)
-    assert set(bad.counts) == {"wrong_type"}
-
-
 def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
     one = write(tmp_path / "1", pa.table({"x": pa.array([1, 2], pa.int64())}))
     two = write(tmp_path / "2", pa.table({"x": pa.array([3], pa.int32())}))

@@ -49,13 +49,6 @@ def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
     ]
 
 
-def test_origins_are_byte_offsets_of_rows(tmp_path: Path) -> None:
-    chunk, _ = opened("csv", write(tmp_path / "a", TEXT)).read(0, b"", 9)
-    assert chunk.origin.offset is not None
-    assert [TEXT[at : at + 2] for at in chunk.origin.offset] == ["a,", "b,", "c,"]
-    assert chunk.ordinals.tolist() == [0, 1, 2]
-
-
 CELLS = st.text("a,\"\n\r' é0", max_size=5)
 
 

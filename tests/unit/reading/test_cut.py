@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
@@ -16,7 +14,6 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN, all_of
@@ -43,21 +40,6 @@ def lines(directory: Path, *counts: int, bad: tuple[int, ...] = ()) -> str:
         (directory / f"{part}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
         first += count
     return str(directory / "*.gz")
-
-
-@given(st.data())
-def test_takes_and_skips_of_a_numbered_source_are_slices_of_its_list(data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, 12))
-    pipeline, want = hs.from_examples([{"i": i} for i in range(n)]), list(range(n))
-    for _ in range(data.draw(st.integers(0, 3))):
-        count = data.draw(st.integers(1, 8))
-        if data.draw(st.booleans()):
-            pipeline, want = pipeline.take(count), want[:count]
-        else:
-            pipeline, want = pipeline.skip(count), want[count:]
-    reader = opened(pipeline)
-    assert isinstance(reader, IndexedSource)
-    assert ids(reader) == want
 
 
 @pytest.mark.parametrize("walked", [1, 4, 1024])

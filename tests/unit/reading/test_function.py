@@ -58,19 +58,8 @@ def odd_list(values: list[Any]) -> list[Any]:
     return [{"n": v} if v != "none" else 7 for v in values]
 
 
-class Faulty(list):
-    def __getitem__(self, i: Any) -> Any:
-        if i == 1:
-            raise OSError("disk on fire")
-        return super().__getitem__(i)
-
-
 def unsized() -> Any:
     return np.array(3)
-
-
-def faulty() -> Faulty:
-    return Faulty(listed(3))
 
 
 FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
@@ -169,10 +158,3 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
     bad = BadRecords(skip=True)
     assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
     assert bad.counts == {reason: 1}
-
-
-def test_an_exception_of_a_sequence_is_reported_for_that_example_only() -> None:
-    with pytest.raises(DataError, match="faulty, record 1: it raised OSError: disk on fire"):
-        indexed("faulty").take(slice(0, 3))
-    reader = indexed("faulty", bad=BadRecords(skip=True))
-    assert [r["n"] for r in all_of(reader)] == [0, 2]

@@ -31,11 +31,6 @@ def test_dimensions_that_differ_vary_and_numbers_widen() -> None:
     }
 
 
-def test_an_empty_list_shows_no_length() -> None:
-    assert infer_fields([{"a": []}, {"a": []}]) == {"a": Field("float64", (None,))}
-    assert infer_fields([{"a": []}, {"a": ["x"]}]) == {"a": Field("bytes", (None,))}
-
-
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

@@ -21,10 +21,6 @@ from headrace_server.shaping.plan import Read
 from tests.unit.readers import OPEN
 
 
-def no_threes(row: dict[str, Any]) -> bool:
-    return bool(row["i"] % 3)
-
-
 def intake_of(pipeline: Pipeline) -> Intake:
     declaration = pipeline.batch(4).declaration()
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
@@ -74,42 +70,6 @@ def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
         intake.end()
 
 
-def keyed_copies(row: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-    return [{**row, "u": rng.random()} for _ in range(int(rng.integers(3)))]
-
-
-def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {**row, "u": rng.random()}
-
-
-def all_noisy(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {**columns, "v": rng.random(len(columns["i"]))}
-
-
-def generated(n: int, shard: int) -> Any:
-    return ({"i": 100 * shard + i, "y": i % 2, "w": 1.0 + i % 2} for i in range(n + shard))
-
-
-SOURCES = {
-    "by number": lambda: numbered(13).shuffle(seed=1),
-    "taken": lambda: numbered(30).skip(9).take(13),
-    "concatenated": lambda: numbered(5).concat(numbered(8)).shuffle(seed=1),
-    "streams": lambda: hs.from_function(generated, 6, shards=2).shuffle(seed=1, window=4),
-    "streams taken": lambda: hs.from_function(generated, 9, shards=2).skip(3).take(13),
-}
-STAGES: dict[str, Any] = {
-    "map": lambda p: p.map(noisy, seed=7),
-    "vectorized map": lambda p: p.map(all_noisy, vectorized=True, seed=7),
-    "flat_map": lambda p: p.flat_map(keyed_copies, seed=7),
-    "filter": lambda p: p.filter(no_threes),
-    "rejection_sample": lambda p: p.rejection_sample(0.6, seed=7),
-    "stratified_sample": lambda p: p.stratified_sample("y", [0.2, 0.8], seed=7),
-    "resample_at_rate": lambda p: p.resample_at_rate("w", seed=7),
-    "weighted_resample": lambda p: p.weighted_resample("w", 1.0, seed=7),
-    "all": lambda p: p.flat_map(keyed_copies, seed=7).filter(no_threes).weighted_resample("w", 1.0),
-}
-
-
 def reads(intake: Intake, epoch: int, position: Any, rows: list[Any]) -> Any:
     """One read: its rows are added, and where the next one begins is given."""
     intake.begin()
@@ -119,29 +79,6 @@ def reads(intake: Intake, epoch: int, position: Any, rows: list[Any]) -> Any:
     columns: list[Any] = [np.asarray(chunk.columns[name]).tolist() for name in names]
     rows += zip(chunk.ordinals.tolist(), *columns, strict=True)
     return (epoch + 1, intake.start) if after is None else (epoch, after)
-
-
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_partition_goes_on_from_any_read_of_any_source_after_any_stage(
-    source: str, stage: str
-) -> None:
-    pipeline = STAGES[stage](SOURCES[source]().repeat(2))
-    whole = intake_of(pipeline)
-    rows: list[Any] = []
-    stops, at = [], (0, whole.start)
-    while at[0] < 2:
-        stops.append((len(rows), at, whole.stages.state(), dict(whole.dropped)))
-        at = reads(whole, *at, rows)
-    assert rows
-    for done, at, state, dropped in stops:
-        rest: list[Any] = []
-        again = intake_of(pipeline)
-        again.stages.restore(state)
-        again.resume(*at, dropped)
-        while at[0] < 2:
-            at = reads(again, *at, rest)
-        assert rest == rows[done:] and again.dropped == whole.dropped
 
 
 def test_a_source_with_a_column_that_no_batch_can_hold_is_refused(tmp_path: Path) -> None:

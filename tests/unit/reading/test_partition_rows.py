@@ -184,20 +184,3 @@ def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
 def test_a_position_of_another_source_is_refused(reader, position):
     with pytest.raises(ValueError, match="position"):
         partition_reader(reader, ReadingOrder(1, 9), 0, 1).read(0, position, 3)
-
-
-@pytest.mark.parametrize("order", [ReadingOrder(), ReadingOrder(1, 3)])
-@pytest.mark.parametrize(
-    ("reader", "count", "what"),
-    [
-        (Numbered(0), 1, "0 examples"),
-        (Numbered(2), 4, "2 examples"),
-        (Streamed([]), 2, "0 streams"),
-    ],
-)
-def test_an_empty_partition_ends_at_once_and_logs_the_reason(reader, count, what, order):
-    part = partition_reader(reader, order, 0, count)
-    chunk, after = part.read(0, part.start, 5)
-    assert (len(chunk), after, list(chunk.columns)) == (0, None, ["x"])
-    assert part.share == 0
-    assert part.holds == what

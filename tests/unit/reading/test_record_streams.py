@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
-import struct
 from pathlib import Path
 
-import pytest
-
-from headrace_server.reading.example_rows import Place, place_at
 from tests.unit.readers import opened
-
-
-def test_a_place_travels_as_bytes() -> None:
-    place = Place(2**40, 7)
-    assert place_at(struct.pack("<2Q", *place)) == place
-    assert place_at(b"") == Place(0, 0)
-    with pytest.raises(ValueError, match="2 bytes are no position"):
-        place_at(b"xx")
 
 
 def open_in(directory: Path) -> int:

@@ -81,12 +81,6 @@ def test_a_function_without_a_value_per_row_makes_the_whole_chunk_bad(what, faul
     assert skipping.counts == {"value_failed": 3}
 
 
-def test_invalid_columns_stop_the_feed_under_every_policy():
-    for name, fault in (("lost", "no such column, only n, u"), ("t", "holds strings")):
-        with pytest.raises(DataError, match=fault):
-            values(name).of(chunk_of(3), BadRecords(skip=True))
-
-
 def test_rows_that_break_the_rule_are_named_and_left_out():
     below_two = Rule("it must be below 2", "large", most=1)
     with pytest.raises(

@@ -159,31 +159,8 @@ def gives_objects(example):
     return {"x": object()}
 
 
-def gives_number(example):
-    return 3
-
-
-class NoArray:
-    """Like a tensor that requires a gradient."""
-
-    def __array__(self, dtype=None, copy=None):
-        raise RuntimeError("detach it first")
-
-
-def gives_no_array(example):
-    return {"x": NoArray()}
-
-
 def gives_bad_name(example):
     return {7: 1}
-
-
-def gives_table(example):
-    return np.zeros((2, 2))
-
-
-def gives_own_name(example):
-    return {"@rate": 1}
 
 
 @pytest.mark.parametrize(
@@ -195,20 +172,9 @@ def gives_own_name(example):
         ),
         (lambda p: p.filter(fails_on_odd), "record 0: filter function .*gave {'x':.*True or False"),
         (lambda p: p.map(gives_none), "record 0: .*gave None, a NoneType; a map gives a dict"),
-        (lambda p: p.map(gives_number), "gave 3, an int; a map gives a dict"),
-        (
-            lambda p: p.map(gives_table),
-            r"gave array\(\[\[0., 0.\], \[0., 0.\]\]\), an ndarray; a map",
-        ),
         (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
         (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*holds neither strings"),
-        (
-            lambda p: p.map(gives_no_array),
-            "record 0: .*is a NoArray, and no array: detach it first",
-        ),
         (lambda p: p.map(gives_bad_name), "gave a column named 7"),
-        (lambda p: p.map(gives_own_name), "gave a column named '@rate'; '@' begins names that"),
-        (lambda p: p.filter(gives_number), "record 0: .*gave 3, an int; a filter gives True"),
         (
             lambda p: p.map(halves, schema={"q": hs.scalar("int64")}),
             r"gave the columns \['y'\]; the others of this run are \['q'\]",
@@ -226,10 +192,6 @@ def raises_all(columns):
 
 def one_row_less(columns):
     return {"x": columns["x"][1:]}
-
-
-def one_number(columns):
-    return {"x": 5}
 
 
 def mask_of_ints(columns):
@@ -255,14 +217,11 @@ def outside(columns):
             "record 0 and the 3 after it: map function .*raises_all raised ZeroDivisionError: no",
         ),
         (lambda p: p.map(one_row_less, vectorized=True), "length 3; .* as it gets, here 4"),
-        (lambda p: p.map(one_number, vectorized=True), "of no length: 5; 4 rows are wanted"),
-        (lambda p: p.map(gives_none, vectorized=True), "gave None, a NoneType"),
         (lambda p: p.map(dates, vectorized=True), "gave no column: .*<M8"),
         (
             lambda p: p.filter(mask_of_ints, vectorized=True),
             r"gave int64 of shape \[4\]; a vectorized filter gives a bool array of shape \[4\]",
         ),
-        (lambda p: p.filter(gives_none, vectorized=True), "gave object of shape"),
     ],
 )
 def test_a_vectorized_function_answers_for_all_its_rows(declare, text):
@@ -288,9 +247,7 @@ def test_a_ragged_column_may_not_point_outside_of_its_buffer():
             [100, 101, 102],
             {"wrong_type": 1},
         ),
-        (lambda p: p.map(odd_in_the_middle), [100, 102, 103], {"wrong_type": 1}),
         (lambda p: p.map(mixed_ranks), [100, 101], {"wrong_type": 2}),
-        (lambda p: p.map(mixed_ranks_all, vectorized=True), [100, 101], {"wrong_type": 2}),
         (lambda p: p.filter(fails_above_two), [100, 102], {"filter_failed": 1}),
     ],
 )
@@ -304,16 +261,8 @@ def test_with_skip_only_the_bad_rows_are_dropped_and_counted(declare, left, coun
     assert bad.counts == counts
 
 
-def odd_in_the_middle(example):
-    return {"y": [1] if example["x"] == 1 else 1}
-
-
 def mixed_ranks(example):
     return {"y": 1 if example["x"] < 2 else [1]}
-
-
-def mixed_ranks_all(columns):
-    return {"y": [1 if x < 2 else [1] for x in columns["x"]]}
 
 
 def fails_above_two(example):

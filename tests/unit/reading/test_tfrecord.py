@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import random
 import zlib
@@ -74,17 +73,6 @@ def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
         assert chunk.ordinals.tolist() == part.tolist()
     assert rows_of(reader.take(np.array([7, 7, 199]))) == rows([7, 7, 199])
     assert len(reader.take(slice(5, 5))) == 0
-
-
-def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> None:
-    reader = opened(three, WANTED)
-    chunk = reader.take(slice(60, 80))
-    reader.close()
-    del reader
-    assert three[0] in Path("/proc/self/maps").read_text()
-    del chunk
-    gc.collect()
-    assert three[0] not in Path("/proc/self/maps").read_text()
 
 
 # --- damage ---------------------------------------------------------------------------------
