@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any
 
 import pytest
 
@@ -59,14 +58,6 @@ def test_any_other_name_is_refused_with_one_that_is_like_it() -> None:
     assert not hasattr(SOURCE, "colour") and copy.deepcopy(SOURCE) == SOURCE
     with pytest.raises(AttributeError, match="Pipeline has no attribute 'colour'"):
         _ = SOURCE.colour
-
-
-def test_no_seed_of_a_resampler_is_seed_0() -> None:
-    def declared(**seed: Any) -> list[Any]:
-        both = SOURCE.resample_at_rate(0.5, **seed), SOURCE.weighted_resample("x", 1.0, **seed)
-        return [resampled.batch(2) for resampled in both]
-
-    assert declared() == declared(seed=None) == declared(seed=0) != declared(seed=1)
 
 
 def test_tensors_are_refused_where_a_column_is_wanted() -> None:

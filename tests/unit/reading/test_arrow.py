@@ -234,16 +234,6 @@ def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
         assert bad.counts == {"corrupt_file": 1}
 
 
-def test_a_stream_that_is_cut_off_gives_its_whole_batches(tmp_path: Path) -> None:
-    whole = Path(write(tmp_path / "whole", table(9), stream=True))
-    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-200])
-    with pytest.raises(DataError, match="breaks off after record batch 2"):
-        opened("arrow", tmp_path / "cut")
-    bad = BadRecords(skip=True)
-    assert all_of(opened("arrow", tmp_path / "cut", bad=bad)) == rows_of(table(9))[:6]
-    assert bad.counts == {"truncated_file": 1}
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int8())])
 def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
     tmp_path: Path, kind: pa.DataType

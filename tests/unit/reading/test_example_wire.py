@@ -356,6 +356,18 @@ def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) 
     assert text in str(caught.value)
 
 
+def test_a_length_of_many_bytes_is_never_a_place_outside_of_the_buffer() -> None:
+    def record(length: bytes) -> bytes:
+        numbers = field(3, b"\x0a" + length + b"\x07")
+        return example([("x", numbers), ("y", feature("int", [1]))])
+
+    sound = record(b"\x81" + b"\x80" * 8 + b"\x00")
+    huge = record(b"\x80" * 8 + b"\x80\x01")
+    columns, faults = parse([sound] * 20 + [huge], {"x": LABEL, "y": LABEL})
+    assert columns["x"][:20].tolist() == [7] * 20
+    assert [(row, reason) for row, (reason, _) in faults.items()] == [(20, "corrupt_record")]
+
+
 def test_records_of_more_forms_than_are_remembered_give_their_values() -> None:
     wanted = {"x": LABEL}
     parser = ExampleParser(wanted)

@@ -666,6 +666,8 @@ def _limits(dtype: np.dtype) -> tuple[int, int]:
 Spans = list[tuple[int, np.ndarray, np.ndarray]]
 #: Maximum number of payloads of a form.  With more of them a walk is no slower.
 _MOST_PAYLOADS = 256
+#: Maximum bytes of a length: those of 256 MB, so that sums of wrong ones stay far below 2**63.
+_MOST_LENGTH = 4
 _KINDS: Final = (0x0A, 0x12, 0x1A)
 
 
@@ -760,7 +762,7 @@ class Form:
             raise _Unusual
         masks = np.full(record.size, 0xFF, np.uint8)
         for at, begin, end in self._lengths:
-            if end not in ends:  # of an empty message, say
+            if end not in ends or begin - at > _MOST_LENGTH:  # of an empty message, say
                 raise _Unusual
             masks[at:begin] = 0x80  # the bits that show how long it is
         headers, start, lengths = [], 0, deque(self._lengths)
