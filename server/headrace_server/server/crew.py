@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,18 @@ import msgpack
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
+from headrace_proto.placement import next_term
 
+from ..journal.state_directory import StateDirectory
 from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
+from ..process.config import RunConfig
 from ..process.public_socket import place_in, worker_binds
+from ..process.rewinding import BEGINNING
+from ..process.rundir import forget_journals
 from ..process.worker_diary import Entry
 from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary
-from .starts import Starts
 
 logger = logging.getLogger("headrace.server")
 
@@ -45,6 +50,67 @@ _NOT_NOW = "%s can not be started now: %s"
 _STOP_S = 5.0
 #: Maximum time for an owner to inform its trainers of the stop; user code may delay it.
 _WORDS_S = 2.0
+
+
+class Starts:
+    """The starts of a server's owners, each with a term of its own: no two give out the same token.
+
+    begin_all() ─► of(owner) ─► … its death ─► begin(owner) ─► of(owner) ─► …
+
+    With a state directory each start is stored there before it begins.  ``config`` is that of the
+    last start.
+    """
+
+    def __init__(self, config: RunConfig, durable: StateDirectory | None) -> None:
+        if not config.term:  # tokens of its starts must differ
+            config = replace(config, term=next_term(secrets.randbits(30), config.share))
+        self.config = config
+        self._durable = durable
+        self._begun: dict[int, RunConfig] = {}  # by owner
+        # A worker may die while the server begins anew.
+        self._lock = threading.RLock()
+
+    def of(self, owner: int) -> RunConfig:
+        """Return the config of an owner's start."""
+        return self._begun[owner]
+
+    def begin_all(self) -> None:
+        """Begin all owners: the first with the term of the server's start."""
+        with self._lock:
+            for number in range(self.config.workers):
+                if number:
+                    self.config = self._next_term()
+                self._begun[number] = self.config
+
+    def begin(self, owner: int) -> None:
+        """Begin an owner again after its death: it goes on as after a start of the server."""
+        with self._lock:
+            if self._durable is not None:
+                self.config = self._durable.next_start(self.config)
+            else:
+                self.config = self._next_term()
+            self._begun[owner] = self.config
+
+    def take_back(self, feed: str, term: int) -> None:
+        """Begin all owners again, with a feed taken back to its prepared state, or its beginning.
+
+        No process may have its stores open.
+        """
+        with self._lock:
+            if self._durable is not None:
+                self.config = self._durable.take_back(self.config, feed, term)
+            else:
+                forget_journals(self.config.directory, feed)
+                begun = self.config.feed(feed)
+                anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
+                feeds = tuple(anew if one is begun else one for one in self.config.feeds)
+                self.config = replace(self._next_term(), feeds=feeds)
+            self.begin_all()
+
+    def _next_term(self) -> RunConfig:
+        if self._durable is not None:
+            return self._durable.next_term(self.config)
+        return replace(self.config, term=next_term(self.config.term, self.config.share))
 
 
 @dataclass(eq=False)
