@@ -30,7 +30,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends():
             for batch in feed:
                 rows += batch["i"].tolist()
         assert server.wait(PATIENCE_S)
-        assert server.dropped == {"default": {}}
+        assert server.stats()["default"]["dropped"] == {}
     assert rows == [k % 10 for k in range(len(rows))]
 
 

@@ -40,7 +40,7 @@ def delivered(
     with hs.run(pipeline, **options) as server:
         got = rows(server)
         assert server.wait(PATIENCE_S)
-        return Counter(got), server.dropped["default"], got
+        return Counter(got), server.stats()["default"]["dropped"], got
 
 
 def expected(*without: int, times: int = 1) -> Counter[int]:
@@ -189,5 +189,8 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
     assert (tmp_path / "feeds" / "default" / "left_out.json").exists()
     with hs.run(pipeline, state_dir=tmp_path) as server:
         got += rows(server)
-        assert server.wait(PATIENCE_S) and server.dropped["default"]["bad:killed_worker"] == 4
+        assert (
+            server.wait(PATIENCE_S)
+            and server.stats()["default"]["dropped"]["bad:killed_worker"] == 4
+        )
     assert Counter(got) == expected(*bad.POISON)

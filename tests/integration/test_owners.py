@@ -84,7 +84,7 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
             with connect(server) as feed:
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
-            assert sum(server.dropped["default"].values()) == 6
+            assert sum(server.stats()["default"]["dropped"].values()) == 6
         else:  # the feed may fail before the trainer joins, or after its last batch
             with suppress(headrace.DataError), connect(server) as feed:
                 _train_all(feed)

@@ -122,7 +122,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends():
             for batch in feed:
                 step(batch)
         assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"]
+        dropped = server.stats()["default"]["dropped"]
     examples = {index for index, _ in cells}
     assert len(cells) == len(set(cells))
     assert dropped == {} and len(cells) == 2 * len(examples)
@@ -144,7 +144,7 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
             other.drain()
             assert next(other, None) is None
         assert server.wait(PATIENCE_S)
-        assert server.dropped["default"] == {"cancelled": 12}
+        assert server.stats()["default"]["dropped"] == {"cancelled": 12}
     assert [type(error) for error in refused] == [headrace.Cancelled] * 3
     assert "cancel=True" in str(refused[0])
     assert sorted(ledger.seen) == [(key, 0) for key in sorted(ledger.of)]
@@ -219,7 +219,7 @@ def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
                 cells += cells_of(batch)
                 save_zeros(batch)
         assert server.wait(PATIENCE_S)
-        dropped = server.dropped["default"]
+        dropped = server.stats()["default"]["dropped"]
     assert sorted(cells) == [(b"g%d" % k, i) for k in range(3) for i in range(2)]
     assert dropped == {"bad:duplicate_key": 1, "bad:unequal_lengths": 1, "bad:no_steps": 1}
 

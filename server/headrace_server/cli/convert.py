@@ -22,7 +22,6 @@ from .progress import Progress, count, reporting_cache, size
     PIPELINE,
     Option("directory", "path", metavar="OUT_DIR", positional=True),
     Option("rows_per_file", "integer", default=100_000, least=1),
-    Option("source_only", "flag", default=False),
     JSON,
 )
 def convert(options: Namespace) -> None:
@@ -33,7 +32,6 @@ def convert(options: Namespace) -> None:
 
     directory: where the files go; existing files are never overwritten
     rows_per_file: examples of each file
-    source_only: leave map, filter and select to the pipeline that will read the files
     """
     require("pyarrow", "server", "headrace convert")
     from ..reading.conversion import Conversion
@@ -41,9 +39,7 @@ def convert(options: Namespace) -> None:
     _, pipeline = load_one(options.pipeline)
     declaration = _whole(pipeline).declaration()
     files = resolve(declaration.source.paths)
-    applied, left = convertible(() if options.source_only else declaration.stages)
-    if options.source_only:
-        left = declaration.stages
+    applied, left = convertible(declaration.stages)
     conversion = Conversion(
         declaration,
         applied,

@@ -205,7 +205,7 @@ class PublicSocket:
             refused, reason, fault = fault_of_message(error), "fault", error
         refusal = Refused(code_of(refused), str(refused)[:1000])
         text = f"ended the connection of a trainer: {refusal.text}"
-        self.refusals.add(reason, connection.hex(), text, now, fault)
+        self.refusals.add(reason, text, now, fault)
         self._frees_memory = True
         self.say(connection, FROM_SERVER.encode(refusal))
         self._connections.end_soon(self.last_came_by, now)
@@ -247,7 +247,7 @@ class PublicSocket:
             _free_memory()
         for event in self._connections.take_lost():
             reason = self._reason(*event)
-            self.refusals.add(reason, "", _TEXTS[reason], now)
+            self.refusals.add(reason, _TEXTS[reason], now)
         self.refusals.tick(now)
         after_s = _LEAST_LOOK_S if self._unanswered else _LOOK_S
         if self._ring is None or now - self._looked < after_s:
@@ -303,7 +303,7 @@ class PublicSocket:
             peer = address.decode("ascii", "replace")
             unknown = _key_of(question)
             text = f"refused a trainer at {peer}: its public key {unknown} is not in trainers/"
-            self.refusals.add("unknown_key", f"{peer} {unknown}", text, now)
+            self.refusals.add("unknown_key", text, now)
 
     def _reason(self, kind: int, value: int) -> str:
         """Return why a connection was lost.  ZeroMQ does not name the peer of a handshake."""

@@ -54,7 +54,7 @@ class RateLimits:
         count = self._bad[connection] = self._bad.pop(connection, 0) + 1
         said = str(error)[:1000]
         text = f"refused a message of {who}: {said}" if count == 1 else ""
-        self.refusals.add("garbage", connection.hex(), text, now)
+        self.refusals.add("garbage", text, now)
         if count == 1:
             self.send(connection, Refused(code_of(error), said))
         if count >= _PATIENCE:
@@ -87,7 +87,7 @@ class RateLimits:
         ``fault``: the exception by which this program failed to handle its message.
         """
         text = f"{who} is not listened to any more: {error}"
-        self.refusals.add(reason, who, text, now, fault)
+        self.refusals.add(reason, text, now, fault)
         self.send(connection, Refused(code_of(error), str(error)[:1000]))
         self._mute(connection)
 

@@ -1,7 +1,6 @@
 """Refused connections and messages, by reason: counted, and logged without flooding the log.
 
-The first refusal of a peer for a reason is logged at once.  Further ones, and those of many peers,
-are logged once a minute, with their number.
+The first ones of a minute are logged one by one; of further ones only their number is.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ from headrace_proto import __version__, limits
 from headrace_proto.errors import ServerError, UnknownFeed, VersionMismatch, near
 from headrace_proto.messages import Hello
 
-from .bounded_map import BoundedMap
-
 logger = logging.getLogger("headrace.trainers")
 
 _QUIET_S = 60.0
-#: Lines at once about peers that were not seen before; a storm comes from many addresses.
+#: Lines of a minute.
 _AT_ONCE = 20
-#: Peers that are remembered, so that each is logged once only.
-_REMEMBERED = 10_000
 
 
 def check_version(hello: Hello) -> None:
@@ -52,47 +47,32 @@ def fault_of_message(error: Exception) -> ServerError:
 
 
 @dataclass(slots=True)
-class _Unlogged:
-    since: float
-    count: int = 0
-
-
-@dataclass(slots=True)
 class Refusals:
     """All refusals of one server."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    _peers: BoundedMap[tuple[str, str], None] = field(
-        default_factory=lambda: BoundedMap(_REMEMBERED)
-    )
-    _unlogged: dict[str, _Unlogged] = field(default_factory=dict)
-    _lines: int = 0
-    _window: float = -_QUIET_S
+    _unlogged: Counter[str] = field(default_factory=Counter)
+    _lines: int = 0  # in this minute …
+    _since: float = -_QUIET_S  # … which began then
 
-    def add(
-        self, reason: str, peer: str, text: str, now: float, fault: Exception | None = None
-    ) -> None:
-        """Count a refusal.  ``peer`` is its name as far as known, ``text`` the line of the log.
+    def add(self, reason: str, text: str, now: float, fault: Exception | None = None) -> None:
+        """Count a refusal.  ``text``: the line of the log; without one it is only counted.
 
-        Without a text it is only counted.  ``fault``: the fault of this program that made it
-        refuse; its traceback is logged too.
+        ``fault``: the fault of this program that made it refuse; its traceback is logged too.
         """
         self.counts[reason] += 1
-        if not text:
-            return
-        if now - self._window >= _QUIET_S:
-            self._window, self._lines = now, 0
-        seen = (reason, peer) in self._peers
-        if not seen and self._lines < _AT_ONCE:
+        self.tick(now)
+        if text and self._lines < _AT_ONCE:
             self._lines += 1
-            self._peers[reason, peer] = None
             logger.log(logging.ERROR if fault else logging.WARNING, "%s", text, exc_info=fault)
-            return
-        self._unlogged.setdefault(reason, _Unlogged(now)).count += 1
+        elif text:
+            self._unlogged[reason] += 1
 
     def tick(self, now: float) -> None:
-        """Log the number of those that were not logged one by one."""
-        for reason, unlogged in list(self._unlogged.items()):
-            if now - unlogged.since >= _QUIET_S:
-                del self._unlogged[reason]
-                logger.warning("%d more were refused (%s)", unlogged.count, reason)
+        """Once a minute, log the number of those that were not logged one by one."""
+        if now - self._since < _QUIET_S:
+            return
+        self._since, self._lines = now, 0
+        for reason, count in self._unlogged.items():
+            logger.warning("%d more were refused (%s)", count, reason)
+        self._unlogged.clear()

@@ -26,9 +26,9 @@ from ..process.rewinding import TOUCHED, USED
 from ..process.statuses import EventStatus, added
 from ..process.worker_diary import Entry
 from .asks import LOCATOR
+from .crew import Starts
 from .deadly_rows import DeadlyRows
 from .liveness import FORGIVEN, WINDOW_S, Post
-from .starts import Starts
 
 logger = logging.getLogger("headrace.server")
 
@@ -39,14 +39,13 @@ _LONGEST_TEXT = 4000
 
 @dataclass(slots=True)
 class _Feed:
-    """One feed.  Dicts are by owner."""
+    """One feed."""
 
     end: tuple[str, str] | None = None  # code (empty: well) and text
     failed: tuple[str, str] | None = None  # lives of owners begin with it as failed
-    # numbers of batches, by the owners at which it has ended well
-    well: dict[int, int] = field(default_factory=dict)
-    dropped: dict[int, dict[str, int]] = field(default_factory=dict)
-    bad: dict[int, dict[str, int]] = field(default_factory=dict)  # number of bad examples, by fault
+    well: set[int] = field(default_factory=set)  # owners at which it has ended well
+    # by owner: number of bad examples, by fault
+    bad: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def fail(self, code: str, text: str) -> None:
         """Note why it has failed; the first reason stands."""
@@ -134,19 +133,10 @@ class Feeds:
         if self.open and self._several:
             self.order(order="all_opened", **self._marked)
 
-    def over(
-        self,
-        owner: int,
-        feed: str,
-        code: str,
-        text: str,
-        batches: int,
-        dropped: Mapping[str, int],
-    ) -> None:
+    def over(self, owner: int, feed: str, code: str, text: str) -> None:
         """Note that a feed has ended at one owner, or has failed there."""
         one = self._feeds[feed]
         before = one.end
-        one.dropped[owner] = dict(dropped)
         if code:
             one.fail(code, text)
             if before is None:
@@ -155,10 +145,10 @@ class Feeds:
                 if self._several:
                     self.fail(feed, code, text)
             return
-        one.well[owner] = batches
+        one.well.add(owner)
         if len(one.well) == self.starts.config.workers:
             if one.end is None:
-                logger.info("feed %r has ended after %d batches", feed, sum(one.well.values()))
+                logger.info("feed %r has ended", feed)
             one.end = one.end or ("", "")
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
@@ -235,13 +225,9 @@ class Feeds:
         ends = (one.end for one in self._feeds.values() if one.end is not None)
         return next((from_code(*end) for end in ends if end[0] not in ("", "data")), None)
 
-    def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
-        """Return by feed that is over: error code (empty: well), text, rows dropped by reason."""
-        return {
-            name: (*one.end, added(one.dropped.values()))
-            for name, one in self._feeds.items()
-            if one.end is not None
-        }
+    def outcome(self) -> dict[str, tuple[str, str]]:
+        """Return by feed that is over: error code (empty: well) and text."""
+        return {name: one.end for name, one in self._feeds.items() if one.end is not None}
 
     def begun(self) -> dict[str, Any]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""

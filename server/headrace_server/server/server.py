@@ -131,11 +131,6 @@ class Server:
         """Process numbers of the locator and the workers, by name."""
         return self._supervisor.pids()
 
-    @property
-    def dropped(self) -> dict[str, dict[str, int]]:
-        """Return the dropped rows of each feed that is over, by reason."""
-        return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
-
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return counters of each feed.
 
@@ -195,7 +190,7 @@ class Server:
 
     def failed_feeds(self) -> dict[str, str]:
         """Return the feeds that have failed, with the reason."""
-        return {feed: text for feed, (code, text, _) in self._supervisor.outcome().items() if code}
+        return {feed: text for feed, (code, text) in self._supervisor.outcome().items() if code}
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came in time."""

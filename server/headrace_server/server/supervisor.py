@@ -11,9 +11,9 @@ A state directory does not change before the locator has read the keys.
 A death with rows at hand that were at hand at the death before is no case for the budget but for
 ``deadly_rows.py``, which finds the row that kills.
 
-It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes are in
-``crew.py``, their terms in ``starts.py``, the state of feeds in ``feeds.py``, and questions to
-owners in ``asks.py``.
+It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes and
+their terms are in ``crew.py``, the state of feeds in ``feeds.py``, and questions to owners in
+``asks.py``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
 from .asks import LOCATOR, Asks
-from .crew import Crew
+from .crew import Crew, Starts
 from .feeds import Feeds
 from .liveness import Patience, Post
 from .snapshot_requests import SnapshotRequests
-from .starts import Starts
 from .status import disk_of, overview
 
 logger = logging.getLogger("headrace.server")
@@ -268,8 +267,8 @@ class Supervisor:
         with self._lock:
             return self._feeds.all_over
 
-    def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
-        """Return by feed that is over: error code (empty: well), text, rows dropped by reason."""
+    def outcome(self) -> dict[str, tuple[str, str]]:
+        """Return by feed that is over: error code (empty: well) and text."""
         with self._lock:
             return self._feeds.outcome()
 

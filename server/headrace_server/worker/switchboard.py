@@ -75,7 +75,6 @@ class Switchboard:
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
         requests, feeds = self.requests, self.feeds
-        admission = self.reception.admission
         #: What a desk says to a session, by type.
         self._sent: dict[type, Callable[[Session, Any], object]] = {
             protocol.Give: outbox.give,
@@ -83,7 +82,7 @@ class Switchboard:
             protocol.Idle: self._idle,
             protocol.Over: self._over,
             protocol.Welcome: self._welcome,
-            protocol.Refused: admission.refuse,
+            protocol.Refused: self.reception.refuse,
             protocol.Unknown: lambda session, _: outbox.tell(session, Unknown(session.number)),
         }
         self._orders: dict[str, Callable[..., None]] = {
@@ -272,7 +271,7 @@ class Switchboard:
             stores.then(name, partial(feed.on_stored, at, logged[at]))
 
     def _welcome(self, session: Session, welcome: protocol.Welcome) -> None:
-        self.reception.admission.welcome(session, welcome)
+        self.reception.welcome(session, welcome)
         if self._paused:
             self.outbox.let_go(session)
 
@@ -301,7 +300,7 @@ class Switchboard:
         if feed.failure is not None:
             for session in self.outbox.sessions.of_feed(feed.name):
                 if session.present and not session.welcome:
-                    self.reception.admission.welcome_to_failed(session, feed)
+                    self.reception.welcome_to_failed(session, feed)
             self.outbox.end(feed.name, *feed.failure)
             self.do(self.partitions.abandon, feed.name)
         elif self.deferred is not None or not self.reception.all_heard(feed, self.clock()):
@@ -310,14 +309,7 @@ class Switchboard:
             self.partitions.count()
         self._reported_over.add(feed.name)
         code, text = feed.failure or ("", "")
-        self.pipe.report(
-            "over",
-            feed=feed.name,
-            code=code,
-            text=text,
-            batches=feed.usage().batches,
-            dropped=feed.counters.dropped(),
-        )
+        self.pipe.report("over", feed=feed.name, code=code, text=text)
 
     def _report(self) -> None:
         if not self._reported_open and all(feed.opened for feed in self.feeds.values()):

@@ -101,7 +101,7 @@ def test_the_fourth_death_within_the_window_is_the_last(
     assert "worker-0-3 was killed by SIGUSR1" in text
     assert "died 4 times within 60 s and is given up" in text
     eventually(lambda: supervisor.over)
-    code, told, _ = supervisor.outcome()["default"]
+    code, told = supervisor.outcome()["default"]
     assert code == "server" and "given up" in told
 
 
