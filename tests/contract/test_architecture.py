@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,18 @@ def test_every_module_that_a_page_names_is_there(page: str) -> None:
     assert len(named) > 20
     gone = [name for name in named if not (_ROOTS.get(name.split("/")[0], SERVER) / name).exists()]
     assert not gone
+
+
+def test_every_method_that_a_page_names_is_there() -> None:
+    methods: dict[str, set[str]] = defaultdict(set)
+    for package in ("server/headrace_server", "client/headrace"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    methods[node.name] |= {of.name for of in node.body if hasattr(of, "name")}
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", (ROOT / "docs/inside.md").read_text())
+    assert len(named) > 50
+    assert not [f"{kind}.{name}" for kind, name in named if name not in methods[kind]]
 
 
 def test_every_room_of_the_server_has_its_line() -> None:
