@@ -61,7 +61,6 @@ def convert(options: Namespace) -> None:
         "columns": {name: str(field) for name, field in conversion.fields.items()},
         "applied": [stage.kind for stage in applied],
         "left": [stage.kind for stage in left],
-        "decoded": conversion.decoded,
     }
     print(json.dumps(result) if options.json else _text(result))
 
@@ -84,8 +83,5 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"these stages are in the files: {', '.join(result['applied'])}")
     if result["left"]:
         lines.append(f"these stages stay with the pipeline: {', '.join(result['left'])}")
-    if result["decoded"]:
-        names = ", ".join(result["decoded"])
-        lines.append(f"lists of bool are decoded as they are read, and not mapped: {names}")
     lines.append(f"read them with hs.read_arrow({result['pattern']!r})")
     return "\n".join(lines)

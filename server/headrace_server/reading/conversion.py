@@ -79,11 +79,6 @@ class Conversion:
         self.length = reader.length if isinstance(reader, IndexedSource) else None
 
     @property
-    def decoded(self) -> list[str]:
-        """Columns that can not be mapped as Arrow stores them."""
-        return [n for n, f in self.fields.items() if f.dtype == "bool" and f.ragged_dims]
-
-    @property
     def dropped(self) -> dict[str, int]:
         """Rows left out, by reason."""
         return dict(self._intake.dropped)
