@@ -456,7 +456,7 @@ class Process:
         elif isinstance(message, protocol.Welcome):
             if self.job:
                 self.who["run"] = message.run
-                self.job.run = max(self.job.run, message.run)
+                self.job.join(message.run)
             others = message.others if self.world.config.offsets else 0
             machine.welcome(owner, message.next, message.stale, others)
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
@@ -609,6 +609,13 @@ class Job:
         self.reached[rank] = self.committed[rank]
         self.torn |= rank in self.ranks
         self.ranks[rank] = self.world.add(Process(self.world, name, self, rank))
+
+    def join(self, run):
+        """Take the number of its run from an owner; a new run begins with its first round."""
+        if run > self.run:
+            self.run = run
+            for of in (self.reached, self.committed):
+                of.update({rank: (-1,) for rank, key in of.items() if key != END})
 
     def reach(self, rank, key):
         self.reached[rank] = max(self.reached[rank], key)
