@@ -29,7 +29,7 @@ from headrace import connection
 from headrace.link import Link
 from headrace.requests import Request
 from headrace.session import Session
-from headrace_proto.messages import Answer, Give, Step
+from headrace_proto.messages import Answer, Give, Step, Welcome
 
 from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
@@ -71,6 +71,9 @@ def listen(ledger: Ledger) -> None:
             for fault in message.faults:
                 ledger.note("fault", fault[0], *fault[1:])
         hear(session, message, frames, now)
+        if isinstance(message, Welcome) and session.welcome is message:
+            for token in message.stale:  # a later commit of it is refused here
+                ledger.note("stale", token)
 
     def asked(link: Link, request: Request, *rest: Any) -> Any:
         answer = ask(link, request, *rest)
