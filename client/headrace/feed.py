@@ -346,10 +346,7 @@ class Feed:
         return self._each_epoch(epochs)
 
     def _each_epoch(self, epochs: Epochs) -> Iterator[tuple[int, Iterator[Any]]]:
-        while True:
-            self._look_for_epoch(epochs)
-            if not epochs.begin():
-                return
+        while self._look_for_epoch(epochs) and epochs.begin():
             yield epochs.number, EpochBatches(self, epochs)
 
     def _next_epoch(self) -> int | None:
@@ -361,15 +358,21 @@ class Feed:
         self._look_for_epoch(epochs)
         return epochs.number + epochs.over
 
-    def _look_for_epoch(self, epochs: Epochs) -> None:
-        """Wait for the next batch where only that shows which epoch comes next."""
+    def _look_for_epoch(self, epochs: Epochs) -> bool:
+        """Wait for the next batch where only that shows which epoch comes next.
+
+        Return False where none comes before this trainer commits what it has.
+        """
         if epochs.in_doubt:
             try:
                 self.__next__(epochs.look, epochs.none_yet)
             except EpochEnds:
-                return
+                return True
             except StopIteration:
+                if not self._link.ended:
+                    return False
                 epochs.end(feed_ended=True)
+        return True
 
     def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """Return the rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
@@ -725,7 +728,8 @@ class EpochBatches(Iterator[Any]):
             self._epochs.end()
             self._feed._link.say()  # others may wait for the last commit of this epoch
         except StopIteration:
-            self._epochs.end(feed_ended=True)
+            if self._feed._link.ended:  # else it goes on once this trainer commits what it has
+                self._epochs.end(feed_ended=True)
         self._over = True
         raise StopIteration
 

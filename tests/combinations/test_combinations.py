@@ -48,6 +48,26 @@ def test_copies_of_a_copy_have_keys_of_their_own() -> None:
     check(Place(), [Draw("two resamplings", feed, Run())])
 
 
+def test_a_loop_over_an_epoch_goes_on_after_the_commit_of_all_that_its_trainer_can_get() -> None:
+    """There is one example for each lane, so the loop ends amid the epoch with three in hand."""
+    feed = (
+        Feed(24)
+        .repeat(n=2, across_batches=False)
+        .batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["x"],
+            input_context=[],
+            initial_states={},
+            num_unroll=1,
+            batch_size=3,
+            capacity=3,
+            order="lanes",
+            allow_small_batch=False,
+        )
+    )
+    check(Place(partitions=2), [Draw("lanes", feed, Run(hold=2))])
+
+
 def test_a_failure_is_a_program_that_fails_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
