@@ -265,10 +265,14 @@ class Locator:
         self._pipe.report("answer", request=request, access=access)
 
     def _stop(self, unheard: list[int]) -> None:
-        """End; first tell trainers of workers (``unheard``) that could not tell them themselves."""
-        self._failure = "lost", "the server was stopped"
-        lasts = unheard and self._config.state_directory is None
-        self._stops_at = self._clock() + (_LAST_WORDS_S if lasts else 0.0)
+        """End; first tell trainers of workers (``unheard``) that could not tell them themselves.
+
+        With a state directory another server goes on, so no trainer is refused.
+        """
+        final = self._config.state_directory is None
+        if final:
+            self._failure = "lost", "the server was stopped"
+        self._stops_at = self._clock() + (_LAST_WORDS_S if final and unheard else 0.0)
 
 
 def serve(plain: Any, pipe: Pipe) -> None:
