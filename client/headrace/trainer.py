@@ -69,8 +69,9 @@ class _Cell:
     asked: dict[int, int] = field(default_factory=dict)  # epochs by request
     standing: dict[int, int] = field(default_factory=dict)  # the same, of those that are idle
     back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
-    #: Since one was given back: orders for the batches that answer the requests, ascending.
-    orders: list[int] | None = None
+    #: Since one was given back: for the batches that answer the requests, ascending, their epochs
+    #: and orders.
+    orders: list[tuple[int, int]] | None = None
     epoch: int = 0  # the least that may still come
     live: bool = False  # whether lanes of this trainer have examples there
     over: bool = False
@@ -335,10 +336,11 @@ class Trainer:
         """Ask for a batch again that went back, in its place."""
         cell = self._cells[held.given.partition]
         if not (self.lanes or cell.over):
-            orders, cell.orders = cell.orders or [*cell.asked], None
+            asked = [(epoch, request) for request, epoch in cell.asked.items()]
+            orders, cell.orders = cell.orders or asked, None
             if cell.asked or cell.standing:  # it comes first, so they are made anew
                 self._withdraw([*cell.asked, *cell.standing])
-            insort(orders, held.order)
+            insort(orders, (held.given.turn_epoch, held.order))
             cell.orders = orders
             heapq.heappush(cell.back, held.turn)
             self._count(cell)
@@ -429,17 +431,20 @@ class Trainer:
         if self.any_order:
             owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request, request))
-        if cell.orders is not None:
-            if len(cell.orders) < len(cell.asked):
-                cell.orders.append(request)
-            self._line_up(cell)
+        self._line_up(cell)
         self._flying += 1
         self._changed(cell)
 
     def _line_up(self, cell: _Cell) -> None:
         """Give requests the orders of the batches that answer them, returned ones first."""
-        for order, (request, epoch) in zip(cell.orders or (), cell.asked.items(), strict=False):
-            if order != request:
+        if (orders := cell.orders) is None:
+            return
+        for at, (request, epoch) in enumerate(cell.asked.items()):
+            while orders[at:] and orders[at][0] < epoch:  # nothing more of that epoch is asked for
+                del orders[at]
+            if at == len(orders):
+                orders.append((epoch, request))
+            elif (order := orders[at][1]) != request:
                 heapq.heappush(self._line, (epoch, order, request))
 
     def _order(self, cell: _Cell, request: int) -> int:
@@ -448,9 +453,9 @@ class Trainer:
             return request
         asked = [*cell.asked]
         at = asked.index(request)
-        order = cell.orders.pop(at)
+        _, order = cell.orders.pop(at)
         del asked[at]
-        if cell.orders == asked:  # all is in order again
+        if [order for _, order in cell.orders] == asked:  # all is in order again
             cell.orders = None
         return order
 

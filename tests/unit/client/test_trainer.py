@@ -26,8 +26,8 @@ def sent(one, owner=0):
     return one.outgoing(owner) if one.due(owner) else ([], [], [], [])
 
 
-def give(one, request, partition, index, owner=0, **facts):
-    given = Given(request, next(TOKENS), partition, index, 0, index, 0, 2, 0, (), **facts)
+def give(one, request, partition, index, owner=0, epoch=0, **facts):
+    given = Given(request, next(TOKENS), partition, index, epoch, index, 0, 2, 0, (), **facts)
     one.give(owner, given, None)
     return given.token
 
@@ -163,3 +163,22 @@ def test_a_batch_that_went_back_while_the_trainer_was_away_comes_in_its_place():
     for request, p in [(3, 0), *asks(one)]:
         give(one, request, p, 1 if p == 0 else 0)
     assert [one.take().given.partition for _ in range(2)] == [1, 0]
+
+
+def test_a_batch_that_was_given_back_leaves_later_epochs_in_their_order():
+    """1. All of epoch 0 is asked for, and over; 2. its only batch goes back; 3. all comes."""
+    one = trainer(2, prefetch=6)
+    assert asks(one) == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0), (6, 1)]
+    token = give(one, 2, 1, 0)
+    for request, p in [(1, 0), (3, 0), (5, 0), (4, 1)]:
+        one.over(0, request, p, 0)
+    assert (7, 0) in asks(one)
+    one.give_back(token)
+    for request, p, epoch in [(7, 0, 1), *sent(one)[3]]:
+        give(one, request, p, 0, epoch=epoch)
+    taken = [one.take() for _ in range(3)]
+    assert [(*held.turn, held.given.partition) for held in taken] == [
+        (0, 0, 1),
+        (1, 0, 0),
+        (1, 0, 1),
+    ]
