@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
-from headrace_proto.gone import refusing_gone
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
@@ -36,7 +35,6 @@ _ORDERS = ("feed", "any")
 _LONGEST_NAME = 100
 
 
-@refusing_gone
 def connect(
     address: str | Sequence[str],
     *,

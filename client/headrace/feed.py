@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.errors import HeadraceError, from_code, kind_of
-from headrace_proto.gone import absent
 from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
@@ -89,9 +88,6 @@ class Feed:
         state = state if failure is None else f"failed ({type(failure).__name__})"
         state = "closed" if link.left else state
         return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
-
-    def __getattr__(self, name: str) -> Any:
-        raise absent("Feed", name)
 
     def __reduce__(self) -> str:
         raise TypeError(

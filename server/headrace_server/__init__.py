@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__ as __version__
-from headrace_proto.gone import absent
 
 if TYPE_CHECKING:
     from headrace_proto.schema import Field as Field
@@ -71,7 +70,7 @@ __all__ = sorted([*_MODULES, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise absent("hs", name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_MODULES[name])
     found = globals()[name] = getattr(module, name)
     return found

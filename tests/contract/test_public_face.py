@@ -14,7 +14,6 @@ import pytest
 import headrace
 import headrace_proto
 import headrace_server
-from headrace_server.cli import main
 from headrace_server.pipeline.declaration import kind_class
 
 CLIENT = {
@@ -109,16 +108,6 @@ def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
     assert defaults.items() >= promised.items()
 
 
-def test_a_name_that_is_gone_says_what_takes_its_place(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(
-        AttributeError, match=r"hs\.replay is gone: \.with_origin\(\) names the rows"
-    ):
-        _ = headrace_server.replay
-    with pytest.raises(SystemExit):
-        main(["flight", "state"])
-    assert "headrace flight is gone: .with_origin() names" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_type_checker_knows_the_arguments_of_run(tmp_path):
     (tmp_path / "user.py").write_text("""
@@ -158,12 +147,3 @@ def test_a_feed_and_a_batch_can_do_what_is_promised():
         assert callable(getattr(headrace.Feed, name))
     for name in ("keys", "items", "values", "get", "__getitem__", "__len__", "__contains__"):
         assert callable(getattr(headrace.Batch, name))
-
-
-def test_a_name_that_is_gone_raises_what_takes_its_place():
-    for name in ("final_state", "from_pool"):
-        with pytest.raises(AttributeError, match=rf"hs\.{name} is gone: an initial state is"):
-            getattr(headrace_server, name)
-    for argument in ("group", "members"):
-        with pytest.raises(TypeError, match=rf"connect\({argument}=\) is gone: broadcast"):
-            headrace.connect("tcp://127.0.0.1:5557", **{argument: 2})

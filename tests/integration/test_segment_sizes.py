@@ -85,7 +85,3 @@ def test_what_can_not_have_another_size_says_why_and_goes_on():
                 with pytest.raises(ValueError, match=rf"set_batch_size\(.*\): .*({why})"):
                     feed.set_batch_size(size)
                 assert next(feed).rows == 2
-                with pytest.raises(
-                    AttributeError, match=r"Feed\.take is gone: feed\.set_batch_size"
-                ):
-                    feed.take(batch_size=1)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 from headrace_proto import __version__
-from headrace_proto.gone import GONE
 
 from ..process.option import Option, described
 from . import exits
@@ -63,8 +62,6 @@ def _read(words: list[str]) -> tuple[Callable[[Namespace], int | None], Namespac
             asked = command(name)
             part.description = asked.description
             add_options(part, asked.options, asked.configured)
-    if remedy := GONE.get(f"headrace {first}"):
-        parser.error(f"headrace {first} is gone: {remedy}")
     place = words.index(first) if asked is not None and first is not None else len(words)
     if asked is None or place:  # an option of headrace itself, or an error
         parser.parse_args(words)

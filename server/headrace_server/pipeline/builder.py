@@ -20,9 +20,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal
 
-from headrace_proto.gone import absent
 from headrace_proto.schema import Field
 
 from ..shaping.class_acceptance import acceptance, probabilities
@@ -742,11 +741,6 @@ class Pipeline:
 
     def __hash__(self) -> int:
         return hash((self._source.paths, self._order, self._policy, len(self._stages)))
-
-    if not TYPE_CHECKING:  # where it would hide misspelt names
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise absent("Pipeline", name)
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)

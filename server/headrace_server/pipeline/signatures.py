@@ -18,7 +18,7 @@ from typing import Any, Final, SupportsIndex, TypeVar
 
 import numpy as np
 
-from headrace_proto.gone import GONE, absent_argument
+from headrace_proto.errors import near
 from headrace_proto.schema import Field
 
 from ..shaping.row_copies import MAX_RATE
@@ -128,6 +128,10 @@ def shown(value: Any) -> str:
     return f"{name_of(value) if callable(value) else value!r:.500}"
 
 
+#: The page that says what takes the place of each argument of the original.
+_PAGE = "docs/coming-from-contrib.md"
+
+
 def checking(function: F) -> F:
     """Give a call its arguments checked, and a pipeline that it makes the text of the call.
 
@@ -137,16 +141,15 @@ def checking(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        for name in named:
-            if f"{function.__name__}({name}=)" in GONE:
-                raise absent_argument(function.__name__, name, ())
         try:
             given = signature.bind(*args, **named)
         except TypeError:
             for name in named:
                 if name not in signature.parameters:
-                    names = signature.parameters.keys() - {"self"}
-                    raise absent_argument(function.__name__, name, names) from None
+                    like = near(name, signature.parameters.keys() - {"self"})
+                    hint = like or f"; {_PAGE} has the arguments of tf.contrib.training"
+                    what = f"{function.__name__}() has no argument {name}"
+                    raise TypeError(f"{what}{hint}") from None
             return function(*args, **named)  # Python's error, with the name of the call
         passed = dict(given.arguments)
         known, calls = None, ()

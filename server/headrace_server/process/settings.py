@@ -19,7 +19,6 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headrace_proto.errors import near, rewording
-from headrace_proto.gone import GONE
 from headrace_proto.placement import WHOLE
 
 from .option import Kind, Option, described
@@ -221,8 +220,6 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             with rewording(TypeError, f"hs.{function.__name__}(): ", TypeError):
                 for name in kwargs.keys() - arguments.keys():
-                    if remedy := GONE.get(f"{function.__name__}({name}=)"):
-                        raise TypeError(f"{name}= is gone: {remedy}")
                     like = near(name, arguments)
                     raise TypeError(f"got an unexpected keyword argument {name!r}{like}")
                 signature.bind(*args, **kwargs)

@@ -110,8 +110,3 @@ def test_an_invalid_argument_is_refused_by_the_call_that_gets_it(call, kind, tex
 def test_a_pipeline_without_a_shape_names_the_shapes():
     with pytest.raises(ValueError, match=r"has no shape: end it with one of \.batch"):
         source().declaration()
-
-
-def test_a_method_that_is_gone_names_what_takes_its_place():
-    with pytest.raises(AttributeError, match=r"^Pipeline.cache is gone: `headrace convert`"):
-        hs.from_examples([{"i": 1}]).cache("there")

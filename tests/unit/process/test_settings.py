@@ -57,7 +57,6 @@ def test_run_has_the_signature_of_its_settings_and_documents_each():
         ),
         ((), {}, r"hs\.run\(\): missing a required argument: 'pipelines'"),
         ((BATCHES, 2), {}, r"hs\.run\(\): too many positional arguments"),
-        ((BATCHES,), {"record": "off"}, r"hs\.run\(\): record= is gone: \.with_origin\(\) names"),
         ((BATCHES,), {"insecure": None}, "insecure=None is not true or false, but a NoneType"),
     ],
 )
