@@ -95,7 +95,7 @@ def put_back(held: Held, block: np.ndarray) -> Held:
 class Holder:
     """A stretch of memory that calls back when its last reader is gone."""
 
-    __slots__ = ("__array_interface__", "_drop_writes", "_on_release", "_owner", "only_read")
+    __slots__ = ("__array_interface__", "_drop_writes", "_on_release", "_owner")
 
     def __init__(
         self,
@@ -113,13 +113,12 @@ class Holder:
         }
         self._owner = owner
         self._drop_writes = drop_writes
-        self.only_read = False  # nobody can have written to it
         self._on_release = on_release
 
     def __del__(self) -> None:
         if not hasattr(self, "_on_release"):  # Ctrl-C came while it was made
             return
-        if self._drop_writes is not None and not self.only_read:
+        if self._drop_writes is not None:
             self._drop_writes()
         self._on_release()
 
@@ -130,13 +129,6 @@ def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) 
     Any thread may call ``on_release``, also while it holds locks: the function must take none.
     """
     return np.asarray(Holder(_address(memory), memory.nbytes, (memory, owner), on_release))
-
-
-def only_read(block: np.ndarray) -> None:
-    """Note that no array made from a block was handed to anybody: nothing was written to it."""
-    holder: object = block.base
-    if isinstance(holder, Holder):
-        holder.only_read = True
 
 
 def _address(memory: np.ndarray) -> int:

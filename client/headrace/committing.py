@@ -6,10 +6,6 @@
 
 A batch is named by its token.  TensorFlow asks for batches in threads of its own, so all of it is
 under the lock of the link.
-
-TensorFlow's graph takes batches in groups (``tf_groups``) and counts how many of a group it has
-pulled.  Whenever it matters (a commit, a snapshot, the next group, the end) the pulled batches are
-taken here one after the other, exactly as if each had been asked for by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .batch import Batch
-from .batch_memory import only_read, put_back
 from .link import Link
 from .segments import SegmentBatch
-from .trainer import Held
 
 #: Committed batches that are remembered, so that a second commit of one is recognised.
 _REMEMBERED = 10_000
@@ -38,33 +32,13 @@ _REMEDY = (
 )
 
 
-class Member(NamedTuple):
-    """A batch of a group, to use again if it goes back."""
-
-    batch: Any
-    held: Held
-    block: np.ndarray
-
-
 @dataclass(slots=True, eq=False)
 class DatasetRun:
-    """One iteration over ``as_dataset()``, whose batches may come in groups."""
+    """One iteration over ``as_dataset()``."""
 
-    counter: Any = None  # of pulled batches; None: its batches come one by one
     tokens: deque[int] = field(default_factory=deque)  # not committed, oldest first
     closed: bool = False  # TensorFlow has dropped the iterator
-    stopped: bool = False  # the rest of its group went back, so the graph must count anew
     ended: bool = False  # the feed has no more batches for it
-    # without the first batch, which is taken at once
-    group: list[Member] = field(default_factory=list)
-    taken: int = 0  # of these
-    handed: int = 0  # batches of the group, the first too
-    before: int = 0  # what the counter had before the group
-    handed_at: float | None = None
-    nbytes: int = 0  # of the last batch
-    fast: bool = False  # whether groups pay
-    slow: int = 0  # groups of one batch, one after the other
-    cut: int = 0  # small groups, one after the other, that another shape of the next batch ended
 
 
 class _Taken(NamedTuple):
@@ -86,25 +60,26 @@ class TakenBatches:
         self._count = 0
         self._last_done: _Taken | None = None  # the committed batch that was taken last
         self._memory: list[weakref.ref[Any]] = []  # of the batch in hand, and of the one before
-        self._runs: list[DatasetRun] = []
+        self.runs: list[DatasetRun] = []  # iterations of TensorFlow, in threads of its own
         self._warned = False
 
     def take(self, batch: Batch | SegmentBatch, memory: np.ndarray) -> None:
         """Note that the trainer has taken a batch.  Its arrays lie in ``memory``."""
         with self._lock:
-            self._hold(batch, memory)
+            self._count += 1
+            self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
+            if self.durable and not self.explicit:
+                owner = memory.base if isinstance(memory.base, np.ndarray) else memory
+                self._memory = [*self._memory[-1:], weakref.ref(owner)]
 
     def on_next(self) -> None:
         """Commit what asking for another batch commits."""
-        with self._lock:
-            self._count_pulled(stop=True)
-            if not self.explicit:
-                self._settle([*self._open])
+        if not self.explicit:
+            self.in_hand()
 
     def in_hand(self) -> None:
         """Commit all open batches."""
         with self._lock:
-            self._count_pulled(stop=self._link.left)
             self._settle([*self._open])
 
     def commit(self, tokens: Iterable[int]) -> None:
@@ -113,8 +88,6 @@ class TakenBatches:
         ValueError, and no change, where a token belongs to no batch that this trainer took.
         """
         with self._lock:
-            if not self.explicit:
-                self._count_pulled()
             wanted = dict.fromkeys(tokens)
             for token in wanted:
                 self._find("commit", token)
@@ -132,7 +105,6 @@ class TakenBatches:
         if len(tokens) != 1:
             raise ValueError(f"upto={upto!r:.120} are {len(tokens)} batches; name the last one")
         with self._lock:
-            self._count_pulled()
             here, last = self._find("snapshot(upto=…)", tokens[0]), self._last_done
             if last is not None and last.order > here.order:
                 remedy = "" if self.explicit else f" by asking for the next one: {_REMEDY}"
@@ -148,15 +120,9 @@ class TakenBatches:
         with self._lock:
             return list(self._open)
 
-    @property
-    def grouped(self) -> bool:
-        """Whether threads of TensorFlow may be taking batches."""
-        return bool(self._runs)
-
     def give_back(self) -> None:
         """Return all open batches."""
         with self._lock:
-            self._count_pulled(stop=self._link.left)
             self._return([*self._open])
 
     # as_dataset
@@ -168,31 +134,18 @@ class TakenBatches:
         nobody trained on them.
         """
         with self._lock:
-            self._count_pulled(stop=True)
             if self.explicit:
-                left = [token for old in self._runs if old.closed for token in old.tokens]
+                left = [token for old in self.runs if old.closed for token in old.tokens]
                 self._return([token for token in left if token in self._open])
-            self._runs = [*self._iterating, run]
-
-    def end_run(self, run: DatasetRun) -> None:
-        """Note that TensorFlow has dropped an iterator, or that it has ended."""
-        with self._lock:
-            if not self._link.left:
-                self._count_pulled_of(run, stop=True)
-            run.closed = True
+            self.runs = [*self._iterating, run]
 
     @property
     def _iterating(self) -> list[DatasetRun]:
-        return [run for run in self._runs if not run.closed]
+        return [run for run in self.runs if not run.closed]
 
     def knows(self, run: DatasetRun) -> bool:
         """Return whether a run takes its batches from here; not after a rewind of the feed."""
-        return any(one is run for one in self._runs)
-
-    @property
-    def alone(self) -> bool:
-        """Whether at most one run iterates; several runs take their batches one by one."""
-        return len(self._iterating) < 2
+        return any(one is run for one in self.runs)
 
     def fetched(self, run: DatasetRun, token: int) -> None:
         """Note that TensorFlow has fetched a batch in an iteration over a dataset."""
@@ -204,63 +157,13 @@ class TakenBatches:
     def oldest(self, number: int) -> None:
         """Commit the oldest open batches of the last iteration over a dataset."""
         with self._lock:
-            run = self._runs[-1] if self._runs else DatasetRun()
+            run = self.runs[-1] if self.runs else DatasetRun()
             tokens: list[int] = []
             while run.tokens and len(tokens) < number:
                 token = run.tokens.popleft()
                 if token in self._open:
                     tokens.append(token)
             self._settle(tokens)
-
-    # Groups
-
-    def asks(self, run: DatasetRun) -> None:
-        """Note that a run asks for its next group, so it has pulled all of the last one."""
-        with self._lock:
-            self._pull(run, len(run.group))
-            for member in run.group:  # TensorFlow has copied it
-                only_read(member.block)
-            run.before += run.handed
-            run.group, run.taken, run.handed = [], 0, 0
-
-    def hand(self, run: DatasetRun, group: list[Member]) -> None:
-        """Hand a run its next group; the batch before these is taken already."""
-        with self._lock:
-            run.group, run.taken, run.handed = group, 0, 1 + len(group)
-            if self.explicit:  # the trainer may commit any of them by its token
-                self._pull(run, len(group))
-
-    def _count_pulled(self, stop: bool = False) -> None:
-        for run in self._runs:
-            self._count_pulled_of(run, stop)
-
-    def _count_pulled_of(self, run: DatasetRun, stop: bool) -> None:
-        """Take the batches that a run has pulled; with ``stop`` the rest is ready again."""
-        count = len(run.group)
-        if run.closed or run.counter is None or not count or (run.taken == count and not stop):
-            return
-        pulled = run.counter.read() - run.before - 1
-        if stop and pulled < count:
-            pulled = run.counter.stop() - run.before - 1
-        pulled = max(pulled, 0)
-        self._pull(run, pulled)
-        rest = run.group[pulled:]
-        if stop and rest:
-            run.group, run.stopped = [], True
-            for member in rest if self.explicit else ():
-                self._open.pop(member.batch.token, None)
-                if member.batch.token in run.tokens:
-                    run.tokens.remove(member.batch.token)
-            self._link.untake([put_back(member.held, member.block) for member in rest])
-
-    def _pull(self, run: DatasetRun, upto: int) -> None:
-        """Take the batches of a group up to number ``upto``, as if each had been asked for."""
-        for member in run.group[run.taken : upto]:
-            if not self.explicit:
-                self._settle([*self._open])
-            self._hold(member.batch, member.block)
-            self.fetched(run, member.batch.token)
-        run.taken = max(run.taken, upto)
 
     # Words
 
@@ -299,13 +202,6 @@ class TakenBatches:
         )
 
     # Under the lock
-
-    def _hold(self, batch: Batch | SegmentBatch, memory: np.ndarray) -> None:
-        self._count += 1
-        self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
-        if self.durable and not self.explicit:
-            owner = memory.base if isinstance(memory.base, np.ndarray) else memory
-            self._memory = [*self._memory[-1:], weakref.ref(owner)]
 
     def _find(self, what: str, token: int) -> _Taken:
         known = self._open.get(token) or self._done.get(token)

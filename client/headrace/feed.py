@@ -592,7 +592,7 @@ class Feed:
     def _give_up_lost(self) -> None:
         """Give back batches that Ctrl-C took from the session and kept from the trainer."""
         saving, commits = self._saving, self._commits
-        if not commits.grouped:  # else TensorFlow's threads may be taking some
+        if not commits.runs:  # else TensorFlow's threads may be taking some
             held = [] if saving is None else saving.held
             for partition, token in self._link.lost({*commits.tokens, *held}):
                 if saving is None:
@@ -683,19 +683,15 @@ class Epochs:
         self._entered, self.over, self._last = True, False, sys.maxsize
         return True
 
-    def is_later(self, held: Held) -> bool:
-        """Return whether a batch is of a later epoch than the loop's."""
-        return held.given.turn_epoch > self.number
-
     def within(self, held: Held) -> bool:
         """Accept a batch of the loop's epoch; EpochEnds where it is of a later one."""
-        if self.is_later(held):
+        if held.given.turn_epoch > self.number:
             raise EpochEnds
         return self.enter(held)
 
     def look(self, held: Held) -> bool:
         """Take nothing; raise EpochEnds as soon as the next batch is there."""
-        if self.is_later(held):
+        if held.given.turn_epoch > self.number:
             self.end()
         raise EpochEnds
 

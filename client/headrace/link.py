@@ -363,8 +363,8 @@ class Link:
         is none.  Each may end the wait by an exception.
         """
         meter, trainer, looks = self.member.meter, self.trainer, 0
-        if trainer.ready and (ready := self.take_ready(1, accepts)):
-            return ready[0]
+        if trainer.ready and (ready := self._take_ready(accepts)) is not None:
+            return ready
         now = self.clock()
         meter.spends("blocked", now)
         if heard := not trainer.ready:
@@ -392,11 +392,7 @@ class Link:
         finally:
             meter.spends("busy" if held is not None else "", self.looked_at)
         if held is not None and looks == 1:  # no message was sent meanwhile
-            try:
-                self._driver.say_soon(self.trainer.any_due, heard)
-            except BaseException:  # such as Ctrl-C: put the batch back
-                self.untake([held])
-                raise
+            self._say_soon(held, heard)
         return held
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
@@ -422,29 +418,28 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.trainer.awaited or 0]
 
-    def take_ready(self, most: int, accepts: Callable[[Held], bool] | None) -> list[Held]:
-        """Take at most ``most`` of the batches that are ready.  ``take`` raises their errors."""
-        taken: list[Held] = []
+    def _take_ready(self, accepts: Callable[[Held], bool] | None) -> Held | None:
+        """Take a batch that is here; None leaves it, or an error, to a wait."""
         with self.lock:
             if self.failure is not None or self._driver.closing or self.member.refused:
-                return taken
-            while len(taken) < most and (held := self._next(accepts)) is not None:
-                taken.append(held)
-            if len(taken) < most and self._prefetch.waits(self.session.welcome):
-                self.trainer.set_prefetch(self._prefetch.batches)
-        if taken:
-            try:
-                self._driver.say_soon(self.trainer.any_due)
-            except BaseException:  # such as Ctrl-C: put them back
-                self.untake(taken)
-                raise
-        return taken
+                return None
+            held = self._next(accepts)
+        if held is not None:
+            self._say_soon(held)
+        return held
 
-    def untake(self, batches: Sequence[Held]) -> None:
-        """Put back the last batches taken, which were not used: they come next."""
+    def _say_soon(self, held: Held, heard: bool = False) -> None:
+        """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
+        try:
+            self._driver.say_soon(self.trainer.any_due, heard)
+        except BaseException:
+            self.untake(held)
+            raise
+
+    def untake(self, held: Held) -> None:
+        """Put back the last batch taken, which was not used: it comes next."""
         with self.lock:
-            for held in reversed(batches):
-                self.trainer.untake(held)
+            self.trainer.untake(held)
             self._driver.tell()
 
     @property

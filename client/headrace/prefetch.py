@@ -2,8 +2,6 @@
 
     "auto"   2 ─► the trainer waits, though as many came since ─► 4 ─► 8 ─► 16
 
-A trainer that takes several batches at once also waits where fewer are ready.
-
 The number grows only where prefetching changes nothing but time, so not where the next batch needs
 states that the trainer has not saved yet.  Memory bounds it: every prefetched batch may be as large
 as the largest recent one.  So the number falls at the first large batch, and stays at two where

@@ -117,7 +117,7 @@ class Saving:
     def untake(self, held: Held) -> None:
         """Put back a batch that was taken and not used: it comes next."""
         self._in_hand.pop(held.given.token, None)
-        self._link.untake([held])
+        self._link.untake(held)
 
     def reject(self, partition: int, token: int) -> None:
         """Note that a batch that was taken can not be used."""

@@ -1,20 +1,14 @@
-"""A feed as a ``tf.data.Dataset``: groups of small batches, with few calls of Python.
+"""A feed as a ``tf.data.Dataset``.
 
-    runs ──► next group ──► from_tensor_slices(columns of the group) ──► count ──► elements
-    Python   Python         slices share the memory of the group         one operation
-
-    runs ──► batches one by one ──► elements     of a loop in Python over the dataset itself
+    runs ──► batch ──► elements      of a graph: one call of Python each
+    batch ──► elements               of a loop in Python over the dataset itself
 
 A loop in Python over this dataset uses only tensors of TensorFlow: its iterator takes each batch
 from the feed.  It is also an iterator of TensorFlow, so a graph that gets it as an argument pulls
 elements from the graph of the dataset.
 
-The dataset yields a number for each iterator of TensorFlow, and again where the rest of a group
-went back to the feed (``grouping``).  The counting operation ends the elements of a number when it
-is stopped; when no element is left, the next group checks whether the iteration continues.
-
-TensorFlow's conversion of an array that Python hands over costs as much as a copy of 64 kB, so the
-batches of a group are copied into one array for each column.  A batch alone is not copied.
+The dataset yields a number for each iterator of TensorFlow, and again where the feed was taken back
+to a snapshot.
 
 The map functions run in the thread that pulls (``use_inter_op_parallelism=False``, which only the
 raw operation offers): handing such small work to a pool of threads costs more than the work.
@@ -22,62 +16,68 @@ raw operation offers): handing such small work to a pool of threads costs more t
 
 from __future__ import annotations
 
-import math
+import itertools
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
 from .batch import Batch
-from .batch_memory import BufferPool
+from .committing import DatasetRun
 from .feed import Feed
 from .segments import FLAGS, SEGMENT_FACTS, SegmentBatch
-from .tf_groups import MOST, Groups, group_size
-
-#: The counter is at least this when it is stopped.
-_STOPPED = 1 << 40
 
 
-class PulledBatches:
-    """Counts elements by one operation of the graph, which takes and refuses in one step."""
+class Runs:
+    """The iterations over one dataset of a feed, from threads of TensorFlow."""
 
-    def __init__(self) -> None:
-        made: list[Any] = []
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._runs: dict[int, tuple[DatasetRun, Iterator[Any]]] = {}
+        self._numbers = itertools.count()
 
-        def make() -> None:
-            with tf.device("CPU:0"):
-                made.append(tf.Variable(0, dtype=tf.int64, trainable=False))
+    def begun(self) -> Iterator[int]:
+        """Begin an iteration; yield its number for ``next_batch``, again after a rewind."""
+        run, number = DatasetRun(), next(self._numbers)
+        try:
+            while not run.ended:
+                self._feed._commits.begin_run(run)
+                self._runs[number] = run, iter(self._feed)
+                yield number
+        finally:
+            self._runs.pop(number, None)
+            run.closed = True
 
-        # In a separate thread, no distribution strategy turns it into a mirrored variable.
-        thread = threading.Thread(target=make)
-        thread.start()
-        thread.join()
-        self._variable = made[0]
+    def next_batch(self, number: int) -> Any:
+        """Return the next batch; StopIteration where the iteration has ended, or begins anew."""
+        run, batches = self._runs[number]
+        self._feed._link.check_usable()
+        commits = self._feed._commits  # a rewind of the feed replaces them
+        if not commits.knows(run):
+            raise StopIteration
+        try:
+            batch = next(batches)
+        except StopIteration:
+            run.ended = True
+            raise
+        commits.fetched(run, batch.token)
+        return batch
 
-    def read(self) -> int:
-        """Return how many it has let through."""
-        return int(self._variable.numpy()) % _STOPPED
-
-    def stop(self) -> int:
-        """Let none through from here on; return how many it has let through."""
-        return int(self._variable.assign_add(_STOPPED).numpy()) % _STOPPED
-
-    def restart(self) -> None:
-        """Count from 0, and let batches through."""
-        self._variable.assign(0)
-
-    def count(self) -> None:
-        """Add the operation to the graph; it ends a dataset when the counter is stopped."""
-        tf.raw_ops.ResourceCountUpTo(
-            resource=self._variable.handle, limit=_STOPPED, T=tf.int64, name="pulled"
-        )
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of an iteration."""
+        for number in self.begun():
+            while True:
+                try:
+                    batch = self.next_batch(number)
+                except StopIteration:
+                    break
+                yield batch
 
 
 def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
@@ -89,44 +89,22 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     form = elements_of(feed, facts, tokens)
     spec, arrays = form.spec, form.arrays
     dtypes = [one.dtype for one in tf.nest.flatten(spec)]
-    # The next batch of a feed with states depends on those that were saved before it is asked for.
-    grouped = feed._saving is None and group_size(_least_bytes(feed), MOST, 0) > 1
-    counter = PulledBatches() if grouped else None
-    groups, pool = Groups(feed, counter, time.monotonic), BufferPool()
+    iterations = Runs(feed)
 
-    def fetched(number: Any) -> list[Any]:
-        batches = groups.next_group(int(number))
-        return [_stacked(parts, pool) for parts in zip(*map(arrays, batches), strict=True)]
+    def batch(number: Any) -> list[Any]:
+        return arrays(iterations.next_batch(int(number)))
 
-    def single(number: Any) -> list[Any]:
-        return arrays(groups.next_group(int(number))[0])
-
-    def taken(number: Any) -> Any:
-        flat = tf.numpy_function(fetched, [number], dtypes)
-        together = tf.nest.map_structure(
-            lambda one: tf.TensorSpec([None, *one.shape], one.dtype), spec
-        )
-        batches = tf.data.Dataset.from_tensor_slices(_element(together, flat))
-        return tf.data.experimental.to_variant(batches)
-
-    def singly(number: Any) -> Any:
-        return tf.nest.flatten(_element(spec, tf.numpy_function(single, [number], dtypes)))
-
-    def counted(*flat: Any) -> Any:
-        assert counter is not None
-        counter.count()
+    def element(number: Any) -> Any:
+        flat = tf.numpy_function(batch, [number], dtypes)
+        for tensor, one in zip(flat, tf.nest.flatten(spec), strict=True):
+            tensor.set_shape(one.shape)
         return flat
 
     def elements(number: Any) -> Any:
-        one_by_one = _mapped(_while(number, number < 0), singly, spec)
-        if counter is None:
-            return one_by_one
-        variants = _mapped(_while(number, number > 0), taken, tf.TensorSpec((), tf.variant))
-        grouped = variants.flat_map(lambda one: tf.data.experimental.from_variant(one, spec))
-        return _mapped(grouped, counted, spec).concatenate(one_by_one)
+        return _mapped(tf.data.Dataset.from_tensors(number).repeat(), element, spec)
 
     runs = tf.data.Dataset.from_generator(
-        groups.begun, output_signature=tf.TensorSpec((), tf.int64)
+        iterations.begun, output_signature=tf.TensorSpec((), tf.int64)
     )
     options = tf.data.Options()
     # Else TensorFlow would prefetch batches, which commits the ones before, or blocks sequences
@@ -164,8 +142,7 @@ class _Elements(tf.data.IteratorSpec(tf.TensorSpec(())).value_type):  # type: ig
     def __init__(self, dataset: _FeedDataset) -> None:
         super().__init__(dataset)
         self._lock = threading.Lock()
-        groups = Groups(dataset._feed, None, time.monotonic)
-        self._elements = map(dataset._element, groups.one_by_one())
+        self._elements = map(dataset._element, Runs(dataset._feed).batches())
 
     def __next__(self) -> Any:
         if not tf.executing_eagerly():
@@ -198,41 +175,6 @@ def _joined(element: dict[str, Any]) -> dict[str, Any]:
         for name, value in element.items()
         if not name.startswith(OFFSETS)
     }
-
-
-def _least_bytes(feed: Feed) -> int:
-    """Return the least number of bytes of a batch, by its schema."""
-    least = 0
-    for one in feed.schema.values():
-        if one.dtype != BYTES:
-            known = [size for size in one.shape if size is not None]
-            least += math.prod(known) * numpy_dtype(one.dtype).itemsize * (known == [*one.shape])
-    return least
-
-
-def _while(number: Any, condition: Any) -> Any:
-    """Return a dataset that repeats a number while a condition holds."""
-    endless, none = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
-    return tf.data.Dataset.from_tensors(number).repeat(tf.where(condition, endless, none))
-
-
-def _element(spec: dict[str, Any], flat: Sequence[Any]) -> dict[str, Any]:
-    for tensor, one in zip(flat, tf.nest.flatten(spec), strict=True):
-        tensor.set_shape(one.shape)
-    element: dict[str, Any] = tf.nest.pack_sequence_as(spec, flat)
-    return element
-
-
-def _stacked(parts: Sequence[Any], pool: BufferPool) -> Any:
-    """Stack the arrays of a column, which have one shape.  A single array is not copied."""
-    first, count = np.asarray(parts[0]), len(parts)
-    if count == 1:
-        return first[None]
-    if first.dtype == object or not first.ndim:
-        return np.stack(parts)
-    together = pool.buffer(count * first.nbytes).view(first.dtype)
-    np.concatenate(parts, out=together.reshape(-1, *first.shape[1:]))
-    return together.reshape(count, *first.shape)
 
 
 def _mapped(data: Any, function: Callable[..., Any], spec: Any) -> Any:

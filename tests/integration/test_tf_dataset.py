@@ -1,4 +1,4 @@
-"""A dataset takes its batches in groups, which only changes the time."""
+"""A dataset yields what the loop over its feed would get, in Python and in graphs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.tf_groups import Groups
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 
 from .serving import connect, serving
 
 pytestmark = pytest.mark.tf
-
-#: Batches that are ready before a group is taken.
-_READY = 8
-
-
-#: Sizes of the groups that were handed over, the newest last.
-_GROUPS: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def always_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let datasets take groups however slow this machine is, and note their sizes."""
-    monkeypatch.setattr("headrace.tf_groups.group_size", lambda *_: _READY)
-    next_group = Groups.next_group
-
-    def noted(groups: Groups, number: int) -> list[Any]:
-        group = next_group(groups, number)
-        _GROUPS.append(len(group))
-        return group
-
-    monkeypatch.setattr(Groups, "next_group", noted)
 
 
 def rows(n: int, repeat: int = 1) -> hs.Pipeline:
@@ -54,16 +32,6 @@ def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
             server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
         ) as feed:
             yield feed
-
-
-def amid_a_group(feed: Any, dataset: Any, count: int = 4) -> tuple[Any, list[int]]:
-    """Return an iterator of a graph that is within a group, and the batches that it has pulled."""
-    iterator = iter(dataset.take(-1))
-    pulled = [int(next(iterator)["i"][0]) for _ in range(2)]
-    eventually(lambda: feed.stats()["in_flight"] >= _READY + 2)
-    pulled += [int(next(iterator)["i"][0]) for _ in range(count - 2)]
-    assert _GROUPS[-1] == _READY
-    return iterator, pulled
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -106,13 +74,14 @@ def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_leaving_amid_a_group_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
+def test_leaving_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
     with serving(rows(40)) as server:
         with contextlib.suppress(KeyError):
             with headrace.connect(
                 server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
             ) as feed:
-                iterator, seen = amid_a_group(feed, feed.as_dataset())
+                iterator = iter(feed.as_dataset().take(-1))
+                seen = [int(next(iterator)["i"][0]) for _ in range(4)]
                 if raises:
                     seen.pop()
                     raise KeyError
