@@ -38,7 +38,8 @@ class Bug:
         return self.was in text
 
 
-_READING, _MAKING, _CORE = f"{_SERVER}/reading", f"{_SERVER}/making", f"{_SERVER}/core"
+_READING, _MAKING = f"{_SERVER}/reading", f"{_SERVER}/making"
+_SHAPING = f"{_SERVER}/shaping"
 BUGS = [
     Bug(
         "shares of equal size lose the last examples",
@@ -79,37 +80,37 @@ BUGS = [
     ),
     Bug(
         "the number of a sampler is no part of its chance",
-        f"{_CORE}/class_acceptance.py",
+        f"{_SHAPING}/class_acceptance.py",
         "sub_seed = chance.derive(seed, chance.ACCEPT, stage)",
         "sub_seed = chance.derive(seed, chance.ACCEPT, 0)",
     ),
     Bug(
         "an estimate leaves out the row that it judges",
-        f"{_CORE}/class_acceptance.py",
+        f"{_SHAPING}/class_acceptance.py",
         "counts_KN = np.cumsum(own == classes, axis=1, dtype=np.int64)",
         "counts_KN = np.cumsum(own == classes, axis=1, dtype=np.int64) - (own == classes)",
     ),
     Bug(
         "counts of classes are not restored",
-        f"{_CORE}/class_acceptance.py",
+        f"{_SHAPING}/class_acceptance.py",
         "self._counts = np.array(counts, np.int64)",
         "pass",
     ),
     Bug(
         "copies of a copy have the chance of those of the original",
-        f"{_CORE}/row_copies.py",
+        f"{_SHAPING}/row_copies.py",
         "return _keys(ordinals, counts, _ROWS + stage)",
         "return _keys(ordinals, counts, _ROWS)",
     ),
     Bug(
         "a running mean is one group late",
-        f"{_CORE}/row_copies.py",
+        f"{_SHAPING}/row_copies.py",
         "decay = min((groups - 1) / min(groups, self.warmup), self.mean_decay)",
         "decay = min(groups / min(groups + 1, self.warmup), self.mean_decay)",
     ),
     Bug(
         "the debiased mean forgets its power when it is restored",
-        f"{_CORE}/row_copies.py",
+        f"{_SHAPING}/row_copies.py",
         "        for name, value in zip(_STATE, values, strict=True):\n"
         "            setattr(self, name, value)",
         "        for name, value in zip(_STATE, values, strict=True):\n"
@@ -117,25 +118,25 @@ BUGS = [
     ),
     Bug(
         "a length on a boundary goes into the bucket below",
-        f"{_CORE}/bucket.py",
+        f"{_SHAPING}/bucket.py",
         'return np.searchsorted(boundaries, lengths, side="right")',
         'return np.searchsorted(boundaries, lengths, side="left")',
     ),
     Bug(
         "rows are not padded to their boundary",
-        f"{_CORE}/bucket.py",
+        f"{_SHAPING}/bucket.py",
         "size = max(size, self.boundaries[bucket])",
         "size = max(size, 0)",
     ),
     Bug(
         "a budget of elements is that of the longest row alone",
-        f"{_CORE}/bucket.py",
+        f"{_SHAPING}/bucket.py",
         "rounded: np.ndarray = -(-np.minimum(lengths, _LONGEST) // self.multiple) * self.multiple",
         "rounded: np.ndarray = np.minimum(lengths, _LONGEST)",
     ),
     Bug(
         "draws of classes differ in no partition",
-        f"{_CORE}/class_queues.py",
+        f"{_SHAPING}/class_queues.py",
         "return multinomial(self.batch_size, self.probs, seed, self.first_not_formed)",
         "return multinomial(self.batch_size, self.probs, seed, self.first_not_formed // 2)",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,19 +18,6 @@ ROWS = hs.from_examples(
     [{"n": i % 3, "y": i % 2, "x": np.zeros(1 + i % 9)} for i in range(3000)], FEATURES
 )
 PARTITIONS = 2
-
-
-def sequences(capacity: int, **options: Any) -> hs.Pipeline:
-    examples = [{"key": f"k{i}", "x": np.arange(2 * (1 + i % 4))} for i in range(200)]
-    return hs.from_examples(examples).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        num_unroll=2,
-        batch_size=4,
-        capacity=capacity,
-        **{"initial_states": {"s": hs.zeros((), "int64")}, **options},
-    )
 
 
 BUCKETS: dict[str, Callable[..., hs.Pipeline]] = {
@@ -54,26 +40,3 @@ def test_capacity_is_how_many_batches_of_a_partition_wait(name: str) -> None:
             eventually(lambda: feed.stats()["ready"] == PARTITIONS * capacity)
             next(feed)
             assert feed.stats()["ready"] <= PARTITIONS * capacity
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"order": "lanes", "state_placement": "trainer"},
-    ],
-    ids=["arrival", "lanes"],
-)
-def test_capacity_is_how_many_examples_of_a_partition_are_in_flight(
-    options: dict[str, Any],
-) -> None:
-    most = {}
-    for capacity in (5, 9):
-        with serving(sequences(capacity, **options)) as server, connect(server) as feed:
-            seen = []
-            for batch in feed:
-                seen.append(feed.stats()["in_flight"])
-                if feed.states:
-                    batch.save_state("s", batch.state("s"))
-        most[capacity] = max(seen)
-    assert 4 <= most[5] <= 5 < most[9] <= 9

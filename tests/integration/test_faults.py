@@ -45,27 +45,6 @@ def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
     assert Counter(committed + rows) == Counter(range(200))
 
 
-def test_a_stopped_trainer_loses_its_lease_and_is_told_when_it_wakes(tmp_path: Path):
-    awake = tmp_path / "awake"
-    with serving(numbered(60).batch(5), lease_ttl_s=1.0) as server:
-        options = ("--hold", "2", "--until", str(awake), "--prefetch", "0")
-        with trainer(server.address, *options) as sleeper:
-            sleeper.wait_for("holding")
-            sleeper.signal(signal.SIGSTOP)
-            with connect(server) as feed:
-                rows = [i for batch in feed for i in batch["i"].tolist()]
-            awake.touch()
-            sleeper.signal(signal.SIGCONT)
-            assert sleeper.finish() == 0, sleeper.output()
-    counted = Counter(rows)
-    assert set(counted.values()) == {1}
-    # The other trainer also trained the batches that the sleeper had in hand.
-    stale = [event for event in sleeper.events if event["event"] == "stale"]
-    seen = [i for batch in sleeper.rows() for i in batch]
-    assert len(stale) == 1 and "lease" in stale[0]["text"]
-    assert len(rows) + len(seen) == 60 + 5
-
-
 def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
     with serving(numbered(40).batch(4)) as server:
         seen = []

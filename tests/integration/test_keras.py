@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
@@ -135,25 +134,6 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     assert watch.batches == (batches if how != "steps at once" else -(-batches // 3))
 
 
-def test_a_state_that_is_lost_would_show(stateful: Any) -> None:
-    """The loss of these tests is 0 because of the states, and not by chance."""
-    import keras
-
-    class Forgetting(keras.layers.Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.adding = adding()
-
-        def call(self, inputs: Any) -> Any:
-            outputs, states = self.adding(inputs)
-            return outputs, {**states, "sum": states["sum"] * 0}
-
-    model = compiled(stateful, Forgetting())
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        history = model.fit(stateful.batches(feed, split), shuffle=False, verbose=0)
-    assert history.history["loss"][0] > 1
-
-
 def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
     stateful: Any,
 ) -> None:
@@ -172,27 +152,6 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
             )
             assert history.history["loss"] == history.history["mae"] == [0.0]
         assert served(server)[1] == rows_of_sums()
-
-
-def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> None:
-    model = compiled(stateful, adding())
-    with serving({"train": sums(), "test": sums(12)}) as server:
-        with (
-            headrace.connect(
-                server.address, feed="train", framework="tf", timeout=PATIENCE_S
-            ) as train,
-            headrace.connect(
-                server.address, feed="test", framework="tf", timeout=PATIENCE_S
-            ) as test,
-        ):
-            history = model.fit(
-                stateful.batches(train, split),
-                validation_data=stateful.batches(test, split),
-                shuffle=False,
-                verbose=0,
-            )
-        server.wait(PATIENCE_S)
-    assert history.history["loss"] == history.history["val_loss"] == [0.0]
 
 
 class _Wrong:

@@ -52,7 +52,8 @@ def trained(address: str, directory: Path, dies_at: int = 0) -> tuple[dict[int, 
     return losses, lines[-1].get("weights", [])
 
 
-@pytest.mark.parametrize("kind", ["plain", pytest.param("segments", marks=pytest.mark.tools)])
+@pytest.mark.tools
+@pytest.mark.parametrize("kind", ["plain", "segments"])
 def test_a_fit_that_is_killed_and_started_again_has_the_same_losses_bit_for_bit(
     kind: str, tf: Any, tmp_path: Path
 ) -> None:

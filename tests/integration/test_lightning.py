@@ -30,7 +30,7 @@ def plain(rows: int = 12) -> hs.Pipeline:
     return hs.from_examples([{"i": np.float32(i)} for i in range(rows)]).batch(2)
 
 
-def segments(**options: Any) -> hs.Pipeline:
+def segments() -> hs.Pipeline:
     rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
     return hs.from_examples(rows).batch_sequences_with_states(
         input_key="key",
@@ -39,13 +39,8 @@ def segments(**options: Any) -> hs.Pipeline:
         num_unroll=3,
         batch_size=2,
         capacity=4,
-        **{"initial_states": {"sum": hs.zeros(())}, **options},
+        initial_states={"sum": hs.zeros(())},
     )
-
-
-def lanes() -> hs.Pipeline:
-    """Without states: they commit as plain batches do."""
-    return segments(initial_states={}, order="lanes")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +52,6 @@ def lightning() -> Any:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"plain": plain(), "val": plain(8), "segments": segments(), "val-segments": segments()}
-    feeds["lanes"] = lanes()
     with serving(feeds, state_dir=tmp_path / "state") as server:
         yield server
 
@@ -68,7 +62,7 @@ def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
     return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
 
 
-def module_of(lightning: Any, by_hand: bool = False) -> Any:
+def module_of(lightning: Any) -> Any:
     import torch
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
@@ -77,18 +71,12 @@ def module_of(lightning: Any, by_hand: bool = False) -> Any:
             self.weight = torch.nn.Parameter(torch.zeros(()))
             self.seen: list[Any] = []
             self.validated: list[Any] = []
-            self.automatic_optimization = not by_hand
 
         def look(self, batch: Any, seen: list[Any]) -> Any:
             if not hasattr(batch, "save_state"):
                 seen.append(batch["i"].tolist())
                 return batch["i"].mean()
             seen.append([key.decode() for key in batch.key])
-            if getattr(self.trainer.datamodule, "stateless", False):
-                return batch.sequences["x"].mean()
-            if by_hand:
-                self.manual_backward(self.weight * 2)
-                self.optimizers().step()
             batch.save_state("sum", batch.state("sum") + batch.sequences["x"].sum(1))
             return batch.state("sum").mean()
 
@@ -97,12 +85,6 @@ def module_of(lightning: Any, by_hand: bool = False) -> Any:
 
         def validation_step(self, batch: Any, number: int) -> None:
             self.look(batch, self.validated)
-
-        def test_step(self, batch: Any, number: int) -> None:
-            self.look(batch, self.validated)
-
-        def predict_step(self, batch: Any, number: int) -> Any:
-            return self.look(batch, self.validated)
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.01)

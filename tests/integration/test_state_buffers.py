@@ -15,12 +15,11 @@ import headrace
 import headrace.state_block
 import headrace_server as hs
 from headrace.session import Said, Session
-from headrace_proto.messages import Answer, Hello, Refused, Save, Step
+from headrace_proto.messages import Hello, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, mapped
 
 from .segment_streams import Ledger, cells_of, chained, connect, full, of_counts, save_all, train
 from .serving import pid_of, serving
-from .test_segment_faults import Raw
 
 
 @pytest.fixture
@@ -164,8 +163,3 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         assert not server.failed_feeds()
     sound = [cell for cell in seen if cell[0] not in harmed]
     assert len(set(sound)) == len(sound) == 6 * (100 - len(harmed)) >= 6 * 18
-
-
-def save(peer: Raw, token: int, frame: int, columns: Any) -> Any:
-    peer.say(Step(peer.number, saves=(Save(token, frame, columns),)))
-    return peer.hear(Answer | Refused)

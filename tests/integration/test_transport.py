@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -70,17 +69,6 @@ def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: 
 # Addresses
 
 
-def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
-    pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
-    with serving({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
-        with connect(server, feed="a") as feed:
-            assert not feed.local
-            assert digest(feed)
-            first = digest(connect(server, feed="b"))
-        with serving(pipeline) as again:
-            assert digest(headrace.connect(again.address, timeout=PATIENCE_S)) == first
-
-
 def test_a_server_that_is_not_there_is_given_up_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(
@@ -89,12 +77,6 @@ def test_a_server_that_is_not_there_is_given_up_in_time() -> None:
     ):
         headrace.connect("tcp://127.0.0.1:1", timeout=0.5)
     assert time.monotonic() - started < PATIENCE_S / 2
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "tcp://127.0.0.1:port", "tcp://"])
-def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
-    with pytest.raises(ValueError, match="address="):
-        headrace.connect(address, timeout=PATIENCE_S)
 
 
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:

@@ -5,7 +5,7 @@
 It goes on from the last checkpoint in the directory, if there is one.  It prints a JSON line with
 the loss of each step, all its bits.  At STEP it kills itself by SIGKILL, in the middle of the step:
 the loss is there, and the weights are not changed yet.  A checkpoint is taken after each second
-step.  DEVICES in the environment is the number of Lightning's processes.
+step.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class Net(torch.nn.Module):
         loss = ((guess - labels) ** 2).mean()
         step = self.steps() + 1
         line = json.dumps({"step": step, "loss": loss.item().hex()})
-        sys.stdout.write(f"{line}\n")  # at once: several processes write to one pipe
-        sys.stdout.flush()
+        print(line, flush=True)
         if step == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         return {"loss": loss, "logits": guess}
@@ -141,11 +140,9 @@ def lightning(net: Net, dataset: FeedDataset, directory: Path) -> None:
     checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(
         directory, filename="at", every_n_train_steps=CHECKPOINT, enable_version_counter=False
     )
-    devices = int(os.environ.get("DEVICES", "1"))
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=devices,
-        strategy="ddp_find_unused_parameters_true" if devices > 1 else "auto",
+        devices=1,
         max_epochs=EPOCHS,
         logger=False,
         enable_progress_bar=False,
@@ -180,41 +177,7 @@ def transformers(net: Net, dataset: FeedDataset, directory: Path) -> None:
     trainer.train(resume_from_checkpoint=any(directory.glob("checkpoint-*")))
 
 
-def parallel(net: Net, dataset: FeedDataset, directory: Path) -> None:
-    """One of several processes: torchrun's environment names its rank."""
-    import torch.distributed.nn  # before there is a group, which it would keep for ever
-
-    torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)
-    optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    path, step = directory / "checkpoint", 0
-    net.steps = lambda: step
-    if path.exists():
-        saved = torch.load(path)
-        net.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        dataset.load_state_dict(saved["data"])
-        step = saved["step"]
-    for batch in (batch for _ in range(EPOCHS) for batch in dataset):
-        loss = model(batch=batch)["loss"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        if step % CHECKPOINT == 0:
-            saved = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
-            saved.update(data=dataset.state_dict(), step=step)
-            if torch.distributed.get_rank() == 0:
-                torch.save(saved, f"{path}.new")
-                os.replace(f"{path}.new", path)
-            torch.distributed.barrier()
-    weights = b"".join(weight.detach().numpy().tobytes() for weight in net.parameters())
-    (directory / f"weights-{torch.distributed.get_rank()}").write_bytes(weights)
-    del model  # it holds the group, whose threads are to end before Python does
-    torch.distributed.destroy_process_group()
-
-
-LOOPS = {loop.__name__: loop for loop in (stateful, accelerate, lightning, transformers, parallel)}
+LOOPS = {loop.__name__: loop for loop in (stateful, accelerate, lightning, transformers)}
 
 
 def main() -> None:
