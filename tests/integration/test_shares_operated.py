@@ -110,7 +110,7 @@ def test_commands_find_a_sequence_at_its_server_and_drain_all(
         assert {batch.partition % _SERVERS for batch in batches} == {0, 1}
         for batch in batches:
             key = bytes(batch.key[0]).decode().partition(":")[2]
-            assert main(["inspect", key, "--json", "--http", http]) == 0
+            assert main(["inspect", key, "--http", http]) == 0
             (found,) = json.loads(capsys.readouterr().out)["found"]
             assert (found["where"], found["partition"]) == ("leased", batch.partition)
         assert main(["drain", "--wait", "0.1", "--http", http]) == 1

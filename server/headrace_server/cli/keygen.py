@@ -101,20 +101,10 @@ def keygen(options: Namespace) -> None:
         return
     print(f"{secret}  secret: stays here")
     print(f"{public}  public")
-    print(_next_step(directory, options.name, public))
-
-
-def _next_step(directory: Path, name: str | None, public: Path) -> str:
-    if name is None:
-        return (
-            f"Start the server with --keys {directory}; each trainer needs a copy of {public.name}."
+    if options.name is None:
+        print(f"the server: --keys {directory}; each trainer needs a copy of {public.name}")
+    else:
+        print(
+            f"the trainer: keys= names a directory with {secret.name} and {SERVER}{PUBLIC}; the "
+            f"server: {public.name} lies in {TRAINERS}/ of its keys"
         )
-    if public.parent != directory:
-        return (
-            f"The server with --keys {directory} lets {name} in; the trainer needs {name}{SECRET} "
-            f"and {SERVER}{PUBLIC} in one directory, and keys= names that."
-        )
-    return (
-        f"Copy {public.name} to the directory {TRAINERS} of the server's keys, and the server's "
-        f"{SERVER}{PUBLIC} to {directory}; keys={str(directory)!r} is what the trainer gives."
-    )

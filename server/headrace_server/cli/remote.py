@@ -11,7 +11,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 from headrace_proto.clock import Deadline
@@ -26,7 +26,7 @@ from headrace_proto.errors import (
 from ..process.option import Option
 from ..process.statuses import ServerStatus, described_batches
 from ..server.http import read_token
-from ..server.http_client import RESTART_S, TIMEOUT_S, HttpClient, one_line, snapshot_of_all
+from ..server.http_client import RESTART_S, TIMEOUT_S, HttpClient, snapshot_of_all
 from ..server.verdict import store_faults
 from . import exits
 from .frame import with_options
@@ -236,57 +236,24 @@ def snapshot(options: Namespace) -> None:
     Option("sequence", "text", metavar="KEY", positional=True),
     SERVERS,
     Option("feed", "text", absent="the only feed of segments", metavar="NAME"),
-    JSON,
 )
 def inspect(options: Namespace) -> int:
-    """Show where the sequence of a key is: its partition, segment and state, and which
+    """Show where the sequence of a key is, as JSON: its partition, epoch and segment, and which
     trainer has it since when.  The exit code is 1 where it is not in flight.
 
     sequence: the key of a sequence
     feed: its feed
     """
-    key = os.fsencode(options.sequence)
-    path = f"/inspect?key={quote(key)}"
+    path = f"/inspect?key={quote(os.fsencode(options.sequence))}"
     if options.feed is not None:
         path += f"&feed={quote(os.fsencode(options.feed))}"
     servers = askers(options)
     for asker in servers:
         asker.status()  # which refuses the answers of strangers
     answers = [asker.get(path) for asker in servers]
-    answer = dict(answers[0])
-    answer["found"] = [one for each in answers for one in each["found"]]
-    print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
-    return exits.WELL if answer["found"] else exits.FAILED
-
-
-def _lines(answer: Any) -> list[str]:
-    found = [_example(answer, example) for example in answer["found"]]
-    if not found:
-        found.append(
-            f"{one_line(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not "
-            "been read yet, has ended, or is no key of this feed"
-        )
-    return found
-
-
-def _example(answer: Any, example: Any) -> str:
-    """Return one line; an example is there once for each epoch in which it is on its way."""
-    head = (
-        f"{one_line(answer['key'])}: partition {example['partition']}, "
-        f"epoch {example['epoch'] + 1}, segment {example['segment']} of {example['segments']}"
-    )
-    # As many of its states were saved as segments are done.
-    saved = example["segment"]
-    state = f"state after {saved} segment{'s' * (saved > 1)}" if saved else "initial state"
-    where = example["where"]
-    if where == "leased":
-        where = (
-            f"leased to trainer {example['trainer']} for {example['since_s']:.1f} s "
-            f"(batch {example['batch']})"
-        )
-    elif "batch" in example:
-        where = f"{where} (batch {example['batch']})"
-    return f"{head}, {state}, {where}"
+    found = [one for answer in answers for one in answer["found"]]
+    print(json.dumps({**answers[0], "found": found}, indent=2))
+    return exits.WELL if found else exits.FAILED
 
 
 @with_options(SERVERS, JSON, Option("watch", "flag", default=False))

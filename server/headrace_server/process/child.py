@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import errno
 import faulthandler
 import json
 import os
@@ -180,18 +179,10 @@ class Child:
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
             undo.pop_all()
-        try:
-            for action in (self._send, self._read_events, self._read_output):
-                self._start(action)
-        except RuntimeError as error:  # the system has no thread to spare
-            end([self], 0.0)
-            raise OSError(errno.EAGAIN, str(error)) from None
-
-    def _start(self, action: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=action, args=arguments, daemon=True)
-        thread.name = f"headrace-{self.name}"
-        thread.start()
-        self._threads.append(thread)
+        for action in (self._send, self._read_events, self._read_output):
+            thread = threading.Thread(target=action, name=f"headrace-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _send(self) -> None:
         """Send the config and orders; no other thread waits until the child reads them."""

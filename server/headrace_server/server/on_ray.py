@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,7 +142,7 @@ def on_ray(
 
     All further ``options`` are those of ``hs.run``.
     """
-    _check(servers, resources, beside, runtime_env, insecure, options)
+    _check(servers, beside, insecure, options)
     settings = RunSettings(
         pipelines, workers=workers, partitions=partitions, share=(0, servers), **options
     )
@@ -178,28 +177,12 @@ def on_ray(
     return _started(plan, needs, beside, runtime_env, settings.start_timeout_s)
 
 
-def _check(
-    servers: object,
-    resources: object,
-    beside: object,
-    runtime_env: object,
-    insecure: object,
-    options: Mapping[str, Any],
-) -> None:
-    """Raise TypeError or ValueError for an argument of on_ray that can not be."""
+def _check(servers: object, beside: object, insecure: object, options: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for an argument that Ray does not check."""
     Option("", "integer", least=1, most=MOST_SHARES).check(servers, f"{servers=!r:.80}")
     Option("", "flag").check(insecure, f"{insecure=!r:.80}")
-    if resources is not None:
-        if not isinstance(resources, Mapping) or not resources:
-            raise TypeError(f"resources={resources!r:.80} is not like {{'CPU': 4}}")
-        for name, amount in resources.items():
-            number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-            if not isinstance(name, str) or not number or not 0 <= amount < math.inf:
-                raise ValueError(f"resources: {name!r:.80} has the amount {amount!r:.80}")
     if beside is not None and (not isinstance(beside, (list, tuple)) or not beside):
         raise TypeError(f"beside={beside!r:.80} is not a list of actors or of their names")
-    if runtime_env is not None and not isinstance(runtime_env, Mapping):
-        raise TypeError(f"runtime_env={runtime_env!r:.80} is not a dict")
     for name in ("bind", "worker_ports", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")

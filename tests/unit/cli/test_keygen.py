@@ -79,7 +79,7 @@ def test_the_command_says_where_the_keys_are_and_what_comes_next_and_shows_no_se
     assert main(["keygen", "away", "--name", "bob"]) == 0
     assert main(["keygen", "json", "--json"]) == 0
     said = capsys.readouterr().out
-    for words in ("--keys keys", "lets alice in", "keys='away' is what the trainer gives"):
+    for words in ("--keys keys", "alice.public lies in trainers/", "bob.secret and server.public"):
         assert words in said
     told = json.loads(said.splitlines()[-1])
     assert told == {"secret": "json/server.secret", "public": "json/server.public"}
