@@ -187,6 +187,22 @@ def test_a_request_whose_number_was_used_is_refused():
     assert [give.request for give in at.ask(A, 0)] == [7]
 
 
+def test_a_request_of_a_greeting_uses_its_number():
+    at = At(plain(), A)
+    at.desk.paused = True
+    at.desk.hello(Hello(A, gets=[(7, 0, 0)]), 0.0)
+    with pytest.raises(ValueError, match="request 7 comes after 7"):
+        at.desk.ask(A, [(7, 0, 0)])
+
+
+def test_leases_that_end_with_a_silent_session_are_counted():
+    at = At(plain(), A)
+    at.ask(A, 2)
+    assert at.desk.tick(at.desk.ttl - 1.0) == []
+    assert at.desk.tick(at.desk.ttl) == [A]
+    assert at.desk.counts["expired"] == 2
+
+
 def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
     at = At(plain(), A, B)
     (mine,) = at.ask(A)
