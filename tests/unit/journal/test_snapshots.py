@@ -101,6 +101,7 @@ def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
     token = shelf.finish(FEED, name, 9)
     assert token.url == url.rstrip("/")
     other = Shelf(tmp_path / "other", url)
+    assert other.newest(FEED, "") == name and other.newest(FEED, name) == ""
     found, term = other.fetch(FEED, token.snapshot)
     assert (found / "0.journal").read_bytes() == b"store"
     assert term == 9

@@ -5,6 +5,7 @@ for as long as the machine needs it.
 """
 
 import msgpack
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,3 +170,15 @@ def test_a_cursor_at_every_step_continues_the_same_stream(
         assert other.machine.reading()["epoch"] == whole.machine.reading()["epoch"]
         if not driver.step():
             break
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_a_feed_ends_after_many_empty_epochs_in_a_row_and_not_before(
+    across: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace_server.shaping.input.HOPELESS_EPOCHS", 3)
+    full = (0, 1, 2, 3, 6)
+    driver = Driver(4, epochs=None, across=across, drops=lambda epoch, row: epoch not in full)
+    assert not all(driver.step() for _ in range(100)), "it goes on for ever"
+    assert [rows[0][0] for _, rows in driver.batches.values()] == list(full)
+    assert driver.machine.hopeless
