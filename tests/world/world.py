@@ -140,6 +140,7 @@ class Owner:
         self.written = Counter()
         self.flushing = set()
         self.working = False
+        self.trainers = 0  # that were here at once
         self.wires = {}  # by session
         world.later(0.5, self.tick)
         self.after()
@@ -283,7 +284,8 @@ class Owner:
         config, batches = self.world.config, len(self.slab.bodies) - len(self.slab.mapped)
         # beyond the memory there may be one of each trainer, and of each partition one or a round
         rounds = len(self.partitions) * max(1, self.desk.world)
-        most = config.room + rounds + len(self.desk.sessions)
+        self.trainers = max(self.trainers, len(self.desk.sessions))  # it leaves its batch here
+        most = config.room + rounds + self.trainers
         law(batches <= most, f"{batches} batches in a room of {config.room}")
         return made
 
