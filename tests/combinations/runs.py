@@ -96,19 +96,14 @@ def _repr(one: Any) -> str:
 
 #: Laws that the server breaks, each with the draws that break it.
 KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
-    "Where a server or a worker dies or is started again, no trainer loses a batch.": (
-        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.feed.states != "server"
+    "Where a server or a worker dies or is started again, states at trainers are not lost.": (
+        lambda place, draw: bool(place.events) and draw.feed.states == "trainer"
     ),
-    "Where a worker dies or is started again, a lane goes on at the trainer that has it.": (
-        lambda place, draw: bool(place.events) and draw.feed.lanes and draw.run.trainers > 1
-    ),
-    "A lane keeps its example to the end, where batches of several partitions are ahead.": (
+    "In a planned restart a trainer that returns a batch keeps its lanes from the others.": (
         lambda place, draw: (
             draw.feed.lanes
-            and draw.feed.states != "server"
-            and not draw.run.world
-            and place.partitions > 1
-            and (draw.run.prefetch != 0 or draw.run.hold > 0)
+            and draw.run.trainers > 1
+            and any(what == "restart" for _, what in place.events)
         )
     ),
 }

@@ -302,6 +302,9 @@ class Plain(_Placing):
 
     # Trainers
 
+    def seat(self, slot: Slot) -> None:
+        pass
+
     def live(self, slot: Slot) -> bool:
         return True
 
@@ -563,6 +566,9 @@ class Segments(_Placing):
         return self.turn[0], self.turn[1] + 1
 
     # Trainers
+
+    def seat(self, slot: Slot) -> None:
+        pass
 
     def live(self, slot: Slot) -> bool:
         return any(e is not None for e in self.seats.get(slot, ()))

@@ -318,6 +318,10 @@ class Desk:
             admitted.append((hello, session, len(self.sessions) - 1))
         admitted = [of for of in admitted if of[1].name in self.sessions]
         stale = self._judge(admitted)
+        for _, session, _ in admitted if self._lanes else ():
+            for number, one in self.partitions.items():
+                if number != self._busy:
+                    one.seat(session.slot)
         for hello, session, others in admitted:
             # The next life must know of it before it gets anything.
             self._unstored[SESSIONS].append((session.joined, session, (hello, stale, others)))

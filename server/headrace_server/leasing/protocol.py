@@ -120,6 +120,9 @@ class Partition(Protocol):
     def live(self, slot: Slot) -> bool:
         """Return whether the slot has lanes with examples that go on."""
 
+    def seat(self, slot: Slot) -> None:
+        """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
+
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with states if the feed has them; return a fault's code and text, or None.
 

@@ -73,7 +73,7 @@ class Run(ABC):
         self._slab = slab
         self.number, self.gone = machine.number, machine.gone
         self.ahead, self.lanes = machine.ahead, machine.lanes
-        self.returned, self.live = machine.returned, machine.live
+        self.returned, self.live, self.seat = machine.returned, machine.live, machine.seat
         self.waits_for = machine.waits_for
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()

@@ -287,6 +287,9 @@ class Plain:
     def live(self, slot: Slot) -> bool:
         return True
 
+    def seat(self, slot: Slot) -> None:
+        """Nothing: no slot has lanes."""
+
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         number = batch.number
         if self._numbers.is_done(number):

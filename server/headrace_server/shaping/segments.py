@@ -328,6 +328,11 @@ class Segments(Admission):
             seats[at].started[lane] = True
         return True
 
+    def seat(self, slot: Slot) -> None:
+        """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
+        if slot in self._places_before and not self.world:
+            self._seat(slot)
+
     def places(self) -> dict[Slot, Places]:
         """Return the lanes in which examples go on after what is committed, for a later life."""
         places = dict(self._places_before)

@@ -15,9 +15,9 @@ from headrace_server.leasing.protocol import (
     Over,
     Welcome,
 )
-from tests.world.journal import Stored
-from tests.world.real import RealPlain
-from tests.world.synthetic import Plain, Segments, Slab
+from tests.world.journal import Journal, Stored
+from tests.world.real import RealPlain, RealSegments
+from tests.world.synthetic import Plain, Segments, Slab, rows_of
 
 A, B = b"a", b"b"
 
@@ -25,10 +25,10 @@ A, B = b"a", b"b"
 class At:
     """A desk of one or more partitions whose trainers have joined."""
 
-    def __init__(self, partitions, *sessions, **options):
+    def __init__(self, partitions, *sessions, term=1, **options):
         every = partitions if isinstance(partitions, list) else [partitions]
         self.partition = every[0]
-        self.desk = Desk(dict(enumerate(every)), 1, **options)
+        self.desk = Desk(dict(enumerate(every)), term, **options)
         self.requests = 0
         for session in sessions:
             self.desk.hello(Hello(session), 0.0)
@@ -246,6 +246,29 @@ def test_a_round_is_made_beyond_the_memory_once_those_before_it_are_committed():
     for name in ranks:
         at.desk.commit(name, held[name][0])
     assert [give.batch.turn for give in at.ask(B, 0)] == [(0, 0)]
+
+
+def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first():
+    """Its batch was committed, so it holds nothing by which the desk knows its lanes."""
+    journal = Journal()
+
+    def life(term, **options):
+        shape = {"size": 2, "capacity": 8, "order": "lanes", "states": False}
+        one = RealSegments(0, journal.of(0), Slab(100), counts=[3] * 8, **shape)
+        return At(one, B, A, term=term, **options)
+
+    def examples(give):
+        return [(lane, example) for lane, example, *_ in rows_of(give.batch.place)]
+
+    first = life(1)
+    (give,) = first.ask(A)
+    first.desk.commit(A, give.token)
+    for record in first.partition.take_records():
+        journal.write(0, 0, record)
+    second = life(2, known=dict.fromkeys((A, B), (0, -1, 0)))
+    (of_other,) = second.ask(B)
+    (mine,) = second.ask(A)
+    assert examples(mine) == examples(give) != examples(of_other)
 
 
 def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
