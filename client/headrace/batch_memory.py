@@ -26,7 +26,7 @@ import os
 import re
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -71,15 +71,14 @@ class BatchGone(Exception):
 
 
 class Body:
-    """The source of a batch's bytes until it has a block; and the batch's name in errors."""
+    """The source of a batch's bytes until it has a block."""
 
-    __slots__ = ("block", "keys", "memory", "release")
+    __slots__ = ("block", "memory", "release")
 
     def __init__(self, memory: Any, release: Callable[[], None] | None = None) -> None:
         """``memory``: a frame, or shared memory, of which ``release`` reports the last reader."""
         self.memory, self.release = memory, release
         self.block: np.ndarray | None = None  # of a batch that was taken and put back
-        self.keys: Callable[[], Sequence[bytes]] = tuple  # makes the first keys of its segments
 
     def __del__(self) -> None:
         if (release := getattr(self, "release", None)) is not None:

@@ -141,17 +141,6 @@ def connect(
         order=order,
     )
     link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
-    welcome = link.session.welcome
-    if welcome is not None and prefetched.batches >= welcome.max_credits:
-        most = welcome.max_credits
-        logger.warning(
-            "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
-            "(max_credits), so at most %d come beyond the one in hand",
-            prefetched.batches,
-            addresses,
-            most,
-            most - 1,
-        )
     _tell_of_use(link)
     _tell_of_empty_lanes(link)
     return Feed(link, loaded)

@@ -29,15 +29,12 @@ trains, and reduces it by replica, which fails for a batch of many parts; a batc
 not trained would also hold up all ranks.  So a model is built by the spec of its data.  And Keras
 takes the mean of results over their first axis, so results have one.
 
-The callbacks and ``batches`` serve models of Keras 2 (``tf_keras``) too; a ``StatefulModel`` is one
-of Keras 3.
-
     fit ── batch trained ──► CommitTrained ──► commits
      └──── every n steps ──► Checkpoint ──► variables, snapshot ──► position.json names both
      ◄──── epoch, variables, position ──────────────┘ the next fit
 
 Keras has no setting for the epoch with which a resumed ``fit`` begins, nor for epochs of unequal
-length: both are set where each version looks for them.
+length: both are set where it looks for them.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 try:
@@ -117,11 +113,6 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
 
     def __init__(self, network: Any) -> None:
         of_workers = _workers()
-        if isinstance(network, tf.Module):
-            raise TypeError(
-                f"StatefulModel: {network!r:.120} is of Keras 2, and its weights would not be "
-                "trained; build it with keras, or write a train_step that calls feed.save_states"
-            )
         super().__init__()
         self._workers = of_workers
         self.network = network
@@ -322,19 +313,7 @@ def _weights_of_round(weights: Any) -> Any:
 _POSITION = "position.json"
 
 
-class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """A callback of Keras 3 that Keras 2 calls, too."""
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return True
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    _implements_predict_batch_hooks = _implements_test_batch_hooks
-
-
-class CommitTrained(KerasCallback):
+class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
     """Commit each batch of ``feed.as_dataset()`` when ``fit`` has trained on it.
 
     So a snapshot by a later callback has exactly the trained batches.  Batches that TensorFlow has
@@ -370,7 +349,7 @@ class CommitTrained(KerasCallback):
         _forget_length()
 
 
-class Checkpoint(KerasCallback):
+class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Save model, optimizer and the feed's position together, and let ``fit`` go on from them.
 
     ``directory`` holds the last checkpoint, which is replaced whole: at the beginning, after each
@@ -383,9 +362,6 @@ class Checkpoint(KerasCallback):
     It commits what ``fit`` has trained, as ``CommitTrained`` does, or leaves that to the states.
     Where the feed's batches end with their epoch, ``fit`` goes on in the epoch that was under way;
     else its epochs begin anew at the step that was reached.
-
-    Random layers of Keras 2 have a state to save only after
-    ``tf_keras.backend.experimental.enable_tf_random_generator()``.
     """
 
     def __init__(self, feed: Feed, directory: str | os.PathLike[str], every: int = 0) -> None:
@@ -410,21 +386,11 @@ class Checkpoint(KerasCallback):
                 "with keras.Input, or call it on a batch"
             )
         optimizer = self.model.optimizer
-        if isinstance(self.model, keras.Model):
-            if not optimizer.built:
-                optimizer.build(self.model.trainable_variables)
-            # Those of random layers too, which a checkpoint of the model would not keep.
-            variables = [one.value for one in (*self.model.variables, *optimizer.variables)]
-            self._variables = tf.train.Checkpoint(variables=variables)
-        else:  # of Keras 2, which leaves the states of random layers out, too
-            build = getattr(optimizer, "build", None) or optimizer._create_all_weights
-            build(self.model.trainable_variables)
-            chance = [getattr(layer, "_random_generator", None) for layer in self.model.submodules]
-            self._variables = tf.train.Checkpoint(
-                model=self.model,
-                optimizer=optimizer,
-                chance=[generator for generator in chance if generator is not None],
-            )
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        # Those of random layers too, which a checkpoint of the model would not keep.
+        variables = [one.value for one in (*self.model.variables, *optimizer.variables)]
+        self._variables = tf.train.Checkpoint(variables=variables)
         known = self._directory / _POSITION
         if not known.exists():
             self._save(0)
@@ -440,11 +406,7 @@ class Checkpoint(KerasCallback):
 
     def _begin_with(self, epoch: int | None) -> None:
         """Have this ``fit`` begin with an epoch; None: let later ones begin where they name it."""
-        if isinstance(self.model, keras.Model):
-            self.model._initial_epoch = epoch
-            return
-        begin = SimpleNamespace(maybe_load_initial_counters_from_ckpt=lambda *_, **__: (epoch, 0))
-        self.model._training_state = None if epoch is None else begin  # where Keras 2 looks
+        self.model._initial_epoch = epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begin_with(None)
@@ -500,8 +462,4 @@ def _forget_length() -> None:
         iterator: Any = frame.f_locals.get("epoch_iterator")
         if hasattr(iterator, "_num_batches") and not getattr(iterator, "steps_per_epoch", True):
             iterator._num_batches = iterator.data_adapter.num_batches
-            return
-        handler: Any = frame.f_locals.get("data_handler")
-        if hasattr(handler, "_inferred_steps"):  # of Keras 2
-            handler._inferred_steps = handler._steps_per_epoch
             return

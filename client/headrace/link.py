@@ -33,7 +33,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ from .driver import Driver
 from .places import arranged, looked_up, missing_shares, places_of, shares_there
 from .prefetch import Prefetch
 from .requests import Request, snapshot
-from .session import STALE, Member, Session, States, name_of
+from .session import STALE, Member, Session, States, named
 from .trainer import Held, Trainer
 
 if TYPE_CHECKING:
@@ -461,26 +461,21 @@ class Link:
         with self.lock:
             held = self.trainer.hands.get(token)
             if held is not None and not self.trainer.commit(token):
-                self.member.refused.append(StaleLease(f"{name_of(held)} {STALE}"))
+                self.member.refused.append(StaleLease(f"{named(held.given)} {STALE}"))
 
     def give_back(self, token: int) -> None:
         with self.lock:
             if token in self.trainer.hands:
                 self.trainer.give_back(token)
 
-    def save(self, token: int, states: States | None, keys: Callable[[], Sequence[bytes]]) -> bool:
+    def save(self, token: int, states: States | None) -> bool:
         """Commit a batch of segments, with its states if they do not stay here.
 
-        Return False where another trainer got its rows.  Errors name the batch by the keys that
-        ``keys`` makes.  In a loop of small steps the commit is sent with the request for the next
-        batch.
+        Return False where another trainer got its rows.  In a loop of small steps the commit is
+        sent with the request for the next batch.
         """
-        counts = False
         with self.lock:
-            held = self.trainer.hands.get(token)
-            if held is not None:
-                held.source.keys = keys
-                counts = self.trainer.commit(token, states)
+            counts = token in self.trainer.hands and self.trainer.commit(token, states)
             self._driver.tell()
         self._driver.say_soon(False)
         return counts

@@ -39,7 +39,7 @@ from .lanes import Going, Lanes, parts_of
 from .link import Link
 from .requests import flush_states
 from .segments import SegmentBatch, is_tracing
-from .session import NAMED_KEYS, States, named
+from .session import States, named
 from .state_block import BlockMaker, Upload
 from .state_values import host, presented, strings_in, unknown_state
 from .trainer import Held
@@ -48,6 +48,9 @@ _LOST = (
     "its lease was lost with its session, and its rows go to another trainer or come again: these "
     "states do not count"
 )
+
+#: Number of segment keys by which the text of a deadline names a batch.
+_NAMED_KEYS = 3
 
 #: For users of torch, whose libraries ask for a batch before the step on the last one.
 _FETCHED_AHEAD = (
@@ -194,8 +197,7 @@ class Saving:
                     return None
                 if lanes is not None and saves.going is not None:
                     lanes.keep(batch, saves.going.lanes, saved.copy())
-                named_keys = batch._named_keys(NAMED_KEYS)
-                counts = self._link.save(batch.token, states, named_keys)
+                counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if batch.token in self._link.trainer.hands:
                     for state, _ in ready:
@@ -204,7 +206,7 @@ class Saving:
             saves.upload = None
             self._in_hand.pop(batch.token, None)
             if not counts:
-                raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
+                raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
 
     def _copied(
@@ -228,7 +230,7 @@ class Saving:
     def _lose(self, batch: SegmentBatch) -> NoReturn:
         """Forget a batch whose session is gone, and its lanes with it."""
         self.reject(batch.partition, batch.token)
-        raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
+        raise StaleLease(f"{named(batch)}: {_LOST}")
 
     def _ready(
         self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any
@@ -305,24 +307,18 @@ class Saving:
             return ""
         batch, saves = batches[0]
         owed = [repr(name) for name in names_of if name not in saves.values]
-        keys = ""
-        if names := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
-            more = ", …" if batch.rows > len(names) else ""
-            keys = f" ({', '.join(names)}{more})"
+        keys: list[bytes] = []
+        with contextlib.suppress(ProtocolError):  # the server sent invalid strings
+            keys = batch.keys()[:_NAMED_KEYS]
+        names = [key.decode("utf-8", "backslashreplace") for key in keys]
+        listed = ", ".join([*names, "…"] if batch.rows > len(names) else names)
         others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
         remedy = _FETCHED_AHEAD if self._framework.name == "torch" else ""
         return (
             f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "
-            f"of {batch.rows} segments{keys} that it took {now - saves.taken_at:.0f} s ago as "
+            f"of {batch.rows} segments ({listed}) that it took {now - saves.taken_at:.0f} s ago as "
             f"batch {batch.partition}/{batch.number}{others}{remedy}"
         )
-
-
-def _first_keys(batch: SegmentBatch) -> list[bytes]:
-    """Return the keys by which errors name a batch; none where the server sent invalid strings."""
-    with contextlib.suppress(ProtocolError):
-        return batch.keys(NAMED_KEYS)
-    return []
 
 
 def _saved_before(batch: SegmentBatch, state: State) -> StateError:

@@ -21,18 +21,16 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from struct import unpack, unpack_from
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import near
-from headrace_proto.layout import Slot, first_strings, strings_at
+from headrace_proto.layout import Slot, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
-from headrace_proto.segment_layout import GROUPS, ColumnPlace, SegmentLayout
+from headrace_proto.segment_layout import GROUPS, SegmentLayout
 
 from .batch import BatchInHand, no_fact
 from .framework import Framework
@@ -285,13 +283,9 @@ class SegmentBatch(BatchInHand):
             return strings_at(self._block, Slot(BYTES, shape, offset, nbytes))
         return np.ndarray(shape, dtype, self._block, offset)
 
-    def keys(self, upto: int | None = None) -> list[bytes]:
-        """Return the segments' keys as a list: the first ``upto``, or all."""
-        return self._key_list(0) if upto is None else self._named_keys(upto)()
-
-    def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
-        """Return a function that makes the first ``upto`` keys, also when this batch is gone."""
-        return keys_later(self.rows, self._block.data, self._places, upto)
+    def keys(self) -> list[bytes]:
+        """Return the segments' keys as a list."""
+        return self._key_list(0)
 
     def arrays(self) -> dict[str, Any]:
         """Return the whole batch as numpy arrays, as an element of ``as_dataset``."""
@@ -439,38 +433,6 @@ def segment_keys(
         else b""
         for n, count, key in zip(numbers, counts, originals, strict=True)
     ]
-
-
-def keys_later(
-    rows: int, block: memoryview, places: Mapping[str, ColumnPlace], upto: int
-) -> Callable[[], list[bytes]]:
-    """Return a function that makes the first ``upto`` keys of a batch, even when its block is gone.
-
-    ProtocolError where the server sent invalid strings.
-    """
-    upto = min(upto, rows)
-    offset, nbytes, *_ = places["@key"]
-    (end,) = unpack_from("=q", block, offset + 8 * upto)
-    end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
-    sequence, count = places["@sequence"].offset, places["@sequence_count"].offset
-    return partial(
-        _first_keys,
-        upto,
-        rows,
-        nbytes,
-        bytes(block[offset:end]),
-        bytes(block[sequence : sequence + 4 * upto]),
-        bytes(block[count : count + 4 * upto]),
-    )
-
-
-def _first_keys(
-    upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
-) -> list[bytes]:
-    """Make the keys of the first rows from copies of the beginnings of their columns."""
-    originals = first_strings(np.frombuffer(keys, np.uint8), 0, nbytes, rows, upto)
-    numbers = f"={upto}i"
-    return segment_keys(originals, unpack(numbers, sequence), unpack(numbers, count))
 
 
 def is_tracing() -> bool:

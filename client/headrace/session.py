@@ -16,10 +16,9 @@ All sessions of a trainer bear one nonce, so servers and owners know it as one t
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -54,7 +53,7 @@ from headrace_proto.state_buffers import FIRST_BUFFER
 from .batch_memory import Body
 from .requests import Requests
 from .state_block import StateBuffer
-from .trainer import Held, Trainer
+from .trainer import Trainer
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
 #: Maximum wait of a commit, or of released memory, for the next request to its owner.
@@ -68,10 +67,6 @@ _MAX_MAPPED = 4000
 #: Maximum number of batches, of open requests and of acknowledged commits in a Hello, since its
 #: header is bounded.  Further commits and requests follow the Welcome; other batches go to others.
 _MOST_HANDED, _MOST_GETS, _MOST_ACKNOWLEDGED = 500, 1000, 100
-#: Number of segment keys, and characters of each, by which an error names a batch.
-NAMED_KEYS = 3
-_KEY_LENGTH = 80
-
 STALE = (
     "was committed after its lease had ended, and its rows went to another trainer: this "
     "work counts twice.  Either this trainer was silent for longer than the server's lease_ttl_s, "
@@ -442,7 +437,7 @@ class Session:
                 acknowledged[partition] = max(token, acknowledged.get(partition, 0))
         refused = trainer.answer(self.number, message.committed, message.stale, message.faults)
         for held, code, text in refused:
-            name = name_of(held)
+            name = named(held.given)
             text = f"{name}: {text}" if text else f"{name} {STALE}"
             self.member.refused.append(from_code(code, text))
             self.member.void.add(held.given.token)
@@ -660,22 +655,10 @@ def frame_of(block: Any) -> Any:
     return bytes_of(block) if type(block) is StateBuffer else block
 
 
-def name_of(held: Held) -> str:
-    """Return the name of a held or unanswered batch for errors."""
-    keys: Sequence[bytes] = ()
-    with contextlib.suppress(ProtocolError):  # the server sent invalid strings
-        keys = held.source.keys()
-    return named(held.given, keys)
-
-
-def named(batch: Any, keys: Sequence[bytes] = ()) -> str:
-    """Return the name of a batch for errors, with the first keys of its segments if it has any."""
+def named(batch: Any) -> str:
+    """Return the name of a batch, or of what its owner gave, for errors."""
     rows = f"{batch.rows} row{'' if batch.rows == 1 else 's'}"
-    listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys if key]
-    if listed and batch.rows > len(listed):
-        listed.append("…")
-    which = f": {', '.join(listed)}" if listed else ""
-    return f"batch {batch.partition}/{batch.number} (token {batch.token}, {rows}{which})"
+    return f"batch {batch.partition}/{batch.number} (token {batch.token}, {rows})"
 
 
 #: How each message of an open session but a Give is handled.

@@ -28,31 +28,6 @@ from __future__ import annotations
 from collections import abc
 from contextlib import contextmanager
 
-__all__ = [
-    "Cancelled",
-    "ConnectionLost",
-    "DataError",
-    "DeadlineExceeded",
-    "FeedClosed",
-    "FeedInUse",
-    "FeedRewound",
-    "FilesMissing",
-    "ForkedProcess",
-    "HeadraceError",
-    "LimitExceeded",
-    "NotAllowed",
-    "ProtocolError",
-    "ServerError",
-    "StaleLease",
-    "StateError",
-    "UnknownFeed",
-    "VersionMismatch",
-    "code_of",
-    "from_code",
-    "is_mistake",
-    "rewording",
-]
-
 
 class HeadraceError(Exception):
     """Base of all errors that headrace raises on purpose."""

@@ -127,20 +127,6 @@ def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     return np.ndarray(slot.shape, numpy_dtype(slot.dtype), block, slot.offset)
 
 
-def first_strings(
-    block: np.ndarray, offset: int, nbytes: int, count: int, upto: int
-) -> list[bytes]:
-    """Return the first ``upto`` of ``count`` byte strings, laid out as for ``strings_at``."""
-    upto = min(upto, count)
-    ends = unpack_from(f"={upto + 1}q", block.data, offset)
-    start = offset + 8 * (count + 1)
-    falls = any(b < a for a, b in pairwise(ends))
-    if ends[0] != 0 or ends[-1] > nbytes - 8 * (count + 1) or falls:
-        raise ProtocolError("the offsets of an array of strings do not fit its data")
-    data = block[start : start + ends[-1]].tobytes()
-    return [data[a:b] for a, b in pairwise(ends)]
-
-
 def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     """Return the byte strings of a slot as an object array.  ProtocolError for false offsets."""
     count = prod(slot.shape)

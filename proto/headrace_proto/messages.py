@@ -62,38 +62,8 @@ from .codec import message, record_check
 from .record import record
 from .step_messages import FROM_SERVER, FROM_TRAINER, Answer, Get, Give, Given, Save, Step
 
-__all__ = [
-    "FROM_SERVER",
-    "FROM_TRAINER",
-    "Answer",
-    "Answered",
-    "Attach",
-    "Bye",
-    "Drain",
-    "Ended",
-    "Flush",
-    "Get",
-    "Give",
-    "Given",
-    "Handed",
-    "Hello",
-    "Idle",
-    "LetGo",
-    "Over",
-    "Pulse",
-    "Refused",
-    "Renew",
-    "Resize",
-    "Retarget",
-    "Retired",
-    "Save",
-    "ServedShare",
-    "Snapshot",
-    "Stats",
-    "Step",
-    "Unknown",
-    "Welcome",
-]
+#: Those of ``step_messages.py``, for who needs them with the others.
+__all__ = ["FROM_SERVER", "FROM_TRAINER", "Answer", "Get", "Give", "Given", "Save", "Step"]
 
 
 @record

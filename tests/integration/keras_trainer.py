@@ -52,7 +52,7 @@ def main() -> None:
         model.compile("adam", "mse")
         checkpoint = headrace.keras.Checkpoint(feed, directory, EVERY)
 
-        class Steps(headrace.keras.KerasCallback):
+        class Steps(keras.callbacks.Callback):
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 step = checkpoint._step + 1
                 print(json.dumps({"step": step, "loss": float(logs["loss"]).hex()}), flush=True)

@@ -221,9 +221,3 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
             model = compiled(stateful, adding())
             with pytest.raises(ValueError, match=r"needs the dataset of headrace.keras.batches"):
                 model.fit(feed.as_dataset().map(split), shuffle=False, verbose=0)
-
-
-def test_a_network_of_keras_2_is_refused(stateful: Any) -> None:
-    tf_keras = pytest.importorskip("tf_keras")
-    with pytest.raises(TypeError, match=r"is of Keras 2, and its weights would not be trained"):
-        stateful.StatefulModel(tf_keras.Sequential([tf_keras.layers.Dense(1)]))

@@ -158,7 +158,7 @@ class FakeLink:
         if self.left:
             raise self.left
 
-    def save(self, token, states, keys):
+    def save(self, token, states):
         held = self.trainer.hands.pop(token, None)
         counts = held is not None and not held.stale
         if counts:

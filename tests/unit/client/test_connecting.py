@@ -12,8 +12,6 @@ import headrace
 from headrace.connecting import _tell_of_use
 from headrace_proto.messages import Welcome
 
-from .serving import properties, served
-
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
@@ -25,7 +23,6 @@ from .serving import properties, served
         ({"prefetch": True}, TypeError, "prefetch=True is neither an integer nor .auto."),
         ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
         ({"commit": None}, ValueError, "commit=None is not one of"),
-        ({"placement": "local-first"}, TypeError, "placement=. is gone: order='any' takes each"),
         ({"order": "all"}, ValueError, "order='all' is not one of 'feed', 'any'"),
         ({"order": None}, ValueError, "order=None is not one of"),
         (
@@ -56,14 +53,6 @@ def test_an_argument_that_can_not_be_is_named_with_its_value_and_limit(arguments
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ValueError, match="address="):
         headrace.connect(address)
-
-
-@pytest.mark.parametrize(("prefetch", "told"), [(9, True), (8, True), (7, False)])
-def test_a_prefetch_beyond_the_limit_of_the_server_is_logged(prefetch, told, caplog):
-    with served(properties(), [], prefetch=prefetch, max_credits=8):
-        pass
-    warned = [line for line in caplog.messages if "at most 7 come beyond" in line]
-    assert bool(warned) == told and all(f"prefetch={prefetch}:" in line for line in warned)
 
 
 def used(*every: list[float]) -> Any:

@@ -130,7 +130,7 @@ def test_a_save_that_is_overtaken_while_its_value_is_read_is_refused():
 def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_back():
     hands = hands_of(properties(placement="trainer", order="lanes"))
     hands.link.lose()
-    with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, .*k1\): .*lost"):
+    with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, 2 rows\): .*lost"):
         hands.batches[0].save_state("lstm", VALUE)
     assert hands.link.returned == [1] and hands.link.saved == {}
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from headrace.segments import keys_later
 from headrace_proto.errors import ProtocolError
-from headrace_proto.segment_layout import SegmentLayout
 
-from .serving import TAG, columns_of, given_of, in_hand, properties, schema_of
+from .serving import TAG, columns_of, in_hand, properties
 
 TOLD = properties((["lstm", "float32", [3]], TAG))
 
@@ -33,30 +31,7 @@ def test_keys_name_the_segment_and_next_keys_the_following_one():
         *(b"00001_of_00007:a:b", b"STOP:", b"100000_of_100001:\xff"),
     ]
     assert batch.original_key.tolist() == [b"a:b", b"", b"\xff"]
-    assert batch.key is batch.key and batch.keys(1) == [b"00000_of_00007:a:b"]
-
-
-def keys_in(**given):
-    """The block of a batch, and what finds its keys there."""
-    given, block = given_of(TOLD, 1, columns_of(TOLD, **given))
-    layout = SegmentLayout(schema_of(TOLD), TOLD)
-    return block, given.rows, block.data, layout.places(given)
-
-
-def test_first_keys_are_made_after_the_batch_is_gone_too():
-    block, *where = keys_in(sequence=np.array([0, 1]))
-    two, all_of_them = keys_later(*where, upto=2), keys_later(*where, upto=9)
-    block[:] = 0xFF  # its memory is another's
-    assert two() == all_of_them() == [b"00000_of_00002:k0", b"00001_of_00002:k1"]
-
-
-@pytest.mark.parametrize("end", [-1, 2**62])
-def test_first_keys_of_strings_that_lie_are_a_protocol_error_when_they_are_made(end):
-    block, rows, view, places = keys_in()
-    block[places["@key"].offset :][:24].view(np.int64)[:] = 0, 1, end
-    make = keys_later(rows, view, places, 2)
-    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
-        make()
+    assert batch.key is batch.key and batch.keys()[0] == b"00000_of_00007:a:b"
 
 
 def test_lanes_are_given_where_rows_keep_them_and_else_refused_with_a_reason():

@@ -13,7 +13,7 @@ from headrace_proto.errors import (
     near,
 )
 
-CLASSES = [getattr(errors, name) for name in errors.__all__ if name[0].isupper()]
+CLASSES = [kind for name, kind in vars(errors).items() if name[0].isupper()]
 #: Raised by a trainer's own process about itself; no server can mean them.
 LOCAL = {FeedClosed, ForkedProcess}
 TRAVELLING = [kind for kind in CLASSES if kind not in LOCAL | {HeadraceError}]

@@ -19,7 +19,6 @@ from headrace_proto.layout import (
     arrange,
     array_at,
     check_slot,
-    first_strings,
     strings_at,
 )
 
@@ -184,5 +183,3 @@ def test_offsets_that_lie_are_refused(offsets):
     array_at(block, Slot("int64", (count + 1,), 0, 0))[:] = offsets
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         strings_at(block, slot)
-    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
-        first_strings(block, 0, slot.nbytes, count, count)
