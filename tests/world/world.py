@@ -140,7 +140,7 @@ class Owner:
         self.written = Counter()
         self.flushing = set()
         self.working = False
-        self.trainers = 0  # that were here at once
+        self.trainers = set()  # sessions that have been here
         self.wires = {}  # by session
         world.later(0.5, self.tick)
         self.after()
@@ -284,8 +284,8 @@ class Owner:
         config, batches = self.world.config, len(self.slab.bodies) - len(self.slab.mapped)
         # beyond the memory there may be one of each trainer, and of each partition one or a round
         rounds = len(self.partitions) * max(1, self.desk.world)
-        self.trainers = max(self.trainers, len(self.desk.sessions))  # it leaves its batch here
-        most = config.room + rounds + self.trainers
+        self.trainers |= self.desk.sessions.keys()  # one that leaves leaves its batch here
+        most = config.room + rounds + len(self.trainers)
         law(batches <= most, f"{batches} batches in a room of {config.room}")
         return made
 
