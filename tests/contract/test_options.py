@@ -125,7 +125,7 @@ PIPELINES = [
 def _keys_read() -> frozenset[str]:
     """Strings by which something is looked up, in all that reads and makes batches."""
     keys: set[str] = set()
-    paths = [SERVER / "pipeline" / "declaration.py"]  # for its ``read_bound``
+    paths: list[Path] = []
     for folder in ("shaping", "reading", "making", "worker"):
         paths += (SERVER / folder).rglob("*.py")
     for path in paths:
@@ -137,7 +137,7 @@ def _keys_read() -> frozenset[str]:
                 sought = list(node.args)
             keys |= {str(n.value) for n in sought if isinstance(n, ast.Constant)}
             if isinstance(node, ast.FunctionDef) and node.name in ("__init__", "open"):
-                # Options of a source or a stage are arguments of its class.
+                # Options of a source, a stage or a shape are arguments of its class.
                 arguments = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
                 keys |= arguments & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return frozenset(keys)

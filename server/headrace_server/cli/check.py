@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.composition import segmented, shape_check
+from ..making.composition import shape_check
 from ..making.segment_cutting import StateSource
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder
 from ..process.config import RunConfig
@@ -153,7 +153,7 @@ class _Noted(BadRecords):
 
 def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> Survey:
     """Look at a pipeline; with ``full`` at every example of it."""
-    found = Survey(feed, declaration.source.kinds, declaration.shape.kind)
+    found = Survey(feed, declaration.source.kinds, str(declaration.shape.kind))
     try:
         files = resolve(declaration.source.paths)
         found.files, found.bytes = len(files), sum(file.size for file in files)
@@ -235,7 +235,7 @@ def _reading(
 def _memory(found: Survey, declaration: Declaration, batch_bytes: int) -> None:
     """Estimate the memory that it takes at most."""
     options, window = declaration.shape.options, declaration.order.window
-    if segmented(declaration):
+    if declaration.segmented:
         found.slab_bytes = 2 * batch_bytes  # made when wanted
         found.waiting_examples = options["capacity"]
         if options["state_placement"] != "trainer" and found.waiting_examples is not None:
@@ -243,22 +243,13 @@ def _memory(found: Survey, declaration: Declaration, batch_bytes: int) -> None:
             state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
             found.state_bytes = state_bytes * found.waiting_examples
     else:
-        most, most_bytes = RunConfig((), "", ()).ahead(options.get("capacity"), 1)
+        shape = declaration.shape.made()
+        most, most_bytes = RunConfig((), "", ()).ahead(shape.capacity, 1)
         ahead = max(2, min(most, -(-most_bytes // max(1, batch_bytes))))
         found.slab_bytes = (ahead + 1) * batch_bytes
-        found.waiting_examples = _waiting(options)
+        found.waiting_examples = shape.most_waiting
     if window is not None and not found.indexed:
         found.waiting_examples = (found.waiting_examples or 0) + window
-
-
-def _waiting(options: Any) -> int | None:
-    """Return how many rows may wait in a partition until a batch is full."""
-    if options.get("max_examples_in_flight") is not None:
-        return int(options["max_examples_in_flight"])
-    if "probs" in options:
-        return None
-    sizes = options.get("batch_sizes") or [options["batch_size"]]
-    return None if None in sizes else sum(sizes)
 
 
 def _scan(
@@ -269,7 +260,7 @@ def _scan(
     whole = replace(declaration, order=ReadingOrder(), policy=Policy("skip"))
     with closing(open_reader(declaration.source, files, bad, cache)) as reader:
         intake = Intake(reader, whole, 0, 1, bad)
-        if intake.fields is None and segmented(whole):
+        if intake.fields is None and whole.segmented:
             text = "no example shows what map gives: declare it with map(…, schema=…)"
             raise DataError(text)
         check_shape = shape_check(whole.shape, intake.fields or {}, bad)

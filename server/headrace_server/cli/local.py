@@ -25,7 +25,7 @@ from headrace_proto.step_messages import Given
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
-from ..making.composition import compose, segmented
+from ..making.composition import compose
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -109,7 +109,7 @@ class LocalFeed:
 
     def _commit(self, made: Batch) -> None:
         payload = None
-        if segmented(self._declaration):
+        if self._declaration.segmented:
             states, block = [], b""
             if self._declaration.shape.options["state_placement"] == "server":
                 block = self._slab.memory(made.body.block).tobytes()

@@ -9,7 +9,6 @@ from typing import Any, Final
 from headrace_proto.schema import OFFSETS
 
 from ..files.manifest import resolve
-from ..making.composition import segmented
 from ..process.option import Option
 from ..reading.chunk import BadRecords
 from ..reading.source import IndexedSource
@@ -51,7 +50,7 @@ def preview(options: Namespace) -> None:
             f"is {options.partitions - 1}; give --partitions as the server has it"
         )
     first = options.batch or 0
-    if options.batch is not None and segmented(declaration):
+    if options.batch is not None and declaration.segmented:
         raise ValueError(
             f"--batch {first}: the batches of a feed of segments depend on when trainers save "
             "states, so none can be made again; .with_origin() names its rows (batch.origin)"

@@ -17,13 +17,7 @@ from .partition_run import Run
 from .plain_run import PlainRun
 from .segment_cutting import Cutting
 from .segment_run import SegmentRun
-from .shaping import Shaping
 from .slab import Slab
-
-
-def segmented(declaration: Declaration) -> bool:
-    """Return whether batches are of segments, with states."""
-    return declaration.shape.kind == SEQUENCES
 
 
 def shape_check(
@@ -33,8 +27,9 @@ def shape_check(
     if shape.kind == SEQUENCES:
         cutting = Cutting(shape, fields, 0)
         return lambda chunk: cutting.offer(chunk, bad, 0)
-    shaping = Shaping(shape, 0)
-    return lambda chunk: shaping.facts(chunk, bad)
+    made = shape.made()
+    made.open(0)
+    return lambda chunk: made.facts(chunk, bad)
 
 
 def compose(
@@ -52,13 +47,14 @@ def compose(
     """
     intake = Intake(reader, declaration, partition, partitions, bad)
     order, shape = declaration.order, declaration.shape
-    if segmented(declaration):
+    if declaration.segmented:
         cutting = Cutting(shape, intake.fields, partition)
         cutting.check_state_bytes(max_state_bytes)
         segments = cutting.machine
         segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
         return SegmentRun(intake, cutting, slab)
-    shaping = Shaping(shape, partition)
-    rows = Input(shaping.machine, intake.start, order.epochs, order.across_batches)
-    machine = Plain(partition, rows, shaping.machine, intake.stratified)
-    return PlainRun(intake, machine, slab, shaping)
+    made = shape.made()
+    made.open(partition)
+    rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
+    machine = Plain(partition, rows, made.shaper, intake.stratified)
+    return PlainRun(intake, machine, slab, made)

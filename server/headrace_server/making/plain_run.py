@@ -24,14 +24,13 @@ from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.stages.stratified_sample import StratifiedSample
-from ..shaping.bucket import Buckets
 from ..shaping.class_queues import ClassQueues
 from ..shaping.plain import Plain, Stored
 from ..shaping.plan import RESIZED, Order, Plan, Read
 from ..shaping.stored_state import Change, Saved
-from .assemble import Assembly, RaggedAssembly, batch_schema, ragged_schema
+from .assemble import Assembly
 from .partition_run import Run
-from .shaping import Shaping, with_facts
+from .shape import Shape, with_facts
 from .slab import Slab
 
 
@@ -53,26 +52,23 @@ class PlainRun(Run):
 
     machine: Plain
 
-    def __init__(self, intake: Intake, machine: Plain, slab: Slab, shaping: Shaping) -> None:
+    def __init__(self, intake: Intake, machine: Plain, slab: Slab, shape: Shape) -> None:
         super().__init__(intake, machine, slab)
-        self.shaping = shaping
-        self.capacity, self.most_rows = shaping.capacity, shaping.most_rows
+        self.shape = shape
+        self.capacity, self.most_rows = shape.capacity, shape.read_bound()
         self.held: dict[int, HeldChunk] = {}
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
     def properties(self) -> Mapping[str, Any]:
         """Description of the feed for trainers, beside its schema."""
-        resized = self.shaping.machine.resized or self.machine.will_resize()
+        resized = self.machine.shaper.resized or self.machine.will_resize()
         return RESIZED if resized else {}
 
     @property
     def schema(self) -> Mapping[str, Field]:
         """The schema of a batch, with the declared batch size."""
-        shaping = self.shaping
-        if shaping.ragged:
-            return ragged_schema(self._fields, shaping.batch_size)
-        return batch_schema(shaping.padded_fields(self._fields), shaping.batch_size)
+        return self.shape.schema(self._fields)
 
     @property
     def _fields(self) -> Mapping[str, Field]:
@@ -81,7 +77,7 @@ class PlainRun(Run):
             known = self.intake.fields
             if known is None:
                 return {}
-            facts = self.shaping.fields_after(self.intake.stages.fact_fields)
+            facts = self.shape.fact_fields(self.intake.stages.fact_fields)
             named = {RESERVED + name: field for name, field in facts.items()}
             self._known_fields = {**known, **named}
         return self._known_fields
@@ -97,7 +93,7 @@ class PlainRun(Run):
     def _shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """Return the rows that fit, with their facts as columns, and the machine's facts."""
         self._known_fields = None
-        chunk, facts = self.shaping.facts(chunk, self.intake.bad)
+        chunk, facts = self.shape.facts(chunk, self.intake.bad)
         columns = {name: measured(column) for name, column in chunk.columns.items()}
         return with_facts(chunk.with_columns(columns)), facts
 
@@ -111,25 +107,20 @@ class PlainRun(Run):
     # Batches
 
     def _begin(self, plan: Plan) -> tuple[Assembly, None]:
-        shaping = self.shaping
         parts = [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
-        if shaping.ragged:
-            return RaggedAssembly(parts, self._fields), None
-        bucket = max(plan.batch.bucket, 0)
-        return Assembly(parts, self._fields, shaping.dynamic_pad, shaping.padding, bucket), None
+        return self.shape.assembly(parts, self._fields, plan.draft), None
 
     def stats(self) -> dict[str, Any]:
-        shaper = self.shaping.machine
-        counts = shaper.padding if isinstance(shaper, Buckets) else {}
-        padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts.items()}
+        counts = self.machine.shaper.padding.items()
+        padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts}
         return {**super().stats(), "padding": padding}
 
     def _sizes(self) -> dict[str, int]:
         """Return the number of rows that were read and are in no batch yet."""
-        return {"incomplete": self.shaping.machine.waiting()}
+        return {"incomplete": self.machine.shaper.waiting()}
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
-        return self.shaping.sizes_checked(batch_sizes)
+        return self.shape.sizes_checked(batch_sizes)
 
     def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
         return self.machine.targets()
@@ -167,7 +158,7 @@ class PlainRun(Run):
 
     def apply(self, order: Order) -> None:
         super().apply(order)
-        self.most_rows = self.shaping.most_rows
+        self.most_rows = self.shape.read_bound(self.machine.shaper.batch_sizes)
 
     def resume(self, saved: Saved) -> None:
         stored, meta = Stored(done={*saved.done}), saved.meta
@@ -182,7 +173,7 @@ class PlainRun(Run):
                 deals, *turn = _unpacked(packed)
                 stored.fold("after", deals, int(name.removeprefix(_AFTER)), tuple(turn))
         reads = self.machine.resume(stored)
-        self.most_rows = self.shaping.most_rows
+        self.most_rows = self.shape.read_bound(self.machine.shaper.batch_sizes)
         if cursor is None:
             return
         before = dict(cursor["before"])

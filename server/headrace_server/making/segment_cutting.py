@@ -196,7 +196,7 @@ class Cutting:
         self._length = options["input_length"]
         self._lengths: Values | None = None
         if self._length is not None:
-            self._lengths = Values(shape.kind, "input_length", self._length, sequence=True)
+            self._lengths = Values(str(shape.kind), "input_length", self._length, sequence=True)
         self._sequences = columns_by_name(options["input_sequences"])
         self._context = columns_by_name(options["input_context"])
         self.sequences = {name: known[column] for name, column in self._sequences.items()}

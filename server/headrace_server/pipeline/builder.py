@@ -44,6 +44,7 @@ from .declaration import (
     Source,
     Stage,
     fields_text,
+    is_theirs,
     unbatched_field,
 )
 from .function_names import Sent, name_of
@@ -725,6 +726,7 @@ class Pipeline:
         if self._shape is not None and method != "options":
             kind = self._shape.kind
             shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
+            shape = f".shape({kind})" if is_theirs(kind) else shape
             raise ValueError(
                 f".{method}() comes after {shape}: the shape ends a pipeline; call stages before "
                 "it, and no second shape"
@@ -732,6 +734,17 @@ class Pipeline:
 
     def _with_stage(self, kind: str | Sent, /, **options: Plain) -> Pipeline:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
+
+    @checking
+    def shape(self, shape: Any, /, **options: Any) -> Pipeline:
+        """End the pipeline with a shape of your own: a subclass of ``hs.Shape``.
+
+        It is given itself, or by its name "module:Class".  ``Class(**options)`` is made here, which
+        refuses bad options, and once for each partition; options are plain data.  See
+        docs/pipelines.md.
+        """
+        made = Shape(name_of(shape, "shape"), options)
+        return replace(self, _stages=_grouped(self._stages, made), _shape=made)
 
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
         """Return the pipeline with a shape of these options, or arguments of a step."""
@@ -778,8 +791,9 @@ def _grouped(stages: tuple[Stage, ...], shape: Shape) -> tuple[Stage, ...]:
     """Return the stages with their groups; ValueError where these differ or do not fit."""
     made = [stage.made() for stage in stages]
     given = {one.group: stage for stage, one in zip(stages, made, strict=True) if one.group}
-    bound = shape.read_bound()
-    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
+    ending = None if shape.kind == SEQUENCES else shape.made()
+    bound = None if ending is None else ending.read_bound()
+    sizes = [shape.options["batch_size"]] if ending is None else ending.batch_sizes
     for stage, one in zip(stages, made, strict=True):
         if one.group is None and (usual := one.usual_group(sizes, bound)):
             given[usual] = stage

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, Literal
@@ -26,21 +26,25 @@ Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
-_READING = "headrace_server.reading"
-#: By room, the modules of the kinds of the project's own: what any kind subclasses.
-_BASES = {"sources": "source:Source", "stages": "stage:Stage"}
+#: By folder: the package in which it is, and the class there that any kind of it subclasses.
+_KINDS = {
+    "sources": ("headrace_server.reading", "source:Source"),
+    "stages": ("headrace_server.reading", "stage:Stage"),
+    "shapes": ("headrace_server.making", "shape:Shape"),
+}
 
 
-def kind_class(room: str, kind: str | Sent) -> Any:
-    """Return the class of a kind of ``room`` ("sources" or "stages").
+def kind_class(folder: str, kind: str | Sent) -> Any:
+    """Return the class of a kind of ``folder``: "sources", "stages" or "shapes".
 
     A kind is a module there (``flat_map``, of which the class is ``FlatMap``), or names a class of
     the user's.  ImportError where there is none, TypeError for another class.
     """
+    package, based_on = _KINDS[folder]
     if not is_theirs(kind):
         name = "".join(word.title() for word in str(kind).split("_"))
-        return getattr(import_module(f"{_READING}.{room}.{kind}"), name)
-    found, base = resolve(kind), resolve(f"{_READING}.{_BASES[room]}")
+        return getattr(import_module(f"{package}.{folder}.{kind}"), name)
+    found, base = resolve(kind), resolve(f"{package}.{based_on}")
     if not (isinstance(found, type) and issubclass(found, base)):
         raise TypeError(f"{kind} is {kind_of(found)}, and no subclass of hs.{base.__name__}")
     return found
@@ -168,22 +172,14 @@ class Stage:
 class Shape:
     """The way batches are formed: ``batch`` …"""
 
-    kind: str
+    kind: str | Sent
     options: Mapping[str, Plain] = field(default_factory=dict)
 
-    def read_bound(self, batch_sizes: Sequence[int | None] | None = None) -> int | None:
-        """Return the number of rows to read at once, where the shape bounds a partition's rows.
-
-        ``batch_sizes`` take the place of those that are declared.
-        """
-        bounds = list(self.options.get("bucket_capacities") or [])
-        most = self.options.get("max_examples_in_flight")
-        if most is not None and "batch_sizes" in self.options:
-            budget = self.options["max_padded_elements"]
-            declared = self.options["batch_sizes"]
-            sizes = [budget if size is None else size for size in batch_sizes or declared]
-            bounds.append(most - sum(size - 1 for size in sizes))
-        return min(bounds, default=None)
+    def made(self) -> Any:
+        """Return a new object of its class, a subclass of ``making.shape.Shape``."""
+        made = kind_class("shapes", self.kind)(**self.options)
+        made.kind = str(self.kind)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +237,18 @@ class Declaration:
         return Declaration.from_plain(packed(self.to_plain()))
 
     @property
+    def segmented(self) -> bool:
+        """Whether batches are of segments, with states."""
+        return self.shape.kind == SEQUENCES
+
+    @property
     def recounting_stage(self) -> str:
         """The first stage that may change how many examples there are; "" where there is none."""
         return next((str(s.kind) for s in self.stages if not s.made().keeps_count), "")
 
     def uncounted(self) -> str:
         """Return why the number of examples does not show that of batches; "" where it does."""
-        if self.shape.kind != "batch":
+        if self.segmented or not self.shape.made().counted:
             return "how many rows make a batch depends on the data"
         if other := self.recounting_stage:
             return f"{other} may change how many examples there are"

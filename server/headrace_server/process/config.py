@@ -39,7 +39,7 @@ class FeedConfig:
     @property
     def segmented(self) -> bool:
         """Whether its batches are of segments."""
-        return self.declaration.shape.kind == "sequences"
+        return self.declaration.segmented
 
     @property
     def order(self) -> str:

@@ -81,6 +81,6 @@ def _pipeline(feed: FeedConfig) -> PipelineStatus:
     return {
         "source": declaration.source.kinds,
         "stages": [*order, *(str(stage.kind) for stage in declaration.stages)],
-        "shape": declaration.shape.kind,
+        "shape": str(declaration.shape.kind),
         "partitions": feed.partitions,
     }

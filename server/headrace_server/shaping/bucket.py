@@ -115,7 +115,6 @@ class Buckets(QueuedRows):
             "max_padded_elements": max_padded_elements,
         }
         self._padding = padding
-        self.padding: dict[int, list[int]] = {}
         self._ragged = ragged
         self._fixed = not allow_smaller_final_batch and max_padded_elements is None
         self.allow_smaller = allow_smaller_final_batch

@@ -29,8 +29,7 @@ from typing import Any
 
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .plan import Draft, Order, Plan, Read
-from .row_queue import QueuedRows
+from .plan import Draft, Order, Plan, Read, RowShaper
 
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
@@ -132,7 +131,7 @@ class Plain:
     ahead, lanes, voids = True, False, False
 
     def __init__(
-        self, number: int, source: Input, shaper: QueuedRows, targets: Sequence[Any] = ()
+        self, number: int, source: Input, shaper: RowShaper, targets: Sequence[Any] = ()
     ) -> None:
         """``targets`` are stages before the shape with proportions that can be changed."""
         self.number = number
@@ -201,10 +200,12 @@ class Plain:
         turn = (0, number)
         if not source.across_batches:
             turn = source.epoch, number - source.first_of_epoch
-        rows = 0
-        for part in draft.parts:
-            taken = part.rows
-            rows += taken.stop - taken.start if isinstance(taken, slice) else len(taken)
+        rows = draft.ends
+        if rows is None:
+            rows = sum(
+                taken.stop - taken.start if isinstance(taken, slice) else len(taken)
+                for taken in (part.rows for part in draft.parts)
+            )
         epoch = source.epoch_of(draft.parts[0].chunk)
         place = self._place_of(number)
         batch = Batch(self.number, number, ANYONE, turn, rows, place, epoch, draft.bucket)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,9 @@ class Draft:
 
     parts: tuple[Part, ...]
     bucket: int = -1  # where the shape has buckets
+    layout: Any = None  # where the rows lie in the batch, for the shape's own assembly
+    #: Number of rows that the batch ends, where it holds pieces of rows; None: all of its rows.
+    ends: int | None = None
 
     def of_chunks(self) -> Iterable[int]:
         """Return the numbers of the chunks from which the rows come."""
@@ -182,3 +185,40 @@ class Shaper(ABC):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         return
+
+
+class RowShaper(Shaper):
+    """A shaper of rows that are in one batch each, or in pieces of several."""
+
+    #: Sizes of batches from here on, which a trainer may change: one, or one for each bucket.
+    batch_sizes: tuple[int | None, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: By bucket: elements of all batches with padding, and the real ones.
+        self.padding: dict[int, list[int]] = {}
+
+    @property
+    def resized(self) -> bool:
+        """Whether batches may have other sizes than were declared."""
+        return False
+
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
+        """Use other sizes for the batches that are not formed."""
+        self.batch_sizes = tuple(batch_sizes)
+
+    def targets(self) -> Sequence[Any]:
+        """Return itself, if its proportions of classes can be changed."""
+        return ()
+
+    def ready(self) -> int:
+        """Return the number of batches that are formed, so that no order changes them."""
+        return 0
+
+    def waits_for(self) -> str:
+        """Describe the rows that the next batch lacks; may be empty."""
+        return ""
+
+    def waiting(self) -> int:
+        """Return the number of rows held, including those of untaken batches."""
+        return 0

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, Shaper, packed_integers, stored_fields, unpacked_integers
+from .plan import Draft, Part, RowShaper, packed_integers, stored_fields, unpacked_integers
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -131,7 +131,7 @@ class _Formed:
     times: int
 
 
-class QueuedRows(Shaper):
+class QueuedRows(RowShaper):
     """Rows in queues, and the batches formed of them: the part that all shapes of rows share.
 
     The rows of a formed batch are given by queue, as numbers.
@@ -181,7 +181,6 @@ class QueuedRows(Shaper):
         return Draft(tuple(parts), self._drafted(formed.rows, longest, real))
 
     def ready(self) -> int:
-        """Return the number of formed batches that were not taken."""
         return sum(formed.times for formed in self._formed)
 
     @property
@@ -224,16 +223,7 @@ class QueuedRows(Shaper):
 
     # Queries
 
-    def targets(self) -> Sequence[Any]:
-        """Return itself, if its proportions of classes can be changed."""
-        return ()
-
-    def waits_for(self) -> str:
-        """Describe the rows that the next batch lacks; may be empty."""
-        return ""
-
     def waiting(self) -> int:
-        """Return the number of rows held, including those of untaken batches."""
         return sum(queue.rows for queue in self._queues)
 
     def chunks(self) -> set[int]:

@@ -6,7 +6,6 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.making.shaping import Shaping
 from headrace_server.reading.chunk import BadRecords, Chunk, Origin
 from headrace_server.reading.columns import column_from_rows
 
@@ -21,7 +20,9 @@ def chunk_of(**columns):
 
 
 def shaping(declare, partition=0):
-    return Shaping(declare(hs.read_npz("a.npz")).declaration().shape, partition)
+    made = declare(hs.read_npz("a.npz")).declaration().shape.made()
+    made.open(partition)
+    return made
 
 
 def by_length(boundaries, what="n", **more):
