@@ -478,6 +478,8 @@ def _shape(
         return lambda rows: _bucketed(rows, kind, given)
     if kind == "stratified_sample_unknown_dist":
         return _by_class(given, partition)
+    if kind == "pack":
+        return lambda rows: _packed(rows, given)
     assert kind in _SEGMENTS, kind
     return _segmented({"pad": kind == _SEGMENTS[0], **given}, partition)
 
@@ -537,6 +539,83 @@ def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Bat
         )
         if held and (given.get("allow_smaller_final_batch") or full):
             yield formed(b)
+
+
+#: An example in a packed row, its first step there, and the step after its last.
+_Piece = tuple[Row, int, int]
+
+
+def _packed(rows: list[Row], given: dict[str, Any]) -> Iterator[Batch]:
+    length, size, strategy = given["length"], given["batch_size"], given.get("strategy", "best_fit")
+    opened: list[list[_Piece]] = []
+    full: list[list[_Piece]] = []
+
+    def room(row: list[_Piece]) -> int:
+        return length - sum(stop - start for _, start, stop in row)
+
+    def put(row: list[_Piece], piece: _Piece) -> None:
+        row.append(piece)
+        if not room(row):
+            opened.remove(row)
+            full.append(row)
+
+    for row in rows:
+        steps, start = len(row.example["x"]), 0
+        if strategy != "concat":
+            steps = min(steps, length) if given.get("too_long") == "cut" else steps
+            fits = [one for one in opened if room(one) >= steps]
+            fits = sorted(fits, key=room) if strategy == "best_fit" else fits
+            if not 0 < steps <= length:
+                continue
+            if not fits:
+                if len(opened) == given.get("max_open", 64):
+                    fullest = min(opened, key=room)
+                    opened.remove(fullest)
+                    full.append(fullest)
+                fits = [[]]
+                opened.append(fits[0])
+            put(fits[0], (row, 0, steps))
+        while strategy == "concat" and start < steps:
+            if not opened:
+                opened.append([])
+            stop = min(steps, start + room(opened[0]))
+            put(opened[0], (row, start, stop))
+            start = stop
+    full += opened
+    for at in range(0, len(full), size):
+        if len(full) - at >= size or given.get("allow_smaller_final_batch"):
+            yield _of_packed(full[at : at + size], length)
+
+
+def _of_packed(rows: list[list[_Piece]], length: int) -> Batch:
+    most, first = max(map(len, rows)), rows[0][0][0]
+    batch: Batch = {"@epoch": first.epoch}
+    for name in ("segment_ids", "positions"):
+        batch[name] = np.zeros((len(rows), length), np.int32)
+    for name, value in first.example.items():
+        if name == "x":
+            batch[name] = np.zeros((len(rows), length, *value.shape[1:]), value.dtype)
+        elif isinstance(value, bytes):
+            batch[name] = np.full((len(rows), most), b"", object)
+        else:
+            batch[name] = np.zeros((len(rows), most, *np.shape(value)), np.asarray(value).dtype)
+    for fact, value in first.facts.items():
+        batch[f"@{fact}"] = [np.zeros(most, value.dtype) for _ in rows]
+    for i, pieces in enumerate(rows):
+        at = 0
+        for number, (row, start, stop) in enumerate(pieces):
+            steps = slice(at, at + stop - start)
+            batch["segment_ids"][i, steps] = number + 1
+            batch["positions"][i, steps] = np.arange(start, stop)
+            for name, value in row.example.items():
+                if name == "x":
+                    batch[name][i, steps] = value[start:stop]
+                else:
+                    batch[name][i, number] = value
+            for fact, value in row.facts.items():
+                batch[f"@{fact}"][i][number] = value
+            at += stop - start
+    return batch
 
 
 def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:

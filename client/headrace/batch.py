@@ -216,6 +216,22 @@ class Batch(BatchInHand, Mapping[str, Any]):
         """Each row's length, where the feed is bucketed by length."""
         return self._fact("length")
 
+    @property
+    def cu_seqlens(self) -> Any:
+        """Where the examples of packed rows begin and end in the flattened batch (int32).
+
+        Example i has the steps ``cu_seqlens[i]`` up to ``cu_seqlens[i + 1]`` of all rows, one after
+        the other; the padding at the end of a row counts as one more example.  AttributeError where
+        the feed is not of packed rows.
+        """
+        if not {"segment_ids", "positions"} <= self._slots.keys():
+            raise AttributeError("batch.cu_seqlens: this feed has no packed rows (pack)")
+        ids = self.array("segment_ids")
+        begins = np.ones(ids.shape, bool)
+        begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+        borders = np.append(np.flatnonzero(begins), ids.size).astype(np.int32)
+        return self._framework.numbers(borders, "int32", True)
+
     def _fact(self, name: str) -> Any:
         slot = self._slots.get(RESERVED + name)
         if slot is None:

@@ -260,6 +260,21 @@ def _by_length(chance: random.Random) -> Call:
     return "bucket_by_sequence_length", given
 
 
+def _pack(chance: random.Random) -> Call:
+    strategy = chance.choice(("best_fit", "first_fit", "concat"))
+    given = {
+        "length": chance.choice((5, 9)),
+        "batch_size": chance.choice((1, 2, 3)),
+        "columns": ["x"],
+        "strategy": strategy,
+        "max_open": chance.choice((1, 3, 64)),
+        "allow_smaller_final_batch": chance.random() < 0.7,
+    }
+    if strategy != "concat":
+        given["too_long"] = chance.choice(("cut", "drop"))
+    return "pack", given
+
+
 def _segments(chance: random.Random, order: str = "arrival", states: str = "server") -> Call:
     unroll = chance.choice((1, 2, 2, 3))
     given: dict[str, Any] = {
@@ -321,6 +336,7 @@ SHAPES: Mapping[str, Callable[[random.Random], Call]] = {
         "stratified_sample_unknown_dist",
         {"labels": "y", "probs": _MIX, "batch_size": 4, "dynamic_pad": True},
     ),
+    "pack": _pack,
     "segments": _segments,
     "segments lanes": lambda chance: _segments(chance, "lanes"),
     "segments trainer": lambda chance: _segments(chance, "lanes", "trainer"),

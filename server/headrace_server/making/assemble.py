@@ -25,7 +25,7 @@ from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 from ..shaping.bucket import NO_PADDING, Padding
 
-_arranged = lru_cache(maxsize=1024)(arrange)
+arranged = lru_cache(maxsize=1024)(arrange)
 
 #: Bytes from which it pays to copy rows in pieces.
 _MUCH = 512 * 1024
@@ -85,7 +85,7 @@ class Assembly:
         if self._offsets:
             specs += [("int64", (rows + 1,), 0)] * len(self._offsets)
         self.slots: list[Slot]
-        self.slots, self.nbytes = _arranged(tuple(specs))
+        self.slots, self.nbytes = arranged(tuple(specs))
 
     def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
         first = columns[0]
@@ -121,7 +121,7 @@ class Assembly:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         for slot, columns in zip(self.slots, self._written, strict=False):
             if slot.dtype == BYTES:
-                _fill_strings(block, slot, columns)
+                fill_strings(block, slot, columns)
             elif isinstance(columns[0], Ragged):
                 self._fill_ragged(block, slot, columns)
             else:
@@ -193,7 +193,7 @@ def _dense_strings(column: Ragged, shape: tuple[int, ...]) -> Strings:
     return Strings(strings.data, starts + lengths * ~inside, lengths * inside)
 
 
-def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Strings]) -> None:
+def fill_strings(block: np.ndarray, slot: Slot, columns: list[Strings]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     widths = {column.width for column in columns}

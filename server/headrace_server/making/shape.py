@@ -40,8 +40,8 @@ class Shape:
     Define ``__init__`` for the options of the shape, which are plain data, and ``machine``, which
     makes the ``RowShaper`` of a partition: the rules by which rows become batches.  Define
     ``facts`` for what these rules look at, and ``assembly`` with ``schema`` where a batch is more
-    than its rows, one after the other.  The object is made when the pipeline is declared, so a bad option is
-    refused there, and once more for each partition.
+    than its rows, one after the other.  The object is made when the pipeline is declared, so a bad
+    option is refused there, and once more for each partition.
 
     Facts that a class may set: ``counted``, whether every ``batch_size`` examples are a batch, so
     that the number of batches is known beforehand; ``capacity``, how many batches a partition makes

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..shaping.class_acceptance import acceptance, probabilities
@@ -568,6 +569,45 @@ class Pipeline:
         if selector[0] == "constant" and selector[1] not in (0, 1):
             raise ValueError(f"keep_input={keep_input!r} is neither true nor false")
         return self._with_stage("keep", keep=selector)
+
+    @checking
+    def pack(
+        self,
+        length: int,
+        batch_size: int,
+        columns: Sequence[str] | None = None,
+        strategy: Literal["best_fit", "first_fit", "concat"] = "best_fit",
+        *,
+        max_open: int = 64,
+        too_long: Literal["error", "cut", "drop"] = "error",
+        allow_smaller_final_batch: bool = False,
+    ) -> Pipeline:
+        """Return batches of ``batch_size`` rows of ``length`` steps, each of several examples.
+
+        ``columns`` are packed, by default all whose first dimension varies: ``[B, length, …]``,
+        with zeros behind the last example of a row.  ``batch["segment_ids"]`` numbers the examples
+        of each row from 1 (0: padding), ``batch["positions"]`` counts the steps of each example
+        from 0; both are int32 ``[B, length]``.  ``batch.cu_seqlens`` has the borders of all
+        examples in the flattened batch.  Every other column, and every fact, has a value for each
+        example of a row: ``[B, most examples of a row, …]``.
+
+        "best_fit" puts an example into the open row that it fills best, "first_fit" into the oldest
+        with room for it; ``max_open`` rows are open at a time.  "concat" fills each row to the end
+        and cuts examples at its border: the next row goes on with the rest, positions too.
+
+        An example that is longer than a row is a bad example, or cut, or dropped and counted, as
+        ``too_long`` says; "concat" cuts it into as many rows as it needs.
+        """
+        if columns is not None:
+            columns = checked_names("columns", columns, self.fields)
+        given = {name: value for name, value in vars().items() if name != "self"}
+        shape = Shape("pack", given)
+        if self.fields is not None:
+            try:
+                shape.made().schema(self.fields)
+            except DataError as error:
+                raise ValueError(str(error)) from None
+        return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
 
     @checking
     def stratified_sample_unknown_dist(

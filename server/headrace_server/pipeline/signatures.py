@@ -71,13 +71,13 @@ def _boundaries(argument: str, value: Any) -> list[int]:
 _CHECKS: Final[Mapping[str, _Check]] = {
     name: check
     for names, check in (
-        ("batch_size group lanes", _integer(1, MAX_BATCH_SIZE)),
+        ("batch_size group lanes max_open", _integer(1, MAX_BATCH_SIZE)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("n queue_capacity warmup", _integer(1, MAX_COUNT)),
         ("max_bad_examples skip.n", _integer(0, MAX_COUNT)),
         ("left right shift", _integer(0, _INT31)),
         # Rows of a window lie in memory, and a position in it fits 32 bits.
-        ("num_unroll pad_to_multiple stride window", _integer(1, _INT31)),
+        ("num_unroll pack.length pad_to_multiple stride window", _integer(1, _INT31)),
         ("make_keys_unique_seed phase_seed seed", _integer(-(2**63), 2**63 - 1)),
         # Each bucket costs a queue in every partition.
         ("num_buckets", _integer(1, 65_536)),
