@@ -600,7 +600,7 @@ def _of_packed(rows: list[list[_Piece]], length: int) -> Batch:
         else:
             batch[name] = np.zeros((len(rows), most, *np.shape(value)), np.asarray(value).dtype)
     for fact, value in first.facts.items():
-        batch[f"@{fact}"] = [np.zeros(most, value.dtype) for _ in rows]
+        batch[f"@{fact}"] = [np.zeros(most, np.asarray(value).dtype) for _ in rows]
     for i, pieces in enumerate(rows):
         at = 0
         for number, (row, start, stop) in enumerate(pieces):

@@ -16,7 +16,7 @@ Position = Any
 
 
 #: Types of a setting in plain data.
-_SETTING = (int, float, list, type(None))
+_SETTING = (int, float, str, list, type(None))
 
 
 @dataclass(frozen=True, slots=True)
