@@ -16,6 +16,8 @@ from headrace_proto import __version__ as __version__
 if TYPE_CHECKING:
     from headrace_proto.schema import Field as Field
 
+    from .making.assemble import Assembly as Assembly
+    from .making.shape import Shape as Shape
     from .pipeline.builder import Pipeline as Pipeline
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
@@ -45,10 +47,15 @@ if TYPE_CHECKING:
     from .server.on_ray import on_ray as on_ray
     from .server.server import Server as Server
     from .server.server import run as run
+    from .shaping.plan import Draft as Draft
+    from .shaping.plan import Part as Part
+    from .shaping.plan import RowShaper as RowShaper
 
 #: The public names, by the modules that have them.
 _NAMES = {
     "server.on_ray": "RayServers on_ray",
+    "making.assemble": "Assembly",
+    "making.shape": "Shape",
     "pipeline.builder": "Pipeline",
     "pipeline.declaration": "Declaration Feature",
     "pipeline.segment_options": "zeros",
@@ -59,6 +66,7 @@ _NAMES = {
     "reading.source": "IndexedSource Opening StreamSource",
     "reading.stage": "Stage",
     "server.server": "Server run",
+    "shaping.plan": "Draft Part RowShaper",
 }
 _MODULES = {
     name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()

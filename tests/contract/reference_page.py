@@ -38,6 +38,7 @@ def _steps() -> tuple[list[str], list[str]]:
     calls = {name: call for name, call in calls.items() if call.return_annotation == "Pipeline"}
     sized = {name: call.parameters.get("batch_size") for name, call in calls.items()}
     shapes = [name for name, size in sized.items() if size and size.default is not None]
+    shapes.append("shape")
     return [name for name in calls if name not in shapes], shapes
 
 
@@ -64,6 +65,11 @@ PARTS: dict[str, list[Entry]] = {
         ("headrace_server:StreamSource", "hs.StreamSource", "source", ()),
         ("headrace_server:Opening", "hs.Opening", "", ()),
         ("headrace_server:Stage", "hs.Stage", "stage", ()),
+        ("headrace_server:Shape", "hs.Shape", "shape", ()),
+        ("headrace_server:RowShaper", "hs.RowShaper", "shaper", ()),
+        ("headrace_server:Draft", "hs.Draft", "", ()),
+        ("headrace_server:Part", "hs.Part", "", ()),
+        ("headrace_server:Assembly", "hs.Assembly", "", ("fill",)),
         *_methods("Chunk", "of", "take", "with_columns", "with_fact"),
         *_methods("Ragged", "from_values", "row"),
         ("headrace_server:Field", "hs.Field", "", ()),

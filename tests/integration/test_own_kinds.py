@@ -1,4 +1,4 @@
-"""A source and a stage of the user's, each a class in one file, are what the project's own are:
+"""A source, a stage and a shape of the user's, each in one file, are what the project's own are:
 through servers, with a shuffle, partitions, workers, deaths, conversion and resume."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import headrace
 import headrace_server as hs
 
 from .dedupe_stage import Dedupe
+from .runs_shape import InRuns
 from .serving import connect, kill_worker, serving
 
 h5py = pytest.importorskip("h5py")
@@ -192,3 +193,42 @@ def test_a_mistake_is_refused_where_it_is_declared() -> None:
     ]:
         with pytest.raises(kind, match=text):
             declare()
+
+
+def in_runs(values: list[int], most: int) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for value in values:
+        if not runs or runs[-1][-1] != value or len(runs[-1]) == most:
+            runs.append([])
+        runs[-1].append(value)
+    return runs
+
+
+def test_a_shape_of_the_users_goes_on_after_deaths_and_restarts_and_serves_ranks(
+    tmp_path: Path,
+) -> None:
+    values = np.random.default_rng(1).integers(0, 2, 300).tolist()
+    source = hs.from_examples([{"i": v, "x": np.arange(v + 1, dtype="f4")} for v in values])
+    pipeline = source.shape(InRuns, column="i", most=4)
+    want = in_runs(values, 4)
+    by_name = source.shape("tests.integration.runs_shape:InRuns", column="i", most=4)
+    for one, kill_at in ((pipeline, 7), (by_name, -1)):
+        assert [batch for _, _, batch, _ in stream(one, kill_at=kill_at)] == want
+    again: list[Any] = []
+    for stop in (5, 11, 10**6):
+        with serving(pipeline, state_dir=str(tmp_path / "state")) as server:
+            with connect(server, commit="explicit") as feed:
+                for _, batch in zip(range(stop), feed, strict=False):
+                    again.append(batch["i"].tolist())
+                    batch.commit()
+    assert again == want
+    with hs.run(pipeline, partitions=2, workers=2) as server:
+        with connect(server, rank=0, world_size=1) as feed:
+            halves = sorted(len(batch["i"]) for batch in feed)
+    assert sum(halves) == len(values)
+    with pytest.raises(ValueError, match="most=0 is too small"):
+        source.shape(InRuns, column="i", most=0)
+    with pytest.raises(TypeError, match=r"no subclass of hs\.Shape"):
+        source.shape(Dedupe, column="i", window=1)
+    with pytest.raises(ValueError, match=r"comes after \.shape\(.*InRuns\)"):
+        pipeline.batch(2)

@@ -93,6 +93,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("order", _choice("arrival", "lanes")),
         ("phase", _choice("random")),
         ("state_placement", _choice("server", "trainer")),
+        ("strategy", _choice("best_fit", "first_fit", "concat")),
+        ("too_long", _choice("error", "cut", "drop")),
         ("mean_decay", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
         ("cost", _selector()),
