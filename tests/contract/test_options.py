@@ -49,7 +49,7 @@ def _public(of: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 #: Classes that users subclass.
-_INTERFACES = ("IndexedSource", "StreamSource", "Stage")
+_INTERFACES = ("IndexedSource", "StreamSource", "Stage", "Shape", "RowShaper")
 FUNCTIONS = dict([*_public(hs), *_public(headrace)])
 
 

@@ -38,7 +38,7 @@ SERVER = {
     *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "zeros"),
-    *("on_ray", "RayServers"),
+    *("on_ray", "RayServers", "Shape", "RowShaper", "Draft", "Part", "Assembly"),
 }
 
 
@@ -50,12 +50,21 @@ def test_a_package_exports_exactly_what_it_promises(package, names):
     assert all(getattr(package, name) is not None for name in names)
 
 
-@pytest.mark.parametrize(("room", "interface"), [("sources", "Source"), ("stages", "Stage")])
-def test_each_kind_is_a_class_in_a_module_named_as_its_call(room: str, interface: str) -> None:
-    package = import_module(f"headrace_server.reading.{room}")
-    base = getattr(import_module(f"headrace_server.reading.{room[:-1]}"), interface)
+@pytest.mark.parametrize(
+    ("room", "folder", "interface"),
+    [
+        ("reading", "sources", "Source"),
+        ("reading", "stages", "Stage"),
+        ("making", "shapes", "Shape"),
+    ],
+)
+def test_each_kind_is_a_class_in_a_module_named_as_its_call(
+    room: str, folder: str, interface: str
+) -> None:
+    package = import_module(f"headrace_server.{room}.{folder}")
+    base = getattr(import_module(f"headrace_server.{room}.{folder[:-1]}"), interface)
     for _, kind, _ in pkgutil.iter_modules(package.__path__):
-        found = kind_class(room, kind)
+        found = kind_class(folder, kind)
         assert issubclass(found, base) and found.__doc__
         calls = {kind, f"read_{kind}", f"from_{kind}"}
         inner = {"keep": "bucket", "cut": "take"}  # those that other calls declare

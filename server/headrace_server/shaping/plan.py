@@ -16,7 +16,7 @@ Position = Any
 
 
 #: Types of a setting in plain data.
-_SETTING = (int, float, str, list, type(None))
+_SETTING = (int, float, list, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ def stored_fields(
     another value when the snapshot was taken.
     """
     values = []
-    for name, kind in {**dict.fromkeys(settings, _SETTING), **kinds}.items():
+    of_settings = {name: str if type(one) is str else _SETTING for name, one in settings.items()}
+    for name, kind in {**of_settings, **kinds}.items():
         if not isinstance(state, Mapping) or name not in state:
             raise ValueError(f"the state of {what} lacks its field {name!r}")
         value = state[name]
