@@ -71,7 +71,7 @@ def main() -> None:
         with hs.run(feed_of(path)) as server:
             copies, fits = train(server.address)
             server.wait(10)
-            dropped = server.dropped["default"]
+            dropped = server.stats()["default"]["dropped"]
     print("weight of an example   examples   copies of one   wanted")
     rates = OVERALL_RATE * weight / weight.mean()
     edges = np.quantile(weight, np.linspace(0, 1, 6))

@@ -649,7 +649,7 @@ class Epochs:
     def __init__(self, trainer: Trainer, finished: bool) -> None:
         """``finished``: the feed has ended before this trainer joined it."""
         self._trainer = trainer
-        self.number = trainer.least
+        self.number = trainer.next_epoch
         self.over = finished  # whether the loop has come to its end
         self._entered = False  # whether a loop over this epoch has begun
         self._last = self.number if finished else sys.maxsize  # once the feed has ended
@@ -697,7 +697,7 @@ class Epochs:
 
     def none_yet(self) -> None:
         """Raise EpochEnds where no batch of this epoch will come, but some of a later one."""
-        if self.number < self._trainer.least <= self._trainer.latest:
+        if self.number < self._trainer.next_epoch <= self._trainer.latest:
             self.end()
             raise EpochEnds
 

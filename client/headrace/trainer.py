@@ -211,6 +211,11 @@ class Trainer:
             del self._epochs[least]
         return min(self._epochs, default=_NEVER)
 
+    @property
+    def next_epoch(self) -> int:
+        """The least epoch of the batches that the loop has not taken, here or still to come."""
+        return min([self.least, *(held.given.turn_epoch for held in self._ready.values())])
+
     # What is known, for the caller
 
     @property

@@ -2,6 +2,9 @@
 
 from itertools import count
 
+import pytest
+
+from headrace.feed import EpochEnds, Epochs
 from headrace.trainer import Trainer
 from headrace_proto.step_messages import Given
 
@@ -182,3 +185,19 @@ def test_a_batch_that_was_given_back_leaves_later_epochs_in_their_order():
         (1, 0, 0),
         (1, 0, 1),
     ]
+
+
+def test_an_epoch_goes_on_while_a_batch_of_it_is_here_that_the_loop_has_not_taken():
+    """An owner may give the end of one epoch and the beginning of the next at once."""
+    one = trainer(1, prefetch=2)
+    assert len(asks(one)) == 2
+    give(one, 1, 0, 0)
+    give(one, 2, 0, 0, epoch=1)
+    assert one.least == 1 and one.next_epoch == 0
+    epochs = Epochs(one, finished=False)
+    assert epochs.number == 0 and epochs.begin()
+    epochs.none_yet()  # its batch is there
+    first = one.take()
+    assert epochs.within(first)
+    with pytest.raises(EpochEnds):
+        epochs.within(one.take())
