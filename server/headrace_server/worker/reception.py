@@ -469,7 +469,7 @@ class Reception:
         feed.farewell.back(hello.nonce)
         return session
 
-    # What the desk says
+    # Messages of the desk
 
     def welcome(self, session: Session, welcome: protocol.Welcome) -> None:
         """Answer the greeting of a session, which is open."""

@@ -1,4 +1,4 @@
-"""What a locator says amid its stop: with whole servers that moment is too short to meet."""
+"""The locator's answer while its server stops: a moment too short to meet with whole servers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Map(Stage):
     ) -> None:
         label = f"{self._call} function {function}"
         self.repeatable, self._seed = seed is None, seed
-        # What is read at once is one draw.
+        # One read of a group takes one draw.
         self.group = group if vectorized and seed is not None else 0
         self._function = RowFunction(function, label, f"{self._call}_failed", vectorized)
         remedy = (
