@@ -479,11 +479,11 @@ def test_a_wrong_bit_anywhere_is_never_a_wrong_state(clean: bool, tmp_path: Path
 
 def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Callable[..., Opened]):
     one, halt, n = opened(tmp_path / "0.journal"), threading.Event(), 0
-    submitted = 0
+    submitted, room = 0, threading.Semaphore(0)  # what is submitted beside one copy has a bound
 
     def submit() -> None:
         nonlocal submitted
-        while not halt.is_set():
+        while room.acquire() and not halt.is_set():
             value = b"%d" % (submitted + 1)
             one.store.submit(Change(meta={"a": value}))
             one.store.submit(Change(meta={"b": value}, chunks={submitted: b"x" * 500}))
@@ -496,6 +496,7 @@ def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Cal
     try:
         for number in range(5):
             before = submitted
+            room.release(2000)
             assert one.copy(tmp_path / f"copy-{number}.journal") == ""
             saved = contents(tmp_path / f"copy-{number}.journal")
             n = len(saved.chunks)
@@ -504,6 +505,7 @@ def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Cal
             assert int(saved.meta.get("a", 0)) in (n, n + 1)
     finally:
         halt.set()
+        room.release()
         other.join()
     assert one.store.take_done() == []  # a copy is nobody's ticket
 
