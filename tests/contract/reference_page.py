@@ -4,8 +4,8 @@
 
 A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the rest is by hand.
 
-    hs.read_csv      ─►  ### hs.read_csv      the signature      the docstring
-    a class          ─►  the same, its properties as a table, and each of its methods in turn
+    hs.read_csv      ─►  ### hs.read_csv      the signature: the docstring
+    a class          ─►  the same, and a list of its members, each with its signature and docstring
 """
 
 from __future__ import annotations
@@ -149,22 +149,27 @@ def _entry(where: str, name: str, short: str, members: tuple[str, ...]) -> Itera
     thing: Any = import_module(module)
     for step in path.split("."):
         thing = getattr(thing, step)
+    paragraphs = _told(thing)
+    call = "" if inspect.isclass(thing) else _call(name, thing)
     yield from (f"### `{name}`", "")
-    if not inspect.isclass(thing):
-        yield from _call(name, thing)
-    yield from (_told(thing), "")
+    if len(call) > _WIDTH or not call:
+        yield from (*(["```text", _block(name, thing), "```", ""] if call else []), paragraphs[0])
+    else:
+        yield f"`{call}`: {paragraphs[0]}"
+    for paragraph in paragraphs[1:]:
+        yield from ("", paragraph)
+    yield ""
     if not short:
         return
     others = _names(thing)
-    listed = members or tuple(others)
-    yield from _attributes(short, thing, [n for n in listed if not _is_method(thing, n)])
-    for member in (n for n in listed if _is_method(thing, n)):
-        yield from (f"#### `{short}.{member}`", "")
-        yield from _call(f"{short}.{member}", getattr(thing, member), thing.__name__)
-        yield from (_told(getattr(thing, member)), "")
-        if others[member]:
-            also = " and ".join(f"`{short}.{other}`" for other in others[member])
-            yield from (f"The same as {also}.", "")
+    for member in members or tuple(others):
+        what = getattr(thing, member)
+        written = f"{short}.{member}"
+        called = _call(written, what, thing.__name__) if callable(what) else written
+        also = " and ".join(f"`{short}.{other}`" for other in others[member])
+        told = " ".join([*_told(what), *([f"The same as {also}."] if also else [])])
+        yield f"* `{called}`: {told}"
+    yield ""
 
 
 def _names(kind: type) -> dict[str, list[str]]:
@@ -184,21 +189,8 @@ def _names(kind: type) -> dict[str, list[str]]:
     return names
 
 
-def _is_method(kind: type, name: str) -> bool:
-    return callable(getattr(kind, name))
-
-
-def _attributes(short: str, kind: type, names: list[str]) -> Iterator[str]:
-    if names:
-        yield from ("| | |", "| --- | --- |")
-        for name in names:
-            text = _told(getattr(kind, name)).replace("\n\n", " ").replace("|", "\\|")
-            yield f"| `{short}.{name}` | {text} |"
-        yield ""
-
-
-def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> Iterator[str]:
-    """The signature, on one line where it has room, and else a block with a line per argument.
+def _written(function: Callable[..., Any], of: str) -> tuple[list[str], str]:
+    """The arguments of a function as its signature has them, and what it returns.
 
     ``of``: the class that ``Self`` stands for.
     """
@@ -211,13 +203,20 @@ def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> Iter
             written.append("*")
         written.append(_argument(argument))
     gives = re.sub(r"\bSelf\b", of, _type(signature.return_annotation))
-    end = f" -> {gives}" if gives not in ("", "None") else ""
-    line = f"{name}({', '.join(written)}){end}"
-    if len(line) <= _WIDTH:
-        yield from (f"`{line}`", "")
-        return
+    return written, f" -> {gives}" if gives not in ("", "None") else ""
+
+
+def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> str:
+    """The signature on one line."""
+    written, end = _written(function, of)
+    return f"{name}({', '.join(written)}){end}"
+
+
+def _block(name: str, function: Callable[..., Any]) -> str:
+    """The signature with a line for each argument."""
+    written, end = _written(function, "Pipeline")
     body = "".join(f"    {text},\n" for text in written)
-    yield from ("```text", f"{name}(\n{body}){end}", "```", "")
+    return f"{name}(\n{body}){end}"
 
 
 def _argument(argument: inspect.Parameter) -> str:
@@ -241,16 +240,16 @@ def _type(annotation: Any) -> str:
     return "" if text == "Any" else text
 
 
-def _told(thing: Any) -> str:
-    """A docstring as paragraphs of Markdown."""
+def _told(thing: Any) -> list[str]:
+    """A docstring as paragraphs of Markdown, the first two as one."""
     text = inspect.getdoc(thing)
     assert text, f"{thing} has no docstring"
     text = re.sub(
         r"The options, with their defaults and bounds:.*", _OPTIONS, text, flags=re.DOTALL
     )
-    paragraphs = re.split(r"\n\n+", text)
-    joined = [re.sub(r"\n(?!\* ) *", " ", paragraph) for paragraph in paragraphs]
-    return re.sub(r"``(.+?)``", r"`\1`", "\n\n".join(joined)).replace(".  ", ". ")
+    text = re.sub(r"``(.+?)``", r"`\1`", text)
+    paragraphs = [" ".join(lines.split()) for lines in re.split(r"\n\n+", text)]
+    return [" ".join(paragraphs[:2]), *paragraphs[2:]]
 
 
 def _errors() -> str:
@@ -262,7 +261,7 @@ def _errors() -> str:
     for kind in kinds:
         bases = [b for b in kind.__bases__ if b not in (Exception, errors.HeadraceError)]
         named = ", ".join(f"`{base.__name__}`" for base in bases)
-        lines.append(f"| `headrace.{kind.__name__}` | {named} | {_told(kind)} |")
+        lines.append(f"| `headrace.{kind.__name__}` | {named} | {' '.join(_told(kind))} |")
     return "\n".join([*lines, "", ""]).replace("|  |", "| |")
 
 
