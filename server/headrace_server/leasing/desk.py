@@ -737,7 +737,7 @@ class Desk:
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
             busy = partition == SESSIONS and self._busy is not None
-            if busy and (self.world or queue[0][1].leases):
+            if busy and (self.world or queue[0][1].leases or self._deferred):
                 self._deferred.append((self.stored, (partition, number)))
                 break
             _, session, what = queue.popleft()

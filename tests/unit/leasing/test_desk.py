@@ -371,3 +371,18 @@ def test_a_partition_that_can_take_no_order_yet_works_between_two_questions():
         assert at.desk.steer(0, ("close", None)) is None
         assert at.desk.work() and not at.desk.work()
     assert at.desk.steer(0, ("close", None)) is not None
+
+
+def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes_others():
+    at = At(plain(), A)
+    at.desk.ask(A, [(1, 0, 0)])
+    while not (gives := at.told(Give)):
+        assert at.desk.work()
+    work = at.desk.next_work()
+    at.desk.leave(A)
+    at.desk.hello(Hello(B), 0.0)
+    at.desk.stored(SESSIONS, 3)
+    assert not at.told(Welcome), "it could name a later turn"
+    at.desk.made(work, at.partition.make(work.slot, work.epoch))
+    (welcome,) = at.told(Welcome)
+    assert welcome.next == {0: gives[0].batch.turn}
