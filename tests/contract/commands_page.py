@@ -13,7 +13,6 @@ from pathlib import Path
 
 from headrace_server.cli.exits import MEANINGS
 from headrace_server.cli.frame import COMMANDS, command
-from headrace_server.cli.options import variable
 from headrace_server.process.option import Option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
@@ -28,11 +27,7 @@ def generated(name: str) -> str:
     if name == "exit codes":
         return _table("| code | |", [f"| {code} | {text} |" for code, text in MEANINGS.items()])
     asked = command(name.removeprefix("options of "))
-    if asked.configured:
-        head = "| option | in the environment | default | |"
-    else:
-        head = "| option | default | |"
-    return _table(head, [_row(option, asked.configured) for option in asked.options])
+    return _table("| option | default | |", [*map(_row, asked.options)])
 
 
 def _table(head: str, rows: list[str]) -> str:
@@ -40,7 +35,7 @@ def _table(head: str, rows: list[str]) -> str:
     return "\n".join([head, line, *rows, ""])
 
 
-def _row(option: Option, configured: bool) -> str:
+def _row(option: Option) -> str:
     value = option.placeholder.replace("|", "\\|")
     if option.positional:
         written = f"{value} …" if option.many else value
@@ -48,11 +43,7 @@ def _row(option: Option, configured: bool) -> str:
         written = f"{option.flag} {value}".rstrip()
         if option.short:
             written = f"-{option.short} {value}`, `{written}"
-        if option.kind == "flag" and (configured or option.default):
-            written += f"`, `--no-{option.flag.removeprefix('--')}"
     cells = [f"`{written}`"]
-    if configured:
-        cells.append(f"`{variable(option)}`")
     told = option.default_text
     cells.append(f"`{told}`" if told and not option.absent and option.default is not True else told)
     cells.append(option.meaning + (f" ({option.allowed})" if option.allowed else ""))

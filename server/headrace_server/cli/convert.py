@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from ..files.extras import require
 from ..files.manifest import resolve
@@ -13,16 +11,16 @@ from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import convertible
 from ..process.option import Option
 from .frame import with_options
-from .options import JSON
 from .pipelines import PIPELINE, load_one
 from .progress import Progress, count, reporting_cache, size
+
+_PATTERN = "part-*.arrow"
 
 
 @with_options(
     PIPELINE,
     Option("directory", "path", metavar="OUT_DIR", positional=True),
     Option("rows_per_file", "integer", default=100_000, least=1),
-    JSON,
 )
 def convert(options: Namespace) -> None:
     """Write the examples of a source as Arrow IPC files, in the order of the source, after
@@ -51,18 +49,16 @@ def convert(options: Namespace) -> None:
     progress = Progress("converting", conversion.length, "examples")
     for read in conversion.steps():
         progress.to(read)
-    result: dict[str, Any] = {
-        "directory": options.directory,
-        "pattern": str(Path(options.directory) / "part-*.arrow"),
-        "rows": sum(part.rows for part in conversion.parts),
-        "files": len(conversion.parts),
-        "bytes": sum(part.nbytes for part in conversion.parts),
-        "dropped": conversion.dropped,
-        "columns": {name: str(field) for name, field in conversion.fields.items()},
-        "applied": [stage.kind for stage in applied],
-        "left": [stage.kind for stage in left],
-    }
-    print(json.dumps(result) if options.json else _text(result))
+    parts = conversion.parts
+    nbytes, pattern = sum(part.nbytes for part in parts), str(Path(options.directory, _PATTERN))
+    amount = f"{count(sum(part.rows for part in parts))} rows, {size(nbytes)}"
+    print(f"{amount} in {len(parts)} file{'s' * (len(parts) > 1)}: {pattern}")
+    for reason, n in conversion.dropped.items():
+        print(f"{count(n)} examples left out: {reason}")
+    for what, stages in (("are in the files", applied), ("stay with the pipeline", left)):
+        if stages:
+            print(f"these stages {what}: {', '.join(str(stage.kind) for stage in stages)}")
+    print(f"read them with hs.read_arrow({pattern!r})")
 
 
 def _whole(pipeline: Pipeline) -> Pipeline:
@@ -72,16 +68,3 @@ def _whole(pipeline: Pipeline) -> Pipeline:
     except ValueError:
         return pipeline.batch(1)
     return pipeline
-
-
-def _text(result: dict[str, Any]) -> str:
-    files = f"{result['files']} file{'s' * (result['files'] > 1)}"
-    amount = f"{count(result['rows'])} rows, {size(result['bytes'])} in {files}"
-    lines = [f"{amount}: {result['pattern']}"]
-    lines += [f"{count(n)} examples left out: {reason}" for reason, n in result["dropped"].items()]
-    if result["applied"]:
-        lines.append(f"these stages are in the files: {', '.join(result['applied'])}")
-    if result["left"]:
-        lines.append(f"these stages stay with the pipeline: {', '.join(result['left'])}")
-    lines.append(f"read them with hs.read_arrow({result['pattern']!r})")
-    return "\n".join(lines)

@@ -28,7 +28,7 @@ from headrace_proto import __version__
 
 from ..process.option import Option, described
 from . import exits
-from .options import add_options, settled, variable
+from .options import add_options, settled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,25 +61,21 @@ def _read(words: list[str]) -> tuple[Callable[[Namespace], int | None], Namespac
         if name == first:
             asked = command(name)
             part.description = asked.description
-            add_options(part, asked.options, asked.configured)
+            add_options(part, asked.options)
     place = words.index(first) if asked is not None and first is not None else len(words)
     if asked is None or place:  # an option of headrace itself, or an error
         parser.parse_args(words)
     # Positional words may stand before, between and after options.
     given = commands.choices[str(first)].parse_intermixed_args(words[place + 1 :])
     assert asked is not None
-    options, environment = asked.options, dict(os.environ)
-    if not asked.configured:  # the variables that its options mention
-        known = [variable(one) for one in options if variable(one) in one.absent]
-        environment = {name: os.environ.get(name, "") for name in known}
-    return asked.run, settled(options, given, environment)
+    return asked.run, settled(asked.options, given, os.environ)
 
 
 #: Each command and what it is for.
 COMMANDS = {
     "serve": "serve one or more pipelines until stopped",
     "preview": "show the first batches of a pipeline",
-    "check": "validate pipelines and their files, and estimate their memory",
+    "check": "validate pipelines and their files, and weigh their batches",
     "convert": "write the examples of a source as Arrow files",
     "snapshot": "store all of a feed's state as it is now; print the token",
     "bench": "measure how fast a running feed delivers batches",
@@ -94,15 +90,11 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command; ``run`` returns an exit code, or None for 0.
-
-    ``configured``: its options are also taken from the environment and a file, see ``options``.
-    """
+    """A command; ``run`` returns an exit code, or None for 0."""
 
     description: str
     options: tuple[Option, ...]
     run: Callable[[Namespace], int | None]
-    configured: bool = False
 
 
 #: Commands in a module of another name.
@@ -110,7 +102,7 @@ _ELSEWHERE = dict.fromkeys(("drain", "end", "restart", "snapshot", "inspect", "s
 
 
 def with_options(
-    *options: Option, configured: bool = False
+    *options: Option,
 ) -> Callable[[Callable[[Namespace], int | None]], Command]:
     """Make a function a command that has these options.
 
@@ -121,7 +113,7 @@ def with_options(
     def declared(run: Callable[[Namespace], int | None]) -> Command:
         description, helps = described(run.__doc__)
         listed = (o if o.help else replace(o, help=helps.get(o.name, "")) for o in options)
-        return Command(description, tuple(listed), run, configured)
+        return Command(description, tuple(listed), run)
 
     return declared
 

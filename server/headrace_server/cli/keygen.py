@@ -10,7 +10,6 @@ Nothing that exists is written over, and no key is written where others could ex
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from argparse import Namespace
@@ -24,7 +23,6 @@ from ..files.durable_file import writing
 from ..process.keyring import TRAINERS
 from ..process.option import Option
 from .frame import with_options
-from .options import JSON
 
 
 def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
@@ -84,9 +82,7 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-@with_options(
-    Option("directory", "path", positional=True, metavar="DIR"), Option("name", "text"), JSON
-)
+@with_options(Option("directory", "path", positional=True, metavar="DIR"), Option("name", "text"))
 def keygen(options: Namespace) -> None:
     """Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in
     its directory; copy the public key to the other side.
@@ -96,9 +92,6 @@ def keygen(options: Namespace) -> None:
     """
     directory = Path(options.directory)
     secret, public = make_pair(directory, options.name)
-    if options.json:
-        print(json.dumps({"secret": str(secret), "public": str(public)}))
-        return
     print(f"{secret}  secret: stays here")
     print(f"{public}  public")
     if options.name is None:

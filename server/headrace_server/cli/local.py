@@ -12,15 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import array_at, slots_of, strings_at
-from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
-from headrace_proto.segment_layout import SegmentLayout
-from headrace_proto.step_messages import Given
+from headrace_proto.layout import array_at, strings_at
+from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
@@ -100,7 +98,6 @@ class LocalFeed:
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
         schema = self.run.schema
-        _check_as_trainer(made, schema, self.run.properties)
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.columns, strict=True)
@@ -130,27 +127,3 @@ class LocalFeed:
     def __exit__(self, *_: object) -> None:
         self.reader.close()
         self._directory.close()
-
-
-def _check_as_trainer(
-    made: Batch, schema: Mapping[str, Field], properties: Mapping[str, Any]
-) -> None:
-    """Raise ProtocolError where a trainer would refuse the batch, by the checks of the client."""
-    columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.body.columns]
-    given = Given(
-        request=0,
-        token=0,
-        partition=made.partition,
-        number=made.number,
-        turn_epoch=made.turn[0],
-        turn_index=made.turn[1],
-        epoch=made.epoch,
-        rows=made.rows,
-        nbytes=made.nbytes,
-        columns=columns,
-    )
-    received = schema_from_wire(schema_to_wire(schema))
-    if properties.get("shape") == "sequences":
-        SegmentLayout(received, dict(properties)).places(given)
-    else:
-        slots_of(given, received)

@@ -36,19 +36,16 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def add_options(
-    parser: argparse.ArgumentParser, options: tuple[Option, ...], configured: bool = False
-) -> None:
+def add_options(parser: argparse.ArgumentParser, options: tuple[Option, ...]) -> None:
     """Let a parser read these options; it leaves out those that are not given.
 
-    ``configured``: values may come from other places too, so no option need be given, and any flag
-    can also be denied, like one that is on by default.
+    Values may come from the environment too, so no option need be given, and any flag can be
+    denied: ``--no-…``.
     """
     for option in options:
         text = option.text.replace("%", "%%")
         if option.kind == "flag":
-            denied = configured or option.default
-            action = argparse.BooleanOptionalAction if denied else "store_true"
+            action = argparse.BooleanOptionalAction
             parser.add_argument(option.flag, action=action, default=argparse.SUPPRESS, help=text)
             continue
         settings: dict[str, Any] = {
@@ -59,9 +56,7 @@ def add_options(
             "help": text,
         }
         if option.positional:
-            free = configured or option.default is not None
-            nargs = ("*" if free else "+") if option.many else "?" if free else None
-            parser.add_argument(option.name, nargs=nargs, **settings)
+            parser.add_argument(option.name, nargs="*" if option.many else "?", **settings)
         else:
             flags = [f"-{option.short}", option.flag] if option.short else [option.flag]
             parser.add_argument(*flags, action="append" if option.many else "store", **settings)

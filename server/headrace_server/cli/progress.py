@@ -1,6 +1,6 @@
 """Progress of long work: a line on standard error every few seconds.
 
-    converting   41%  412,000 of 1,000,000 rows, 98,000/s, 6 s left
+    converting   41%  412,000 of 1,000,000 rows, 98,000/s
 
 Work that ends before the first line is due prints none.
 """
@@ -79,20 +79,10 @@ class Progress:
         pace = done / max(now - self._began, 1e-9)
         if pace > 0:
             text += f", {self._amount(pace)}/s"
-            if self._total and self._total > done:
-                text += f", {_duration((self._total - done) / pace)} left"
         return f"{self._what}  {share}{text}"
 
     def _amount(self, number: float) -> str:
         return size(number) if self._unit == "bytes" else count(number)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def reporting_cache(files: Sequence[DataFile]) -> IndexCache:

@@ -1,4 +1,4 @@
-"""Commands that ask running servers: those of ``--http``, or of the environment.
+"""Commands that ask running servers: those of ``--http``.
 
 --http HOST:PORT, or a URL; the servers that share a feed with commas between
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -41,20 +40,19 @@ SERVERS = Option(
     "text",
     "where the server serves HTTP: HOST:PORT or a URL; the servers that share a feed with commas "
     "between, by share",
-    absent=f"HEADRACE_HTTP, else {_DEFAULT}",
+    absent=_DEFAULT,
     metavar="HOST:PORT",
 )
 TOKEN = Option(
     "http_token_file",
     "path",
     "the file with the token, where the server has one",
-    absent="HEADRACE_HTTP_TOKEN_FILE",
     metavar="FILE",
 )
 
 
 def askers(options: Namespace) -> list[HttpClient]:
-    """Return once each server that the options or the environment name, with commas between."""
+    """Return once each server that the options name, with commas between."""
     given = _DEFAULT if options.http is None else options.http
     path = getattr(options, TOKEN.name, None)
     token = None if path is None else read_token(path)
@@ -117,8 +115,6 @@ def _url(given: str) -> str:
 _LOOK_S = 0.3
 #: Interval of the lines on what a drain waits for.
 _SAY_S = 2.0
-_WATCH_S = 1.0
-_CLEAR = "\x1b[H\x1b[2J"
 _FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
 _WAIT = Option("wait", "seconds", "how long that may take", default=RESTART_S, least=1)
 
@@ -256,35 +252,24 @@ def inspect(options: Namespace) -> int:
     return exits.WELL if found else exits.FAILED
 
 
-@with_options(SERVERS, JSON, Option("watch", "flag", default=False))
+@with_options(SERVERS, JSON)
 def status(options: Namespace) -> int:
     """Show the state of a server and its bottleneck, of several one after the other.  The exit
     code is 1 where a server does not answer, it or one of its feeds has failed, or nothing can be
     committed.
-
-    watch: show it again each second until Ctrl-C
     """
-    servers, color = askers(options), options.watch and sys.stdout.isatty()
-    while True:
-        seen = {one.url: one.seen() for one in servers}
-        faults = [one for one in seen.values() if isinstance(one, str)]
-        if len(faults) == len(seen) and not options.watch:
-            raise ServerError("\n".join(faults))
-        if options.json:
-            print(json.dumps(seen if len(seen) > 1 else seen[servers[0].url]), flush=True)
-        else:
-            text = "\n\n".join(
-                (f"{url}\n" if len(seen) > 1 else "")
-                + (one if isinstance(one, str) else "\n".join(lines(one, color)))
-                for url, one in seen.items()
-            )
-            print(_CLEAR * color + text, flush=True)
-        if not options.watch:
-            return exits.FAILED if any(map(_has_failed, seen.values())) else exits.WELL
-        try:
-            time.sleep(_WATCH_S)
-        except KeyboardInterrupt:
-            return exits.WELL
+    servers = askers(options)
+    seen = {one.url: one.seen() for one in servers}
+    faults = [one for one in seen.values() if isinstance(one, str)]
+    if len(faults) == len(seen):
+        raise ServerError("\n".join(faults))
+    if options.json:
+        print(json.dumps(seen if len(seen) > 1 else seen[servers[0].url]))
+    else:
+        parts = {url: [one] if isinstance(one, str) else lines(one) for url, one in seen.items()}
+        texts = ["\n".join([url, *of] if len(seen) > 1 else of) for url, of in parts.items()]
+        print("\n\n".join(texts))
+    return exits.FAILED if any(map(_has_failed, seen.values())) else exits.WELL
 
 
 def _has_failed(status: ServerStatus | str) -> bool:

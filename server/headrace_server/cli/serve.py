@@ -38,7 +38,6 @@ _LAST_LOOK_S = 2.0
     *options_of(RunSettings),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option("exit_when_done", "flag", default=False),
-    configured=True,
 )
 def serve(options: Namespace) -> int:
     """Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the

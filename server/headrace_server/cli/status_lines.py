@@ -1,6 +1,6 @@
 """A status as lines for a terminal, which ``status`` prints.
 
-speech  ● Trainers wait 41 % of their time: …
+speech  open  [bad] Trainers wait 41 % of their time: …
   examples ─ 812/s ─► stages ─ 812/s ─► sequences ─ 1,204/s ─► slab ─ 9.1 MiB/s ─► …
   trainer  where      waits               rows/s …
   1        host:4711  ████░░░░░░  41 %       402 …
@@ -19,14 +19,13 @@ T = TypeVar("T")
 #: The head of each column of a table, and the text of a cell.
 _Columns = Mapping[str, Callable[[T], str]]
 
-_COLORS = {"good": "32", "slow": "33", "bad": "31", "idle": "90"}
 _CELLS = 10
 _MOST_TRAINERS = 32
 _MOST_WORKERS = 16
 _LONGEST_TEXT = 400
 
 
-def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
+def lines(status: statuses.ServerStatus) -> list[str]:
     """Return the lines of a status."""
     painted = [_head(status)]
     if status["why"]:
@@ -34,7 +33,7 @@ def lines(status: statuses.ServerStatus, color: bool = False) -> list[str]:
     if status["disk"] is not None and status["disk"]["fault"]:
         painted += ["", shown(status["disk"]["fault"])]
     for name, feed in status["feeds"].items():
-        painted += ["", *_feed(name, feed, color)]
+        painted += ["", *_feed(name, feed)]
     if status["workers"]:
         painted += ["", *_table(_WORKERS, status["workers"][:_MOST_WORKERS])]
     for event in status["events"][:3]:
@@ -53,12 +52,11 @@ def _head(status: statuses.ServerStatus) -> str:
     return "  ".join([*parts, *status["addresses"]])
 
 
-def _feed(name: str, feed: statuses.FeedStatus, color: bool) -> list[str]:
+def _feed(name: str, feed: statuses.FeedStatus) -> list[str]:
     verdict, rates, standing = feed["verdict"], feed["rates"], feed["standing"]
-    dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
-    bold = f"\x1b[1m{one_line(name)}\x1b[0m" if color else one_line(name)
-    painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
+    painted = [f"{one_line(name)}  {feed['state']}  [{verdict['level']}] {text}"]
+    painted.append(f"  {_flow(feed, rates)}")
     batches = f"batches: {count(feed['batches'])} done, {standing['ready']} ready, "
     batches += f"{standing['leased']} leased, {standing['saving']} saving"
     painted.append(f"  {batches}{_sent_away(feed['sent'])}{_troubles(feed)}")

@@ -46,7 +46,7 @@ class Shape:
     Facts that a class may set: ``counted``, whether every ``batch_size`` examples are a batch, so
     that the number of batches is known beforehand; ``capacity``, how many batches a partition makes
     ahead of trainers (None: the server decides); ``batch_sizes``, the declared ones, one for each
-    bucket; ``most_waiting``, how many rows of a partition may wait until their batch is full.
+    bucket.
 
     Set before ``open``: its ``kind`` for people.
     """
@@ -54,7 +54,6 @@ class Shape:
     counted = False
     capacity: int | None = None
     batch_sizes: Sequence[int | None] = ()
-    most_waiting: int | None = None
     kind = ""
     shaper: RowShaper  # once it is open
 

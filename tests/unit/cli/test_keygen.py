@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
@@ -77,12 +76,9 @@ def test_the_command_says_where_the_keys_are_and_what_comes_next_and_shows_no_se
     assert main(["keygen", "keys"]) == 0
     assert main(["keygen", "keys", "--name", "alice"]) == 0
     assert main(["keygen", "away", "--name", "bob"]) == 0
-    assert main(["keygen", "json", "--json"]) == 0
     said = capsys.readouterr().out
     for words in ("--keys keys", "alice.public lies in trainers/", "bob.secret and server.public"):
         assert words in said
-    told = json.loads(said.splitlines()[-1])
-    assert told == {"secret": "json/server.secret", "public": "json/server.public"}
     for path in tmp_path.rglob("*.secret"):
         assert parse_secret(path.read_text(), "").text not in said
     assert main(["keygen", "keys"]) == 2

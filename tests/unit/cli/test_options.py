@@ -21,15 +21,14 @@ OPTIONS = (
 
 
 def read(*words: str, environment: dict[str, str] | None = None) -> argparse.Namespace:
-    """``environment``: values may come from there, too."""
     parser = argparse.ArgumentParser()
-    add_options(parser, OPTIONS, configured=environment is not None)
+    add_options(parser, OPTIONS)
     return settled(OPTIONS, parser.parse_args(words), environment or {})
 
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]],
+    [["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]],
 )
 def test_what_can_not_be_read_ends_with_the_code_of_a_mistake(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -96,4 +95,4 @@ def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], w
 
 def test_an_argument_that_is_given_nowhere_is_named():
     with pytest.raises(ValueError, match=r"^no FILE is given$"):
-        read(environment={})
+        read()

@@ -12,23 +12,6 @@ from .served import Served, served
 __all__ = ["served"]
 
 
-def test_a_watch_shows_it_again_until_ctrl_c_and_outlives_the_server(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    def sleep(seconds: float) -> None:
-        shown.append(capsys.readouterr().out)
-        if len(shown) == 2:
-            served.stop()
-        if len(shown) == 3:
-            raise KeyboardInterrupt
-
-    shown: list[str] = []
-    monkeypatch.setattr("headrace_server.cli.remote.time.sleep", sleep)
-    assert main(["status", "--watch", "--http", served.address]) == 0
-    assert all(text.startswith("serving  up ") for text in shown[:2])
-    assert shown[2].startswith(f"no server answers at {served.address}: ")
-
-
 def test_a_feed_that_has_failed_makes_the_exit_code_1(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):

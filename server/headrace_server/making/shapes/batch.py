@@ -15,7 +15,7 @@ class Batch(PaddedRows):
 
     def __init__(self, batch_size: int, **padding: Any) -> None:
         super().__init__(**padding)
-        self._size = self.most_waiting = batch_size
+        self._size = batch_size
         self.batch_sizes = [batch_size]
 
     def machine(self, partition: int) -> PlainBatches:

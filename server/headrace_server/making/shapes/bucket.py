@@ -41,9 +41,7 @@ class Bucket(PaddedRows):
         self.batch_sizes, self.capacity = batch_sizes, capacity
         self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
         self._capacities, self._budget = bucket_capacities, max_padded_elements
-        self._in_flight = self.most_waiting = max_examples_in_flight
-        if max_examples_in_flight is None and None not in batch_sizes:
-            self.most_waiting = sum(size or 0 for size in batch_sizes)
+        self._in_flight = max_examples_in_flight
         self._selectors = {
             name: (argument, selector)
             for name, argument, selector in (

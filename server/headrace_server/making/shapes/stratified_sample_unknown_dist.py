@@ -33,7 +33,7 @@ class StratifiedSampleUnknownDist(PaddedRows):
         self._labels, self._probs, self._size = labels, probs, batch_size
         self.batch_sizes = [batch_size]
         self._queue_capacity, self._seed = queue_capacity, seed
-        self._in_flight = self.most_waiting = max_examples_in_flight
+        self._in_flight = max_examples_in_flight
 
     def machine(self, partition: int) -> ClassQueues:
         # The machine draws by the number of the batch, so every partition has a seed of its own.
