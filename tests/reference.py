@@ -432,13 +432,15 @@ def _column(values: list[Any]) -> Any:
     return np.stack(values) if len({np.shape(value) for value in values}) == 1 else values
 
 
-def _padded(values: list[np.ndarray], sizes: Sequence[int | None], multiple: int) -> np.ndarray:
-    """Return rows padded with zeros to the largest, each size rounded up to a multiple."""
+def _padded(
+    values: list[np.ndarray], sizes: Sequence[int | None], multiple: int, blank: Any = 0
+) -> np.ndarray:
+    """Return rows padded with ``blank`` to the largest, each size rounded up to a multiple."""
     shape = []
     for i, largest in enumerate(np.max([value.shape for value in values], axis=0).tolist()):
         size = sizes[i] if i < len(sizes) else None
         shape.append(-(-largest // multiple) * multiple if size is None else size)
-    out = np.zeros((len(values), *shape), values[0].dtype)
+    out = np.full((len(values), *shape), blank, values[0].dtype)
     for row, value in zip(out, values, strict=True):
         row[tuple(slice(size) for size in value.shape)] = value
     return out
@@ -458,7 +460,13 @@ def _plain(rows: list[Row], given: dict[str, Any], least: int = 0) -> Batch:
             sized = [*values, floor] if least else values
             sizes = pad_to.get(name, ())
             sizes = (sizes,) if isinstance(sizes, int) else sizes
-            batch[name] = _padded(sized, sizes, given.get("pad_to_multiple") or 1)[: len(values)]
+            rule = sizes, given.get("pad_to_multiple") or 1
+            blank = (given.get("padding_values") or {}).get(name, 0)
+            batch[name] = _padded(sized, *rule, blank)[: len(values)]
+            if given.get("mask"):
+                real = [np.ones(value.shape, bool) for value in sized[: len(values)]]
+                real += [np.zeros(value.shape, bool) for value in sized[len(values) :]]
+                batch[f"{name}_mask"] = _padded(real, *rule)[: len(values)]
         else:
             batch[name] = _column(values)
     for fact in rows[0].facts:
@@ -584,21 +592,22 @@ def _packed(rows: list[Row], given: dict[str, Any]) -> Iterator[Batch]:
     full += opened
     for at in range(0, len(full), size):
         if len(full) - at >= size or given.get("allow_smaller_final_batch"):
-            yield _of_packed(full[at : at + size], length)
+            yield _of_packed(full[at : at + size], given)
 
 
-def _of_packed(rows: list[list[_Piece]], length: int) -> Batch:
+def _of_packed(rows: list[list[_Piece]], given: dict[str, Any]) -> Batch:
+    length, blanks = given["length"], given.get("padding_values") or {}
     most, first = max(map(len, rows)), rows[0][0][0]
     batch: Batch = {"@epoch": first.epoch}
     for name in ("segment_ids", "positions"):
         batch[name] = np.zeros((len(rows), length), np.int32)
     for name, value in first.example.items():
-        if name == "x":
-            batch[name] = np.zeros((len(rows), length, *value.shape[1:]), value.dtype)
-        elif isinstance(value, bytes):
-            batch[name] = np.full((len(rows), most), b"", object)
-        else:
-            batch[name] = np.zeros((len(rows), most, *np.shape(value)), np.asarray(value).dtype)
+        inner = (length, *value.shape[1:]) if name == "x" else (most, *np.shape(value))
+        text = isinstance(value, bytes)
+        dtype = object if text else np.asarray(value).dtype
+        batch[name] = np.full((len(rows), *inner), blanks.get(name, b"" if text else 0), dtype)
+        if given.get("mask"):
+            batch[f"{name}_mask"] = np.zeros((len(rows), inner[0]), bool)
     for fact, value in first.facts.items():
         batch[f"@{fact}"] = [np.zeros(most, np.asarray(value).dtype) for _ in rows]
     for i, pieces in enumerate(rows):
@@ -608,10 +617,10 @@ def _of_packed(rows: list[list[_Piece]], length: int) -> Batch:
             batch["segment_ids"][i, steps] = number + 1
             batch["positions"][i, steps] = np.arange(start, stop)
             for name, value in row.example.items():
-                if name == "x":
-                    batch[name][i, steps] = value[start:stop]
-                else:
-                    batch[name][i, number] = value
+                place, own = (steps, value[start:stop]) if name == "x" else (number, value)
+                batch[name][i, place] = own
+                if given.get("mask"):
+                    batch[f"{name}_mask"][i, place] = True
             for fact, value in row.facts.items():
                 batch[f"@{fact}"][i][number] = value
             at += stop - start
@@ -778,7 +787,9 @@ def _segment(one: _Going, given: dict[str, Any]) -> Batch:
     }
     for name, column in _names(given["input_sequences"]).items():
         steps = row.example[column]
-        window = np.zeros((left + unroll + right, *steps.shape[1:]), steps.dtype)
+        blank = (given.get("padding_values") or {}).get(name, 0)
+        window = np.full((left + unroll + right, *steps.shape[1:]), blank, steps.dtype)
+        real = np.zeros(left + unroll + right, bool)
         for place in range(left + unroll + right):
             step = begin + place - left
             if left + own <= place < left + unroll:
@@ -787,7 +798,10 @@ def _segment(one: _Going, given: dict[str, Any]) -> Batch:
                 step = after + place - left - unroll
             if 0 <= step < len(steps):
                 window[place] = steps[step]
+            real[place] = 0 <= step < total
         listed[f"sequences:{name}"] = window
+        if given.get("mask"):
+            listed[f"sequences:{name}_mask"] = real
     for name, column in _names(given["input_context"]).items():
         listed[f"context:{name}"] = row.example[column]
     for name, value in given["initial_states"].items():

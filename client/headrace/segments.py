@@ -189,8 +189,9 @@ class SegmentBatch(BatchInHand):
     def valid(self) -> Any:
         """Whether each row holds a segment.
 
-        All do but the empty rows of ranks in step: these have length 0, key ``b""`` and zeros, and
-        a state that is saved for one is ignored.  A masked loss counts the others alone.
+        All do but the empty rows of ranks in step: these have length 0, key ``b""`` and zeros (or
+        ``padding_values``), and a state that is saved for one is ignored.  A masked loss counts the
+        others alone.
         """
         return self._flags("valid")
 

@@ -212,6 +212,8 @@ def _padding(chance: random.Random) -> dict[str, Any]:
                 {"dynamic_pad": True},
                 {"dynamic_pad": True, "pad_to": {"x": 7}},
                 {"dynamic_pad": True, "pad_to_multiple": 4},
+                {"dynamic_pad": True, "padding_values": {"x": -1.5}, "mask": True},
+                {"dynamic_pad": True, "pad_to": {"x": 7}, "mask": True},
                 {"ragged": True},
             ]
         ),
@@ -252,7 +254,7 @@ def _by_length(chance: random.Random) -> Call:
                 "pad_to_multiple": chance.choice((1, 4)),
                 "input_length": "x",
             },
-            {"dynamic_pad": True, "pad_to_boundary": True, "input_length": "x"},
+            {"dynamic_pad": True, "pad_to_boundary": True, "input_length": "x", "mask": True},
             {"dynamic_pad": True, "pad_to_multiple": 4, "input_length": "x"},
             {"ragged": True, "max_padded_elements": 14, "input_length": "x"},
         ]
@@ -272,6 +274,8 @@ def _pack(chance: random.Random) -> Call:
     }
     if strategy != "concat":
         given["too_long"] = chance.choice(("cut", "drop"))
+    if chance.random() < 0.5:
+        given |= {"padding_values": {"x": -1.5, "n": -7, "key": b"none"}, "mask": True}
     return "pack", given
 
 
@@ -305,6 +309,8 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
         }
     if chance.random() < 0.2:
         given |= {"phase": "random", "phase_seed": chance.randrange(9)}
+    if chance.random() < 0.3:
+        given |= {"padding_values": {next(iter(given["input_sequences"])): -1.5}, "mask": True}
     return "batch_sequences_with_states", given
 
 
@@ -315,7 +321,10 @@ def _saver(chance: random.Random) -> Call:
         "input_length": "t",
         "allow_small_batch": chance.random() < 0.7,
     }
-    for name in ("make_keys_unique", "phase", "phase_seed", "stride", "left", "right"):
+    for name in (
+        *("make_keys_unique", "phase", "phase_seed", "stride", "left", "right"),
+        *("padding_values", "mask"),
+    ):
         given.pop(name, None)
     return "sequence_queueing_state_saver", given
 

@@ -3,8 +3,8 @@
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
 An assembly checks that the rows fit together before it asks for a block, so a bad batch costs no
-memory.  Padding is 0, False or the empty string, on the right of each dimension that varies, up to
-the largest row or to a size that was declared (``shaping/bucket.py``).
+memory.  Padding is 0, False or the empty string, or a value that was declared, on the right of each
+dimension that varies, up to the largest row or to a size that was declared (``shaping/bucket.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.errors import DataError
 from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import OFFSETS, Field
@@ -46,9 +46,6 @@ def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[st
 class Assembly:
     """One batch about to be written."""
 
-    #: Where the rows of each unpadded column begin and end; see ``RaggedAssembly``.
-    _offsets: Sequence[np.ndarray] = ()
-
     def __init__(
         self,
         parts: Parts,
@@ -62,6 +59,10 @@ class Assembly:
         self._counts = [row_count(taken) for _, taken in parts]
         self.rows = rows = sum(self._counts)
         self._dynamic_pad = dynamic_pad
+        #: Columns after those of the rows: masks, or the offsets of a ``RaggedAssembly``.
+        self._added: list[np.ndarray] = []
+        #: Columns of numbers with a value for padding: number, places of real elements, value.
+        self._valued: list[tuple[int, np.ndarray, Any]] = []
         #: By column what the parts have of it, and the same as it is written.
         self.columns: list[list[Any]] = []
         self._written: list[list[Any]] = []
@@ -73,17 +74,24 @@ class Assembly:
                 largest = shape[1 : varying + 1]
                 sizes = padding.shape(name, field.shape[:varying], largest, bucket)
                 shape = (rows, *sizes, *shape[varying + 1 :])
+            text, value = 0, padding.values.get(name)
+            if field.ragged_dims and (padding.mask or value is not None):
+                dims = shape[1 : 1 + field.ragged_dims]
+                real = np.concatenate([_within(column, dims) for column in columns])
+                if padding.mask:
+                    self._added.append(real)
+                if value is not None and field.dtype != BYTES:
+                    self._valued.append((len(self.columns), real, value))
             self.columns.append(columns)
-            text = 0
             if field.dtype == BYTES:
                 if isinstance(columns[0], Ragged):
-                    columns = [_dense_strings(column, shape[1:]) for column in columns]
+                    blank = as_bytes(value)
+                    columns = [_dense_strings(column, shape[1:], blank) for column in columns]
                 for column in columns:
                     text += column.nbytes
             self._written.append(columns)
             specs.append((field.dtype, shape, text))
-        if self._offsets:
-            specs += [("int64", (rows + 1,), 0)] * len(self._offsets)
+        specs += [(name_of(added.dtype), added.shape, 0) for added in self._added]
         self.slots: list[Slot]
         self.slots, self.nbytes = arranged(tuple(specs))
 
@@ -126,8 +134,10 @@ class Assembly:
                 self._fill_ragged(block, slot, columns)
             else:
                 self._fill_dense(array_at(block, slot), columns)
-        for i, offsets in enumerate(self._offsets):
-            array_at(block, self.slots[len(self.columns) + i])[:] = offsets
+        for i, real, value in self._valued:
+            array_at(block, self.slots[i])[~real] = value
+        for i, added in enumerate(self._added, len(self.columns)):
+            array_at(block, self.slots[i])[:] = added
 
     def _fill_dense(self, out: np.ndarray, columns: list[Any]) -> None:
         at = 0
@@ -181,10 +191,25 @@ def _within(column: Ragged, shape: tuple[int, ...]) -> np.ndarray:
     return inside
 
 
-def _dense_strings(column: Ragged, shape: tuple[int, ...]) -> Strings:
-    """Return the strings as rows of this shape, filled up with empty strings."""
-    strings, inside = column.values(), _within(column, shape)
+def _dense_strings(column: Ragged, shape: tuple[int, ...], blank: bytes) -> Strings:
+    """Return the strings as rows of this shape, filled up with ``blank``."""
+    strings = column.values()
     assert isinstance(strings, Strings)
+    return spread(strings, _within(column, shape), blank)
+
+
+def as_bytes(value: str | bytes | None) -> bytes:
+    """Return a value that pads strings as bytes; None: the empty string."""
+    return value.encode() if isinstance(value, str) else value or b""
+
+
+def spread(strings: Strings, inside: np.ndarray, blank: bytes) -> Strings:
+    """Return strings, one for each true place of a mask, and ``blank`` at the others."""
+    if blank:
+        data, lengths = strings.joined(), np.append(strings.lengths, len(blank))
+        at = np.where(inside, np.cumsum(inside).reshape(inside.shape) - 1, len(strings))
+        data = np.concatenate([data, np.frombuffer(blank, np.uint8)])
+        return Strings(data, (np.cumsum(lengths) - lengths)[at], lengths[at])
     if not len(strings):
         return Strings(strings.data, np.zeros(inside.shape, np.int64), inside.astype(np.int64))
     # An empty one begins where the string before it ends, so strings back to back stay so.
@@ -255,17 +280,13 @@ def ragged_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[s
 class RaggedAssembly(Assembly):
     """One ragged batch about to be written."""
 
-    def __init__(self, parts: Parts, fields: Mapping[str, Field]) -> None:
-        self._offsets: list[np.ndarray] = []
-        super().__init__(parts, fields, dynamic_pad=False)
-
     def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
         """Return the shape of a column's values; the strings of all rows become one column."""
         if not field.ragged_dims:
             return super()._shape(name, field, columns)
         offsets = np.zeros(self.rows + 1, np.int64)
         np.concatenate([column.lengths for column in columns]).cumsum(out=offsets[1:])
-        self._offsets.append(offsets)
+        self._added.append(offsets)
         inner = columns[0].inner
         columns[:] = map(_flat, columns)
         return (int(offsets[-1]), *inner)

@@ -57,4 +57,6 @@ def compose(
     made.open(partition)
     rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
     machine = Plain(partition, rows, made.shaper, intake.stratified)
-    return PlainRun(intake, machine, slab, made)
+    run = PlainRun(intake, machine, slab, made)
+    run.schema  # noqa: B018 - the shape refuses columns that it can not batch
+    return run

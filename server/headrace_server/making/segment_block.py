@@ -8,7 +8,7 @@ layout computes them once for each combination.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, repeat
@@ -28,6 +28,7 @@ from ..reading.columns import window as windows_of
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Column as StateColumn
 from ..shaping.stored_state import Examples
+from .assemble import as_bytes
 from .segment_cutting import Geometry, Offer, StateSource
 
 #: Bytes per window above which copying windows singly beats an index, which copies twice.
@@ -133,22 +134,36 @@ _MOST_KNOWN = 256
 class BlockLayout:
     """Offsets of the columns of a feed's batches, and the origin of each column."""
 
-    def __init__(self, fields: Mapping[str, Field], geometry: Geometry) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        geometry: Geometry,
+        masks: Collection[str],
+        values: Mapping[str, Any],
+    ) -> None:
+        """``masks`` are the sequences that tell real steps, ``values`` pad sequences."""
         self.fields = dict(fields)
         self.geometry = geometry
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
         self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
-        self.sequences = [(n, n[10:]) for n in numbers if n.startswith("sequences:")]
+        self.masks = ["sequences:" + name for name in masks]
+        self.sequences = [
+            (n, n[10:]) for n in numbers if n.startswith("sequences:") and n not in self.masks
+        ]
+        self.values = [(n, values[of]) for n, of in self.sequences if of in values]
         self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
         self.of_block = [n for n in numbers if n in _OF_BLOCK]
         self.context = [(n, n[8:]) for n in numbers if n.startswith("context:")]
         named = (n for n, _ in (*self.sequences, *self.context))
-        known = {*_OF_BATCH, *_OF_BLOCK, *_LENGTHS, *self.extra, *named}
+        known = {*_OF_BATCH, *_OF_BLOCK, *_LENGTHS, *self.extra, *self.masks, *named}
         self.facts = [(n, n[1:]) for n in numbers if n not in known]
         self._numbers = numbers
         #: By column: its strings in a row without an example.
-        self.blanks = {n: [b""] * prod(self._inner(n)) for n in self.strings}
+        self.blanks = {
+            n: [as_bytes(values.get(n.removeprefix("sequences:")))] * prod(self._inner(n))
+            for n in self.strings
+        }
         #: Offsets by the counts of rows, starts and states, and the bytes of columns of strings.
         self.places = lru_cache(_MOST_KNOWN)(self._placed)
         self._placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
@@ -257,6 +272,9 @@ class SegmentBlock:
             columns[name][self._at] = getattr(batch, of_it)
         for name in layout.of_block:
             columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
+        padded = bool(layout.masks or layout.values)
+        there = np.zeros((self.rows, geometry.width) if padded else 0, bool)  # in the example …
+        real = np.zeros_like(there)  # … and in its declared length
         for offer, at, rows in self._groups:
             to = at if self._in_order else batch.lanes[at]
             begins, sizes = batch.segments[at] * geometry.stride, None
@@ -282,6 +300,15 @@ class SegmentBlock:
                 item = column.item_bytes
                 if item:
                     write_windows(block, offset, item, geometry, column, to, rows, begins, sizes)
+            if padded:
+                steps = geometry.steps(begins, own)
+                ends = next(iter(offer.sequences.values())).lengths[rows]
+                there[to] = (steps >= 0) & (steps < ends[:, None])
+                real[to] = (steps >= 0) & (steps < totals[:, None])
+        for name, value in layout.values:
+            columns[name][~there] = value
+        for name in layout.masks:
+            columns[name][:] = real
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
@@ -320,11 +347,12 @@ class SegmentBlock:
         (begin,), (size,) = geometry.begins(at, firsts), geometry.sizes(at, firsts)
         steps, each = texts.part(row), int(np.prod(texts.inner, dtype=np.int64))
         assert isinstance(steps, Strings)
+        none = self._layout.blanks[name][:1]
         flat: list[bytes] = []
         for first, stop, room in geometry.parts(int(begin), int(size)):
-            blank = [b""] * (max(0, -first) * each)
+            blank = none * (max(0, -first) * each)
             part = steps.take(slice(max(0, first), max(0, stop))).to_objects().reshape(-1).tolist()
-            flat += blank + part + [b""] * (room * each - len(blank) - len(part))
+            flat += blank + part + none * (room * each - len(blank) - len(part))
         return flat
 
 

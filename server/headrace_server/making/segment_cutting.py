@@ -19,7 +19,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
-from ..pipeline.argument_checks import selector_text
+from ..pipeline.argument_checks import MASK, selector_text
 from ..pipeline.declaration import Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
 from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
@@ -85,6 +85,18 @@ class Geometry:
         """Return the number of own steps of segments that the example has."""
         whole = np.full_like(segments, self.num_unroll)
         return whole if firsts is None else np.where(segments == 0, firsts, whole)
+
+    def steps(self, begins: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
+        """Return which step of its example stands at each place of segments, [n, width].
+
+        Below 0 are places before the example, and those between a short first segment and the
+        context after it.
+        """
+        at, own = np.arange(self.width) - self.left, np.broadcast_to(sizes, begins.shape)[:, None]
+        after = at - self.num_unroll
+        steps: np.ndarray = begins[:, None] + np.where(after < 0, at, own + after)
+        steps[(at >= own) & (after < 0)] = -1
+        return steps
 
     def parts(self, begin: int, size: int) -> list[tuple[int, int, int]]:
         """Return first step, end, and room in steps of each part of a segment in the batch.
@@ -200,6 +212,8 @@ class Cutting:
         self._sequences = columns_by_name(options["input_sequences"])
         self._context = columns_by_name(options["input_context"])
         self.sequences = {name: known[column] for name, column in self._sequences.items()}
+        self.padding_values = options["padding_values"] or {}
+        self.masked = bool(options["mask"])
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["initial_states"]]
         self.stateless = not self.states
@@ -251,6 +265,8 @@ class Cutting:
             fields["sequences:" + name] = Field(
                 field.dtype, (rows, self.geometry.width, *field.shape[1:])
             )
+        for name in self.sequences if self.masked else ():
+            fields[f"sequences:{name}{MASK}"] = Field("bool", (rows, self.geometry.width))
         for name, field in self.context.items():
             fields["context:" + name] = Field(field.dtype, (rows, *field.shape))
         if self.at_trainer:

@@ -31,7 +31,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Token
-from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int
+from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
 from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
@@ -127,7 +127,8 @@ class SegmentRun(Run):
         self.cutting = cutting
         self.most_rows = cutting.capacity
         fields = cutting.fields(intake.stages.fact_fields)
-        self._layout = BlockLayout(fields, cutting.geometry)
+        masks = [name + MASK for name in cutting.sequences if cutting.masked]
+        self._layout = BlockLayout(fields, cutting.geometry, masks, cutting.padding_values)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = kind(cutting.states)

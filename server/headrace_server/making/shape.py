@@ -12,13 +12,22 @@ examples stay between batches (``segment_run.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import RESERVED, Field
 
-from ..pipeline.argument_checks import MAX_BATCH_SIZE, checked_int, ragged_fault, size_fault
+from ..pipeline.argument_checks import (
+    MASK,
+    MAX_BATCH_SIZE,
+    check_padding,
+    checked_int,
+    ragged_fault,
+    size_fault,
+    varying,
+)
 from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
 from ..reading.row_values import Values, below
@@ -122,6 +131,8 @@ class PaddedRows(Shape):
         dynamic_pad: bool,
         pad_to_multiple: int | None = None,
         pad_to: Mapping[str, list[int | None]] | None = None,
+        padding_values: Mapping[str, Any] | None = None,
+        mask: bool = False,
         ragged: bool = False,
         length_column: str | None = None,
         boundaries: Sequence[int] = (),
@@ -132,23 +143,27 @@ class PaddedRows(Shape):
         self.dynamic_pad, self.ragged = dynamic_pad, ragged
         self._pad_to = pad_to or {}
         self.padding = NO_PADDING
-        if pad_to or pad_to_multiple or boundaries:
+        if pad_to or pad_to_multiple or boundaries or padding_values or mask:
             length = self._pad_to.get(length_column or "", [None])[0]
-            self.padding = Padding(pad_to_multiple or 1, boundaries, self._pad_to, length)
+            self.padding = Padding(
+                pad_to_multiple or 1, boundaries, self._pad_to, length, padding_values or {}, mask
+            )
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
-        if self.ragged and len(chunk):
-            fault = ragged_fault({name: field_of(one) for name, one in chunk.columns.items()})
-            if fault:
-                raise DataError(f"{self.kind}: ragged=True: {fault}")
+        if not len(chunk):
+            return chunk, {}
+        if self.ragged or self.padding.values or self.padding.mask:
+            fields = {name: field_of(one) for name, one in chunk.columns.items()}
+            with rewording(DataError, f"{self.kind}: ", ValueError):
+                if self.ragged and (fault := ragged_fault(fields)):
+                    raise ValueError(f"ragged=True: {fault}")
+                check_padding(self.padding.values, self.padding.mask, varying(fields), fields)
         for name, sizes in self._pad_to.items():
             chunk = self._fitting(chunk, name, sizes, bad)
         return chunk, {}
 
     def _fitting(self, chunk: Chunk, name: str, sizes: list[int | None], bad: BadRecords) -> Chunk:
         """Return the rows that fit ``pad_to``; report others."""
-        if not len(chunk):
-            return chunk
         column = chunk.columns.get(name)
         if column is None or (fault := size_fault(field_of(column), sizes)):
             why = f"there is no such column, only {', '.join(chunk.columns)}"
@@ -173,11 +188,14 @@ class PaddedRows(Shape):
                 given = (*sizes, *(None for _ in dims[len(sizes) :]))
                 shape = tuple(d if s is None else s for d, s in zip(dims, given, strict=True))
                 padded[name] = Field(fields[name].dtype, shape)
-        return batch_schema(padded, self.batch_size)
+        schema = batch_schema(padded, self.batch_size)
+        for name, field in varying(fields).items() if self.padding.mask else ():
+            schema[name + MASK] = Field("bool", schema[name].shape[: 1 + field.ragged_dims])
+        return schema
 
     def assembly(self, parts: Parts, fields: Fields, draft: Draft) -> Assembly:
         if self.ragged:
-            return RaggedAssembly(parts, fields)
+            return RaggedAssembly(parts, fields, dynamic_pad=False)
         bucket = max(draft.bucket, 0)
         return Assembly(parts, fields, self.dynamic_pad, self.padding, bucket)
 

@@ -22,6 +22,7 @@ from headrace_proto.errors import kind_of, near, rewording
 from headrace_proto.schema import OFFSETS, Field, schema_to_wire
 
 from .declaration import Feature, Plain
+from .examples import fitted_array
 from .function_names import name_of
 
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
@@ -257,9 +258,16 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
 #: A dimension of more elements than this is a mistake in a unit.
 _MOST = 2**31 - 1
 
-_PADDING = ("pad_to_multiple", "pad_to", "pad_to_boundary", "ragged")
+_PADDING = (
+    *("pad_to_multiple", "pad_to", "pad_to_boundary"),
+    *("padding_values", "mask", "ragged"),
+)
+#: Appended to the name of a padded column: the column that is True where that has real steps.
+MASK: Final = "_mask"
 
 PadTo = Mapping[str, Any]
+#: By column: the number, bool or string that stands where rows are padded.
+PaddingValues = Mapping[str, Any]
 
 
 def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[str, Plain]:
@@ -279,7 +287,44 @@ def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[s
     for name, value in given.items():
         if not options["dynamic_pad"]:
             raise ValueError(f"{name}={value!r} needs dynamic_pad=True, which pads rows at all")
+    if known is not None:
+        values, mask = given.get("padding_values", {}), given.get("mask", False)
+        check_padding(values, mask, varying(known), known)
     return options | given
+
+
+def varying(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the columns whose shape varies, which batches pad."""
+    return {name: field for name, field in fields.items() if field.ragged_dims}
+
+
+def checked_padding_values(argument: str, value: Any) -> dict[str, Plain]:
+    check_kind(argument, value, Mapping, "a dict of column to the value that pads it")
+    names = [checked_name(f"a column in {argument}", name) for name in value]
+    return {name: plain_data(f"{argument}[{name!r}]", value[name]) for name in names}
+
+
+def check_padding(
+    values: Mapping[str, Any], mask: bool, padded: Mapping[str, Field], known: Collection[str]
+) -> None:
+    """ValueError where ``padding_values`` or ``mask`` do not go with the columns that are padded.
+
+    ``known`` are all columns of the batch.
+    """
+    for name, value in values.items():
+        what = f"padding_values[{name!r}]={value!r:.80}"
+        if name not in padded:
+            listed = ", ".join(padded) or "none"
+            raise ValueError(f"{what}: the columns that are padded: {listed}{near(name, padded)}")
+        field = Field(padded[name].dtype)
+        with rewording(ValueError, f"{what}, one value of the column {padded[name]}: ", ValueError):
+            fitted_array(value, field)
+    for name in padded if mask else ():
+        if name + MASK in known:
+            raise ValueError(
+                f"mask=True: the mask of column {name!r} is the column {name + MASK!r} of a batch, "
+                "and a column of that name exists: rename that one in a map"
+            )
 
 
 def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
@@ -314,8 +359,8 @@ def size_fault(field: Field, sizes: list[int | None]) -> str:
 
 def ragged_fault(fields: Mapping[str, Field]) -> str:
     """Return the reason why batches of these columns can not be ragged, or ""."""
-    varying = {name: field for name, field in fields.items() if field.ragged_dims}
-    for name, field in varying.items():
+    ragged = varying(fields)
+    for name, field in ragged.items():
         if field.ragged_dims > 1:
             return (
                 f"column {name!r} is {field}: only the first dimension of a ragged column varies; "
@@ -324,12 +369,12 @@ def ragged_fault(fields: Mapping[str, Field]) -> str:
         if len(name) > limits.MAX_NAME - len(OFFSETS):
             most = limits.MAX_NAME - len(OFFSETS)
             return f"column {name!r:.80} has a name of more than {most} characters"
-    if len(fields) + len(varying) > limits.MAX_COLUMNS:
+    if len(fields) + len(ragged) > limits.MAX_COLUMNS:
         return (
-            f"{len(fields)} columns, {len(varying)} of them ragged, are more than "
+            f"{len(fields)} columns, {len(ragged)} of them ragged, are more than "
             f"{limits.MAX_COLUMNS} arrays: the offsets of each ragged column count, too"
         )
-    return "" if varying else f"no column varies, of {', '.join(map(str, fields))}; leave it out"
+    return "" if ragged else f"no column varies, of {', '.join(map(str, fields))}; leave it out"
 
 
 # ── The origin of one value per example: a column, a function of the columns, a constant.

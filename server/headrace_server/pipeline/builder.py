@@ -27,6 +27,7 @@ from headrace_proto.schema import Field
 
 from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
+    PaddingValues,
     PadTo,
     Value,
     check_kind,
@@ -65,7 +66,10 @@ _NEEDED: Any = ...
 #: Counters of all classes go with every batch.
 _MAX_CLASSES = 1000
 #: Arguments of samplers that are those of ``batch``.
-_OF_BATCHES = ("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to", "ragged")
+_OF_BATCHES = (
+    *("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to"),
+    *("padding_values", "mask", "ragged"),
+)
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
 _DRAWN_AT_ONCE = 256
 _IN_ORDER = ReadingOrder()
@@ -311,6 +315,8 @@ class Pipeline:
         dynamic_pad: bool = False,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Keep each example with the probability that a column, a function or a number gives.
@@ -341,6 +347,8 @@ class Pipeline:
         dynamic_pad: bool = False,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Drop examples so that classes come in the proportions of ``target_probs``.
@@ -430,6 +438,8 @@ class Pipeline:
         *,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Return batches of ``batch_size`` examples, in their order.
@@ -441,6 +451,10 @@ class Pipeline:
         With ``pad_to_multiple`` dimensions that vary are padded up to a multiple.  ``pad_to`` names
         columns and the size of their first dimension (or of several), the same in every batch; a
         longer example is a DataError.
+
+        ``padding_values`` gives columns a value for padding in place of 0, False or the empty
+        string.  With ``mask`` a batch has ``NAME_mask`` for each padded column, bool, True where
+        that has real elements.
 
         With ``ragged`` columns whose first dimension varies are not padded: a batch has the values
         of all rows one after the other, with their offsets.
@@ -465,6 +479,8 @@ class Pipeline:
         cost: Value | None = None,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
@@ -480,8 +496,9 @@ class Pipeline:
         function) replaces the length there: with the square of the length it is a budget for
         attention.
 
-        ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.  A budget of lengths
-        counts what is padded so; of ragged rows it is the sum of their lengths.
+        ``pad_to_multiple``, ``pad_to``, ``padding_values``, ``mask`` and ``ragged`` are those of
+        ``batch``.  A budget of lengths counts what is padded so; of ragged rows it is the sum of
+        their lengths.
 
         A partition makes ``capacity`` batches ahead of the trainers, at most 64 MiB of them (2 MiB
         for each batch of a capacity beyond 32).  Beside the batch that it gathers, a bucket holds
@@ -508,6 +525,8 @@ class Pipeline:
         pad_to_multiple: int | None = None,
         pad_to_boundary: bool = False,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Return batches of examples of similar length; ``batch.length`` holds the lengths.
@@ -581,6 +600,8 @@ class Pipeline:
         max_open: int = 64,
         too_long: Literal["error", "cut", "drop"] = "error",
         allow_smaller_final_batch: bool = False,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
     ) -> Pipeline:
         """Return batches of ``batch_size`` rows of ``length`` steps, each of several examples.
 
@@ -597,6 +618,9 @@ class Pipeline:
 
         An example that is longer than a row is a bad example, or cut, or dropped and counted, as
         ``too_long`` says; "concat" cuts it into as many rows as it needs.
+
+        ``padding_values`` and ``mask`` are those of ``batch``, for all columns: the mask of a
+        column that is not packed is True where a row has an example.
         """
         if columns is not None:
             columns = checked_names("columns", columns, self.fields)
@@ -607,7 +631,7 @@ class Pipeline:
                 shape.made().schema(self.fields)
             except DataError as error:
                 raise ValueError(str(error)) from None
-        return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
+        return self._ended(shape)
 
     @checking
     def stratified_sample_unknown_dist(
@@ -623,6 +647,8 @@ class Pipeline:
         max_examples_in_flight: int = 8192,
         pad_to_multiple: int | None = None,
         pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
         ragged: bool = False,
     ) -> Pipeline:
         """Return batches with class counts drawn from ``probs``, for any proportions of the source.
@@ -631,7 +657,7 @@ class Pipeline:
         wait in the queue of their class.  One is dropped if its class has ``queue_capacity`` of
         them and all classes together ``max_examples_in_flight``.  With ``enqueue_many`` each
         example has a batch dimension, ``labels`` too, and its rows are judged one by one, as after
-        ``.unbatch()``.  ``pad_to_multiple``, ``pad_to`` and ``ragged`` are those of ``batch``.
+        ``.unbatch()``.  The arguments from ``pad_to_multiple`` on are those of ``batch``.
         """
         given = {**vars(), "allow_smaller_final_batch": False, "probs": _mix("probs", probs)}
         pipeline = self.unbatch() if given.pop("enqueue_many") else self
@@ -663,6 +689,8 @@ class Pipeline:
         right: int = 0,
         phase: Literal["random"] | None = None,
         phase_seed: int | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
     ) -> Pipeline:
         """Return batches of segments of ``num_unroll`` steps, with the states saved before them.
 
@@ -696,6 +724,11 @@ class Pipeline:
         ``num_unroll`` in ``sequences``; ``left_length`` and ``right_length`` count the real ones.
         With ``phase="random"`` the first segment has 1 … ``stride`` steps, drawn anew for each
         example and epoch from ``phase_seed`` (None: 0), and its successor begins after them.
+
+        ``padding_values`` gives sequences, by their names in the batch, a value for steps that no
+        example has, in place of 0, False or the empty string.  With ``mask`` there is
+        ``sequences["NAME_mask"]`` for each, bool ``[B, left + num_unroll + right]``, True at the
+        steps that ``length``, ``left_length`` and ``right_length`` count.
         """
         return self._in_segments(vars())
 
@@ -727,11 +760,12 @@ class Pipeline:
 
     def _in_segments(self, given: dict[str, Any]) -> Pipeline:
         every = inspect.signature(Pipeline.batch_sequences_with_states).parameters
-        given = {name: given.get(name, argument.default) for name, argument in every.items()}
+        del given["self"]
+        given = {n: given.get(n, one.default) for n, one in every.items() if n != "self"}
         needed = ("initial_states", "num_unroll", "batch_size")
         if missing := [name for name in needed if given[name] is _NEEDED]:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
-        return self._with_shape(SEQUENCES, segmented(given, self.fields))
+        return self._ended(Shape(SEQUENCES, segmented(given, self.fields)))
 
     # The feed
 
@@ -783,13 +817,14 @@ class Pipeline:
         refuses bad options, and once for each partition; options are plain data.  See
         docs/pipelines.md.
         """
-        made = Shape(name_of(shape, "shape"), options)
-        return replace(self, _stages=_grouped(self._stages, made), _shape=made)
+        return self._ended(Shape(name_of(shape, "shape"), options))
 
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
-        """Return the pipeline with a shape of these options, or arguments of a step."""
+        """Return the pipeline with a shape of padded rows, of these arguments of a call."""
         given = {name: value for name, value in options.items() if name != "self"}
-        shape = Shape(kind, padded(given, self.fields))
+        return self._ended(Shape(kind, padded(given, self.fields)))
+
+    def _ended(self, shape: Shape) -> Pipeline:
         return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
 
     def __hash__(self) -> int:

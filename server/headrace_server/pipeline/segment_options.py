@@ -23,6 +23,7 @@ from .argument_checks import (
     MAX_ELEMENTS,
     check_full,
     check_kind,
+    check_padding,
     checked_dtype,
     checked_name,
     checked_names,
@@ -182,6 +183,7 @@ def _check_geometry(given: Mapping[str, Any]) -> None:
 
 def _check_number_of_columns(options: Mapping[str, Any]) -> None:
     columns = sum(len(options[name]) for name in _COLUMNS)
+    columns += len(options["input_sequences"]) * options["mask"]
     most = limits.MAX_COLUMNS - _OWN_COLUMNS - bool(options["left"]) - bool(options["right"])
     if columns > most:
         raise ValueError(
@@ -235,6 +237,9 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
     if field.shape:
         raise ValueError(f"{key} is {field}; it must be one string per example")
     _fit_sequences(options, known)
+    sequences = columns_by_name(options["input_sequences"])
+    fields = {name: known[column] for name, column in sequences.items()}
+    check_padding(options["padding_values"] or {}, options["mask"], fields, fields)
     for name, column in columns_by_name(options["input_context"]).items():
         fixed_field(_named("input_context", name, column), column, known)
     states = []
@@ -248,6 +253,7 @@ def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, 
     for name in ("input_sequences", "input_context"):
         columns = columns_by_name(options[name]).values()
         ranks += [len(known[column].shape) + 1 for column in columns]
+    ranks += [2] * len(sequences) * options["mask"]
     check_rows(options["batch_size"], ranks)
     return {**options, "initial_states": states}
 

@@ -49,6 +49,10 @@ class Padding:
     sizes: Mapping[str, Sequence[int | None]] = field(default_factory=dict)
     #: The fixed size of the column whose length counts in a budget, if any.
     length: int | None = None
+    #: By column: the value in place of 0, False or the empty string.
+    values: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether a batch has a mask of the real elements of each column that varies.
+    mask: bool = False
     pads: bool = True  # False without any rule
 
     def padded(self, lengths: np.ndarray, bucket: int) -> np.ndarray:

@@ -32,7 +32,7 @@ def test_values_lie_one_after_the_other_and_nothing_else_is_written(case: Any):
     schema, parts, want = case
     schema = {name: field for name, field in schema.items() if field.ragged_dims < 2}
     ragged = [name for name, field in schema.items() if field.ragged_dims]
-    assembly = RaggedAssembly(parts, schema)
+    assembly = RaggedAssembly(parts, schema, dynamic_pad=False)
     wire = ragged_schema(schema, assembly.rows)
     assert list(wire) == [*schema, *(OFFSETS + name for name in ragged)]
     slots = dict(zip(wire, assembly.slots, strict=True))

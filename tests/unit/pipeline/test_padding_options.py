@@ -24,6 +24,16 @@ def grids():
     return hs.from_examples([{"g": np.ones((n, 3 - n), np.int16)} for n in range(3)])
 
 
+def masked(p):
+    return p.map("pkg.mod:f", schema={"x": FEATURES["x"], "x_mask": hs.scalar("bool")})
+
+
+def segments(p, sequences, **more):
+    key = p.map("pkg.mod:f", schema={**FEATURES, "key": hs.scalar("bytes")})
+    states = {"h": hs.zeros((1,))}
+    return key.batch_sequences_with_states("key", sequences, [], None, states, 2, 2, **more)
+
+
 def lengths(p, **more):
     return p.bucket_by_sequence_length("x", 4, [8, 16], dynamic_pad=True, **more)
 
@@ -70,6 +80,42 @@ def lengths(p, **more):
             lambda p: p.bucket("n", 4, 3, max_padded_elements=9),
             ValueError,
             "needs input_length, or cost",
+        ),
+        (lambda p: p.batch(4, mask=True), ValueError, "mask=True needs dynamic_pad=True"),
+        (
+            lambda p: p.batch(4, padding_values={"n": 1}, **PADDED),
+            ValueError,
+            r"padding_values\['n'\]=1: the columns that are padded: x, m$",
+        ),
+        (
+            lambda p: lengths(p, padding_values={"x": 0.5}),
+            ValueError,
+            r"padding_values\['x'\]=0.5, one value of the column int64.*: is float64",
+        ),
+        (
+            lambda p: p.batch(4, padding_values=[1], **PADDED),
+            TypeError,
+            r"padding_values=\[1\] is a list; it is a dict of column to the value",
+        ),
+        (
+            lambda p: p.select(["x", "f"]).pack(4, 4, padding_values={"f": "a"}),
+            ValueError,
+            r"padding_values\['f'\]='a', one value of the column float32\[3\]: is bytes",
+        ),
+        (
+            lambda p: masked(p).batch(4, mask=True, **PADDED),
+            ValueError,
+            "mask=True: the mask of column 'x' is the column 'x_mask'",
+        ),
+        (
+            lambda p: segments(p, {"x": "x", "y": "m"}, padding_values={"m": 1}),
+            ValueError,
+            r"padding_values\['m'\]=1: the columns that are padded: x, y$",
+        ),
+        (
+            lambda p: segments(p, {"x": "x", "x_mask": "m"}, mask=True),
+            ValueError,
+            "the mask of column 'x' is the column 'x_mask'",
         ),
     ],
 )

@@ -10,20 +10,22 @@ label         a     b   c   d               each example's, [B, most examples of
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, rewording
 from headrace_proto.layout import Slot, array_at
 from headrace_proto.schema import RESERVED, Field
 
+from ...pipeline.argument_checks import MASK, check_padding
 from ...reading.chunk import BadRecords, Chunk, Faults, without
 from ...reading.columns import Column, Ragged, Strings, concatenate, field_of, ranges, take
 from ...shaping.pack import Packing, Strategy
 from ...shaping.plan import Draft
-from ..assemble import Assembly, Parts, arranged, fill_strings
+from ..assemble import Assembly, Parts, arranged, as_bytes, fill_strings, spread
 from ..shape import Fields, RowFacts, Shape
 
 #: Columns of every packed batch.
@@ -42,10 +44,13 @@ class Pack(Shape):
         max_open: int,
         too_long: Literal["error", "cut", "drop"],
         allow_smaller_final_batch: bool,
+        padding_values: Mapping[str, Any] | None,
+        mask: bool,
     ) -> None:
         self._length, self._columns, self._too_long = length, columns, too_long
         self._size, self._strategy, self._most = batch_size, strategy, max_open
         self._smaller = allow_smaller_final_batch
+        self._values, self._mask = padding_values or {}, mask
         self.batch_sizes = [batch_size]
 
     def machine(self, partition: int) -> Packing:
@@ -76,6 +81,8 @@ class Pack(Shape):
             raise DataError("pack: no column varies in its first dimension; name some: columns=")
         if taken := {_IDS, _POSITIONS} & {*fields}:
             raise DataError(f"pack: {', '.join(taken)} is a column that it adds; rename yours")
+        with rewording(DataError, "pack: ", ValueError):
+            check_padding(self._values, self._mask, _columns(fields), fields)
         return packed
 
     def schema(self, fields: Fields) -> Fields:
@@ -87,7 +94,10 @@ class Pack(Shape):
             inner = (self._length, *one.shape[1:]) if name in packed else (None, *one.shape)
             schema[name] = Field(one.dtype, (rows, *inner))
         steps = Field("int32", (rows, self._length))
-        return {**schema, _IDS: steps, _POSITIONS: steps}
+        schema |= {_IDS: steps, _POSITIONS: steps}
+        for name in _columns(fields) if self._mask else ():
+            schema[name + MASK] = Field("bool", schema[name].shape[:2])
+        return schema
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
         if not len(chunk):
@@ -110,7 +120,14 @@ class Pack(Shape):
         return chunk, {"length": length}
 
     def assembly(self, parts: Parts, fields: Fields, draft: Draft) -> Assembly:
-        return _PackedRows(parts, fields, self._packed(fields), self._length, draft.layout)
+        packed = self._packed(fields)
+        masks = _columns(fields) if self._mask else ()
+        return _PackedRows(parts, fields, packed, self._length, draft.layout, self._values, masks)
+
+
+def _columns(fields: Fields) -> Fields:
+    """Return the columns without the facts."""
+    return {name: one for name, one in fields.items() if name[0] != RESERVED}
 
 
 def _steps(column: Column) -> np.ndarray:
@@ -123,8 +140,16 @@ class _PackedRows(Assembly):
     """One packed batch about to be written."""
 
     def __init__(
-        self, parts: Parts, fields: Fields, packed: list[str], length: int, layout: np.ndarray
+        self,
+        parts: Parts,
+        fields: Fields,
+        packed: list[str],
+        length: int,
+        layout: np.ndarray,
+        values: Mapping[str, Any],
+        masks: Collection[str],
     ) -> None:
+        """``values`` pad columns in place of zeros; columns in ``masks`` have one."""
         self._length = length
         self._row, self._start, stop = layout.T
         self._steps = stop - self._start  # of each piece
@@ -133,43 +158,54 @@ class _PackedRows(Assembly):
         ends = np.cumsum(self._steps)
         self._at = ends - self._steps - (ends - self._steps)[first]  # step of its row
         self.rows, most = int(self._row[-1]) + 1, int(self._place.max()) + 1
+        self._there = np.zeros((self.rows, most), bool)  # whether a row has so many examples
+        self._there[self._row, self._place] = True
         specs = []
         self._written: list[Any] = []
+        self._masks = [name in packed for name in masks]
         for name, one in fields.items():
             columns = [take(chunk.columns[name], rows) for chunk, rows in parts]
             inner, text = (length, *one.shape[1:]), 0
             if name not in packed:
                 inner, columns = (most, *one.shape), [concatenate(columns)]
                 if isinstance(columns[0], Strings):
-                    text, columns = columns[0].nbytes, [self._spread(columns[0], most)]
-            self._written.append((columns, name in packed))
+                    spread_out = self._spread(columns[0], as_bytes(values.get(name)))
+                    text, columns = spread_out.nbytes, [spread_out]
+            self._written.append((columns, name in packed, values.get(name)))
             specs.append((one.dtype, (self.rows, *inner), text))
         specs += [("int32", (self.rows, length), 0)] * 2
+        specs += [("bool", (self.rows, length if one else most), 0) for one in self._masks]
         self.slots, self.nbytes = arranged(tuple(specs))
 
-    def _spread(self, column: Strings, most: int) -> Strings:
-        """Return one string for each place of a row, empty where the row has no example."""
-        shape = self.rows, most, *column.shape[1:]
-        starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        starts[self._row, self._place] = column.starts
-        lengths[self._row, self._place] = column.lengths
-        return Strings(column.data, starts, lengths)
+    def _spread(self, column: Strings, blank: bytes) -> Strings:
+        """Return one string for each place of a row, ``blank`` where the row has no example."""
+        inner = column.shape[1:]
+        there = self._there.reshape(*self._there.shape, *(1 for _ in inner))
+        there = np.broadcast_to(there, (*self._there.shape, *inner))
+        return spread(column.reshape(-1), there, blank)
 
     def fill(self, block: np.ndarray) -> None:
-        for slot, (columns, packed) in zip(self.slots, self._written, strict=False):
-            if packed:
-                self._fill_steps(block, slot, columns)
-            elif isinstance(columns[0], Strings):
-                fill_strings(block, slot, columns)
-            else:
-                out = array_at(block, slot)
-                out[:] = np.zeros((), out.dtype)
-                out[self._row, self._place] = columns[0]
-        ids, positions = (array_at(block, slot).reshape(-1) for slot in self.slots[-2:])
+        count = len(self._written)
+        ids, positions = (array_at(block, slot) for slot in self.slots[count : count + 2])
         ids[:], positions[:] = 0, 0
         steps = ranges(self._row * self._length + self._at, self._steps)
-        ids[steps] = np.repeat(self._place + 1, self._steps)
-        positions[steps] = ranges(self._start, self._steps)
+        ids.reshape(-1)[steps] = np.repeat(self._place + 1, self._steps)
+        positions.reshape(-1)[steps] = ranges(self._start, self._steps)
+        real = ids > 0
+        for slot, (columns, packed, value) in zip(self.slots, self._written, strict=False):
+            if isinstance(columns[0], Strings):
+                fill_strings(block, slot, columns)
+                continue
+            out = array_at(block, slot)
+            if packed:
+                self._fill_steps(block, slot, columns)
+            else:
+                out[:] = np.zeros((), out.dtype)
+                out[self._row, self._place] = columns[0]
+            if value is not None:
+                out[~(real if packed else self._there)] = value
+        for slot, packed in zip(self.slots[count + 2 :], self._masks, strict=True):
+            array_at(block, slot)[:] = real if packed else self._there
 
     def _fill_steps(self, block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
         """Copy the pieces of a column to their places, and zeros behind the last of each row."""
