@@ -428,6 +428,11 @@ class Connection:
         if bye is not None:
             self._send(bye, [])
 
+    @property
+    def leaves(self) -> bool:
+        """Whether a Bye has no answer so far."""
+        return self.session.connected or (self.session.greets and not self.unreached)
+
     def linger(self) -> None:
         """Give the last messages a moment to leave, and end the channel."""
         self._socket.linger = _LINGER_MS

@@ -333,9 +333,10 @@ class Driver:
                 one.quiet = False
                 with contextlib.suppress(HeadraceError):
                     one.hear()
-            if left := any(one.session.connected for one in connections):
+            if any(one.leaves for one in connections):
                 time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
-            return not left
+                return False
+            return True
 
         Deadline(_BYE_S).wait(heard)
 

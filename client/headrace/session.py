@@ -293,6 +293,8 @@ class Session:
         elif self.welcome is None or not self.connected:
             if kind is Pulse:  # the feed is not open yet
                 self.waiting = message.waiting
+            elif kind is Unknown:  # the answer to a Bye, see ``greets``
+                self._greeting = None
         elif message.session == self.welcome.session:
             if kind is Give:
                 self._on_give(message, frames)
@@ -639,9 +641,16 @@ class Session:
             due_at = now if waits else min(due_at, self._stepped_at + _MOMENT_S)
         return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
 
+    @property
+    def greets(self) -> bool:
+        """Whether a greeting is on its way, or waits at the server."""
+        return self._greeting is not None
+
     def goodbye(self) -> Bye | None:
-        """Return the last message, if a server is there to receive it."""
-        return Bye(self.welcome.session) if self.connected and self.welcome is not None else None
+        """Return the last message, if a server is there to receive it, or was greeted."""
+        if self.connected and self.welcome is not None:
+            return Bye(self.welcome.session)
+        return Bye(0) if self.greets else None
 
 
 def bytes_of(block: Any) -> bytes:

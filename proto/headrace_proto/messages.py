@@ -149,7 +149,10 @@ class Drain:
 
 @message(FROM_TRAINER, 6)
 class Bye:
-    """The trainer leaves; batches that it holds go to others."""
+    """The trainer leaves; batches that it holds go to others.
+
+    Where its Hello has no answer so far, session is 0.
+    """
 
     session: Count
 

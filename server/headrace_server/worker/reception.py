@@ -227,6 +227,9 @@ class Reception:
             if self._limits.bears(identity, self.clock()):
                 self._greet(identity, message, frames, key, self._socket.last_came_by)
             return
+        if isinstance(message, Bye) and not message.session:  # its greeting has no answer
+            self._on_early_bye(identity)
+            return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
             self._on_channel(identity, message)
@@ -286,6 +289,14 @@ class Reception:
         logger.log(level, "%s left feed %r", session.who, feed.name)
         self.outbox.send(session.identity, Unknown(session.number))
         self._leave(session)
+
+    def _on_early_bye(self, identity: bytes) -> None:
+        if not self._limits.bears(identity, self.clock()):
+            return
+        self._held.pop(identity, None)
+        if (session := self._sessions.of_connection(identity)) is not None:
+            self._leave(session)
+        self.outbox.send(identity, Unknown(0))
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:
         """Reach a trainer of this host by its new channel from now on."""

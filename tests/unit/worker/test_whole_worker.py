@@ -156,6 +156,25 @@ def test_a_bye_is_answered_so_what_comes_later_finds_what_it_held(directory):
         assert two.greet().others == 0
 
 
+def test_a_trainer_that_leaves_before_its_greeting_is_answered_holds_nothing(directory):
+    """The next life waits for both trainers, of which the first leaves meanwhile."""
+    with Worker(directory, numbers(6)) as worker:
+        one, two = Trainer(worker, b"a"), Trainer(worker, b"b")
+        one.greet()
+        two.greet()
+        one.step([(0, 0)])
+        item, _ = rows_of(worker, one)
+    with Worker(directory, numbers(6), life=1) as worker:
+        one.worker = two.worker = worker
+        held = Handed(item.token, 0, item.number, item.turn_epoch, item.turn_index, item.rows)
+        hello = one.hello([held])
+        worker.send(one.connection, hello)
+        one.say(Bye(0))
+        assert one.hear_all(Unknown).session == 0
+        welcome = two.greet()
+        assert welcome.next == (0, 0, 0) and welcome.others == 0
+
+
 def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
     with Worker(directory, numbers(8)) as worker:
         trainer = Trainer(worker, b"a", host="there:7")

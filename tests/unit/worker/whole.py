@@ -128,11 +128,11 @@ class Trainer:
     def connection(self) -> bytes:
         return b"%s-%d" % (self.nonce, self.connections)
 
-    def greet(self, batches: Any = (), gets: Any = (), frames: Any = ()) -> Any:
-        """Greet by a new connection; return the Welcome, or the refusal."""
+    def hello(self, batches: Any = (), gets: Any = ()) -> Hello:
+        """Return the greeting of a new connection."""
         self.connections += 1
         self.said = 0
-        hello = Hello(
+        return Hello(
             limits.PROTOCOL,
             "test",
             FEED,
@@ -144,6 +144,10 @@ class Trainer:
             gets=tuple(gets),
             **self.more,
         )
+
+    def greet(self, batches: Any = (), gets: Any = (), frames: Any = ()) -> Any:
+        """Greet by a new connection; return the Welcome, or the refusal."""
+        hello = self.hello(batches, gets)
         while True:
             self.worker.send(self.connection, hello, *frames)
             answer = self.hear()
