@@ -345,15 +345,6 @@ class Feed:
         while self._look_for_epoch(epochs) and epochs.begin():
             yield epochs.number, EpochBatches(self, epochs)
 
-    def _next_epoch(self) -> int | None:
-        """Return the number of the next loop's epoch; None where batches cross epochs."""
-        _ = self.schema
-        epochs = self._epochs
-        if epochs is None:
-            return None
-        self._look_for_epoch(epochs)
-        return epochs.number + epochs.over
-
     def _look_for_epoch(self, epochs: Epochs) -> bool:
         """Wait for the next batch where only that shows which epoch comes next.
 
@@ -471,15 +462,6 @@ class Feed:
     #: The same under the names that torch and Lightning, and loops like those of Grain, call.
     state_dict = get_state = snapshot
     set_state = load_state_dict
-
-    def trackable(self) -> Any:
-        """Return an object for ``tf.train.Checkpoint``, as in ``Checkpoint(model=model, feed=…)``.
-
-        Saving the checkpoint takes a snapshot, and restoring it goes on from there.
-        """
-        from .tf import FeedState
-
-        return FeedState(self)
 
     # Requests that concern all trainers of the feed
 

@@ -1,8 +1,7 @@
-"""TensorFlow: batches as tensors without a copy, and a feed in its checkpoints."""
+"""TensorFlow: batches as tensors without a copy."""
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -18,9 +17,7 @@ try:
 except ImportError as error:
     raise ImportError('framework="tf" needs TensorFlow: pip install tensorflow') from error
 
-from .feed import Feed
-
-__all__ = ["FeedState", "TensorFlow"]
+__all__ = ["TensorFlow"]
 
 #: numpy cannot export these: they are passed as unsigned integers and reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
@@ -132,18 +129,3 @@ class TensorFlow(Framework):
     def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
         with tf.device(device):
             return tf.identity(value)
-
-
-class FeedState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The state of a feed as a part of a ``tf.train.Checkpoint``."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def serialize(self) -> str:
-        """Take a snapshot; its token is what the checkpoint keeps."""
-        return json.dumps(self._feed.snapshot())
-
-    def deserialize(self, string_value: Any) -> None:
-        """Go on from the snapshot that the checkpoint names."""
-        self._feed.load_state_dict(string_value)

@@ -99,7 +99,7 @@ PARTS: dict[str, list[Entry]] = {
     "keras": _functions(
         "headrace.keras:",
         "headrace.keras.",
-        ("batches", "StatefulModel", "CommitTrained", "Checkpoint"),
+        ("batches", "StatefulModel", "CommitTrained"),
     ),
     "torch": [
         ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),

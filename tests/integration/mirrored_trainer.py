@@ -1,6 +1,6 @@
 """A worker of MultiWorkerMirroredStrategy, which trains on a feed as its rank.
 
-    python mirrored_trainer.py ADDRESS FEED LOOP [STEP]    with TF_CONFIG in the environment
+    python mirrored_trainer.py ADDRESS FEED [STEP]    with TF_CONFIG in the environment
 
 Prints a JSON line: its steps in each epoch, what it trained on, and all weights at the end.
 """
@@ -22,7 +22,7 @@ import headrace
 EPOCHS, UNROLL = 3, 4
 RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 #: The step at which worker 1 holds its batch for ever in ``segments``; 0: none.
-HOLD = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+HOLD = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 
 #: Keys and segments of the trained rows.
 TRAINED: list[Any] = []
@@ -69,54 +69,13 @@ def segments(strategy: Any, feed: Any) -> list[Any]:
     return [weight.numpy() for weight in weights]
 
 
-class Steps(keras.callbacks.Callback):  # type: ignore[misc]
-    """Counts the steps of Keras 3 in each epoch."""
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        STEPS.append(0)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        STEPS[-1] += 1
-
-
-def stateful(strategy: Any, feed: Any) -> tuple[Any, Any]:
-    """Return a model of Keras 3 that saves the states, and its data."""
-    import headrace.keras
-
-    with strategy.scope():
-        x, h = keras.Input((UNROLL, 1)), keras.Input((3,))
-        steps, after = keras.layers.GRU(3, return_sequences=True, return_state=True)(x, h)
-        network = keras.Model((x, {"h": h}), (keras.layers.Dense(1)(steps), {"h": after}))
-        model = headrace.keras.StatefulModel(network)
-        model.compile(keras.optimizers.SGD(0.01), "mse", weighted_metrics=["mae"])
-
-    def split(batch: dict[str, Any]) -> Any:
-        tf.numpy_function(_trained, [batch["key"], batch["valid"]], [])
-        return batch["sequences"]["x"], batch["sequences"]["x"]
-
-    data = strategy.distribute_datasets_from_function(lambda _: headrace.keras.batches(feed, split))
-    return model, data
-
-
-def segments_in_fit(strategy: Any, feed: Any) -> list[Any]:
-    """Train on segments by ``fit``."""
-    model, data = stateful(strategy, feed)
-    history = model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Steps()])
-    assert len(history.history["loss"]) == len(history.history["mae"]) == EPOCHS
-    return [*model.get_weights(), *map(np.asarray, history.history.values())]
-
-
-def _trained(keys: Any, valid: Any) -> None:
-    TRAINED.extend(key.decode() for key in keys[valid])
-
-
 def main() -> None:
-    address, name, way = sys.argv[1:4]
+    address, name = sys.argv[1:3]
     keras.utils.set_random_seed(5)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     ranks = {"rank": RANK, "world_size": strategy.num_replicas_in_sync}
     with headrace.connect(address, feed=name, framework="tf", timeout=60, **ranks) as feed:
-        weights = globals()[way](strategy, feed)
+        weights = segments(strategy, feed)
     flat = [np.asarray(weight, np.float32).tobytes().hex() for weight in weights]
     print(
         json.dumps({"event": "trained", "steps": STEPS, "trained": TRAINED, "weights": flat}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,15 @@ def segments(**order: str) -> hs.Pipeline:
     return source.batch_sequences_with_states("key", ["x"], [], None, states, UNROLL, 4, **order)
 
 
-SHAPES: dict[str, Callable[[], hs.Pipeline]] = {
-    "segments": segments,
-    "lanes": lambda: segments(order="lanes"),
-}
-
-
 @contextlib.contextmanager
-def workers(server: hs.Server, loop: str, *more: str) -> Iterator[list[Process]]:
+def workers(server: hs.Server, *more: str) -> Iterator[list[Process]]:
     """Start two workers; they are killed at the end, where they have not ended."""
     ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
                 Process(
-                    *(str(PROGRAM), server.address, "default", loop, *more),
+                    *(str(PROGRAM), server.address, "default", *more),
                     imports=["tensorflow", "keras"],
                     TF_CONFIG=json.dumps(
                         {"cluster": {"worker": ports}, "task": {"type": "worker", "index": rank}}
@@ -60,25 +54,18 @@ def workers(server: hs.Server, loop: str, *more: str) -> Iterator[list[Process]]
         ]
 
 
-def trained(server: hs.Server, loop: str) -> list[dict[str, Any]]:
+def trained(server: hs.Server) -> list[dict[str, Any]]:
     """Return the reports of two workers at their end."""
-    with workers(server, loop) as both:
+    with workers(server) as both:
         said = [worker.wait_for("trained", TRAINING_PATIENCE_S) for worker in both]
         assert [worker.finish() for worker in both] == [0, 0]
     return said
 
 
-@pytest.mark.parametrize(
-    ("shape", "loop"),
-    [
-        ("segments", "segments"),
-        pytest.param("lanes", "segments_in_fit", marks=pytest.mark.tools),
-    ],
-)
-def test_two_workers_take_equal_steps_and_end_with_equal_weights(shape: str, loop: str) -> None:
+def test_two_workers_take_equal_steps_and_end_with_equal_weights() -> None:
     pytest.importorskip("tensorflow")
-    with serving(SHAPES[shape](), partitions=2) as server:
-        first, second = trained(server, loop)
+    with serving(segments(), partitions=2) as server:
+        first, second = trained(server)
     assert first["steps"] == second["steps"] and len(first["steps"]) == EPOCHS
     assert min(first["steps"]) > 2
     assert first["weights"] == second["weights"]
@@ -94,13 +81,13 @@ def test_a_killed_job_goes_on_and_every_segment_is_trained_once() -> None:
     """
     pytest.importorskip("tensorflow")
     with serving(segments(order="lanes"), partitions=2) as server:
-        with workers(server, "segments", "4") as (lives, dies):
+        with workers(server, "4") as (lives, dies):
             dies.wait_for("holding", TRAINING_PATIENCE_S)
             dies.kill()
             lives.kill()
         eventually(lambda: not trainers_of(server))
         before = server.stats()["default"]["rows"]
-        first, second = trained(server, "segments")
+        first, second = trained(server)
         after = server.stats()["default"]["rows"]
     assert first["steps"] == second["steps"] and min(first["steps"]) > 2
     assert first["weights"] == second["weights"]
