@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
 from headrace_proto.keys import ENVIRONMENT
-from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
@@ -142,7 +140,6 @@ def connect(
     )
     link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
     _tell_of_use(link)
-    _tell_of_empty_lanes(link)
     return Feed(link, loaded)
 
 
@@ -197,68 +194,20 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     return token
 
 
-def _tell_of_empty_lanes(link: Link) -> None:
-    """Log that a feed has fewer sequences than its trainers have lanes in all partitions."""
-    announced, welcome = link.announced, link.session.welcome
-    counts = [known.get("sequences") for known in announced]
-    known = [count for count in counts if isinstance(count, int)]
-    batch_size = announced[0].get("batch_size")
-    if len(known) < len(counts) or welcome is None or not isinstance(batch_size, int):
-        return
-    sequences, world, partitions = sum(known), link.member.world_size, welcome.partitions
-    lanes = max(1, world) * batch_size * partitions
-    if sequences >= lanes:
-        return
-    product, factors = "batch_size × partitions", f"{batch_size} × {partitions}"
-    rows = "rows are left out of the batches"
-    if world:
-        product, factors = f"world_size × {product}", f"{world} × {factors}"
-        rows = "rows of each round are empty (batch.valid is False)"
-    logger.warning(
-        "feed %r has %d sequences for %d lanes (%s = %s): %d or more %s.  Cut the data into more "
-        "sequences (read_tokens(lanes=)), or declare fewer partitions or a smaller batch_size",
-        welcome.feed,
-        sequences,
-        lanes,
-        product,
-        factors,
-        lanes - sequences,
-        rows,
-    )
-
-
-def _used(welcome: Welcome | None) -> list[Any] | None:
-    """Read from a Welcome how far its owner's partitions were used."""
-    if welcome is None or not isinstance(welcome.used, (list, tuple)) or len(welcome.used) != 4:
-        return None
-    times = welcome.used[2:]
-    sound = all(isinstance(t, (int, float)) and 0 <= t < 1e11 for t in times)
-    return list(welcome.used) if sound else None
-
-
 def _tell_of_use(link: Link) -> None:
     """Log that this trainer does not begin at the feed's beginning."""
-    every = [_used(session.welcome) for session in link.sessions]
-    known = [used for used in every if used is not None]
-    welcome = link.session.welcome
-    if not known or welcome is None:
+    welcomes = [session.welcome for session in link.sessions if session.welcome is not None]
+    finished = all(welcome.finished for welcome in welcomes)
+    batches = sum(welcome.done for welcome in welcomes)
+    if not (finished or batches):
         return
-    finished = len(known) == len(every) and all(used[0] for used in known)
-    batches = sum(used[1] for used in known)
-    if not (finished or batches):  # some partitions have no rows
-        return
-    times = (
-        min([used[2] for used in known if used[2]], default=0),
-        max(used[3] for used in known),
+    begins = "has no more batches" if finished else "goes on where others left it"
+    logger.warning(
+        "feed %r at %s %s: %d batches are committed; to start it from its beginning: "
+        "connect(restart=True) or headrace restart %s",
+        welcomes[0].feed,
+        link.address,
+        begins,
+        batches,
+        welcomes[0].feed,
     )
-    since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in times)
-    count = "1 batch was" if batches == 1 else f"{batches} batches were"
-    what = f"{count} committed from {since} to {until}" if batches else "and no batch was committed"
-    again = (
-        f"to start it from its beginning: connect(restart=True) or headrace restart {welcome.feed}"
-    )
-    if finished:
-        text = "feed %r at %s has no more batches: it is finished, %s; %s"
-    else:
-        text = "feed %r at %s goes on where others left it: %s; %s"
-    logger.warning(text, welcome.feed, link.address, what, again)

@@ -318,8 +318,7 @@ class Link:
     @property
     def finished_before(self) -> bool:
         """Whether all of the feed was committed when this trainer joined it."""
-        every = [one.welcome.used for one in self.sessions if one.welcome is not None]
-        return all(isinstance(used, (list, tuple)) and used[:1] == [True] for used in every)
+        return all(one.welcome is not None and one.welcome.finished for one in self.sessions)
 
     @property
     def local(self) -> bool:
@@ -658,17 +657,7 @@ def _too_late(
     return DeadlineExceeded(
         f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
         f"at {place}; {reason}; this trainer holds {held} batches{full}"
-        f"{link.explain(now) or _needs_ranks(link, session)}"
-    )
-
-
-def _needs_ranks(link: Link, session: Session) -> str:
-    """Return a remedy for trainers that wait for each other in each step, or nothing."""
-    if link.member.rank >= 0 or link.properties.get("shape") != "sequences":
-        return ""
-    return (
-        ".  If trainers average gradients, connect them with rank= and world_size=: else one can "
-        "wait here for a state that another saves only after their common step"
+        f"{link.explain(now)}"
     )
 
 

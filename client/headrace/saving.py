@@ -267,7 +267,7 @@ class Saving:
             return own.kept(value) if face is own else own.strings(array)
         if face is own:
             return own.kept(value)
-        # A tensor of another framework becomes one of the feed's.
+        # An array becomes a tensor of the feed.
         return own.numbers(np.array(host(state, face, value), order="C"), state.dtype)
 
     # Lanes

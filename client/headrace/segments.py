@@ -228,8 +228,8 @@ class SegmentBatch(BatchInHand):
     def save_state(self, name: str, value: Any) -> Any:
         """Save a state as it is after these segments; saving the last one commits the batch.
 
-        ``value`` may be a tensor of any framework, an array or nested lists, of the state's dtype
-        and shape.  It is checked and copied at once; if the server refuses it, a later step or
+        ``value`` may be a tensor of the feed's framework, an array or nested lists, of the state's
+        dtype and shape.  It is checked and copied at once; if the server refuses it, a later step or
         ``close`` raises the error.  Where states stay with the trainer it is not copied: do not
         write into it afterwards.
 

@@ -1,16 +1,14 @@
-"""Checks the values that a trainer saves as states, in any form or framework.
+"""Checks the values that a trainer saves as states.
 
-    tensor of any framework ──► its face ──┐
-    list, __array__, __dlpack__ ──► numpy ─┴──► described: dtype, shape ──► host array
+    tensor of the feed's framework ──► itself ──┐
+    list, __array__, __dlpack__ ─────► numpy ───┴──► described: dtype, shape ──► host array
 
 A value's own dtype and shape are checked before any of its bytes is copied.  dtypes are equal or
-wrong; only lists, which have none, are cast, and only where no number changes its meaning.  No
-framework is loaded to inspect a value: a tensor of one that is not loaded can not exist.
+wrong; only lists, which have none, are cast, and only where no number changes its meaning.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -20,10 +18,8 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import kind_of, near
 from headrace_proto.segment_layout import State
 
-from .framework import NUMPY, Framework, load
+from .framework import NUMPY, Framework
 
-#: Name of a framework, and the module that its tensors come from.
-_MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
 #: A list may be cast to a kind on its right: bool, integer, float, complex.
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
 
@@ -38,9 +34,9 @@ def unknown_state(name: object, known: Collection[str]) -> KeyError:
 
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:
     """Return a value with the framework that reads it; ValueError if it does not fit the state."""
-    face = own if own.owns(value) else _face_of(value)
-    if face is None:
-        face, array = NUMPY, _from_plain(state, value)
+    face = own if own.owns(value) else NUMPY
+    if not face.owns(value):
+        array = _from_plain(state, value)
         if array.dtype == object and not array.ndim and type(value) is not bytes:
             got = "None" if value is None else kind_of(value)
             raise ValueError(
@@ -75,27 +71,6 @@ def strings_in(state: State, array: np.ndarray) -> list[bytes]:
                 f"{type(value).__name__}, wanted bytes"
             )
     return flat
-
-
-def _face_of(value: Any) -> Framework | None:
-    if NUMPY.owns(value):
-        return NUMPY
-    for name, module in _MODULES:
-        loaded = sys.modules.get(module)
-        if loaded is not None and _may_be_of(loaded, value):
-            face = load(name)
-            if face.owns(value):
-                return face
-    return None
-
-
-def _may_be_of(module: Any, value: Any) -> bool:
-    """Return whether a value is a tensor of a module that is loaded, at least in part."""
-    kinds = (getattr(module, name, None) for name in ("Tensor", "Variable", "Array"))
-    try:
-        return isinstance(value, tuple(kind for kind in kinds if isinstance(kind, type)))
-    except TypeError:
-        return False
 
 
 def _from_plain(state: State, value: Any) -> np.ndarray:

@@ -229,8 +229,8 @@ class Welcome:
     connection: Count = 0  # that of the Hello which it answers
     properties: Plain = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
-    #: A feed that others have used: finished, batches, since and until (Unix time).
-    used: Plain = None
+    finished: Flag = False  # all of its partitions were done before this trainer joined
+    done: Count = 0  # batches that were committed before, where a new trainer has to know
     owner: Count = 0  # number of the answering owner: each leases its own partitions
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners

@@ -533,16 +533,16 @@ class Reception:
         self.outbox.send(session.identity, Refused(refused.code, refused.text))
         self.forget(session)
 
-    def _used(self, session: Session, feed: ServedFeed, hello: Hello) -> Usage | None:
-        """Return how far others have used a feed, where a new trainer has to know."""
+    def _used(self, session: Session, feed: ServedFeed, hello: Hello) -> tuple[bool, int]:
+        """Return whether a feed is finished, and its batches, where a new trainer has to know."""
         if feed.failure is not None or hello.known:
-            return None
-        usage = feed.usage()
+            return False, 0
+        finished, done = feed.usage()
         at_work = any(  # not an earlier cell of the same notebook
             s.uses and s.process != session.process for s in self._sessions.of_feed(feed.name)
         )
-        begun = usage.batches and not wanted_by(hello) and not at_work
-        return usage if usage.finished or begun else None
+        tells = finished or not (wanted_by(hello) or at_work)
+        return finished, done if tells else 0
 
     def _feed_of(self, name: str) -> ServedFeed:
         return self.feeds[feed_named(name, self.feeds)]

@@ -38,28 +38,6 @@ MAX_WORLD = 65_536
 Known = tuple[int, int, int]
 
 
-class Usage(NamedTuple):
-    """The use of a feed: times are Unix times, 0 without commits.
-
-    The store of a partition counts its commits over all servers, and has the times of the first and
-    the last one.
-    """
-
-    finished: bool
-    batches: int
-    since: float
-    until: float
-
-
-def usage_of(finished: bool, stored: Iterable[Sequence[float] | None]) -> Usage:
-    """Return the use of a feed; ``stored``: by partition, see ``Stores.used``."""
-    known = [commits for commits in stored if commits is not None]
-    if not known:
-        return Usage(finished, 0, 0.0, 0.0)
-    counts, firsts, lasts = zip(*(commits[:3] for commits in known), strict=True)
-    return Usage(finished, int(sum(counts)), min(firsts), max(lasts))
-
-
 #: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000
 
@@ -187,10 +165,7 @@ class ServedFeed:
 
     def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
-        properties = {**self.properties, "length": self._length(world_size)}
-        if self.order == "lanes" and (sequences := self._sequences()) is not None:
-            properties["sequences"] = sequences
-        return properties
+        return {**self.properties, "length": self._length(world_size)}
 
     def _length(self, world_size: int) -> int | str:
         """Return the number of batches here for each rank; or why it is unknown."""
@@ -285,10 +260,10 @@ class ServedFeed:
             return {}
         return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
 
-    def usage(self) -> Usage:
-        """Return the progress of this and earlier servers with the feed."""
-        ended = self.failure is None and self.over
-        return usage_of(ended, map(self.used, self.partitions))
+    def usage(self) -> tuple[bool, int]:
+        """Return whether the feed is finished, and its batches at this and earlier servers."""
+        known = filter(None, map(self.used, self.partitions))
+        return self.failure is None and self.over, int(sum(commits[0] for commits in known))
 
     def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
         """Take the totals of a partition."""
