@@ -203,7 +203,7 @@ def _tell_of_use(link: Link) -> None:
         return
     begins = "has no more batches" if finished else "goes on where others left it"
     logger.warning(
-        "feed %r at %s %s: %d batches are committed; to start it from its beginning: "
+        "feed %r at %s %s (committed batches: %d); to start it from its beginning: "
         "connect(restart=True) or headrace restart %s",
         welcomes[0].feed,
         link.address,

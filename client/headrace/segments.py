@@ -229,8 +229,8 @@ class SegmentBatch(BatchInHand):
         """Save a state as it is after these segments; saving the last one commits the batch.
 
         ``value`` may be a tensor of the feed's framework, an array or nested lists, of the state's
-        dtype and shape.  It is checked and copied at once; if the server refuses it, a later step or
-        ``close`` raises the error.  Where states stay with the trainer it is not copied: do not
+        dtype and shape.  It is checked and copied at once; if the server refuses it, a later step
+        or ``close`` raises the error.  Where states stay with the trainer it is not copied: do not
         write into it afterwards.
 
         In a ``tf.function`` it returns the operation that does so once per call.

@@ -215,13 +215,10 @@ class Resize:
 class Welcome:
     """A session is open."""
 
-    protocol: Count
-    library: Text
     session: Count
     feed: Text
     schema: Plain  # the schema of a batch, see schema.py
     heartbeat_s: Seconds
-    lease_ttl_s: Seconds
     max_credits: Count
     directory: Text = ""  # of the server's shared memory, as the server sees it
     session_file: Text = ""
@@ -231,8 +228,7 @@ class Welcome:
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
     finished: Flag = False  # all of its partitions were done before this trainer joined
     done: Count = 0  # batches that were committed before, where a new trainer has to know
-    owner: Count = 0  # number of the answering owner: each leases its own partitions
-    owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
+    owners: Count = 1  # of this server: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
     #: By partition, the least turn that this trainer may still get: partition, epoch and index.
     next: Counts = ()

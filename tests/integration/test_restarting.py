@@ -86,13 +86,13 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
     assert warnings(caplog) == []
     with joined(server, "a", restart=False) as feed:
         (told,) = warnings(caplog)
-        assert "goes on where others left it: 1 batch was committed from 20" in told
+        assert "goes on where others left it (committed batches: 1)" in told
         assert "connect(restart=True) or headrace restart a" in told
         assert sorted(first + rest(feed)) == ROWS
     with joined(server, "a") as feed:
         assert rest(feed) == []
         (told,) = warnings(caplog)
-        assert "feed 'a'" in told and "it is finished, 10 batches were committed from" in told
+        assert "feed 'a'" in told and "has no more batches (committed batches: 10)" in told
 
     # The server.  What had ended goes on, in the same order.
     with joined(server, "a") as feed:

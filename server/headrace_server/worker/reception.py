@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto import __version__, limits
+from headrace_proto import limits
 from headrace_proto.channel import Frame
 from headrace_proto.errors import (
     FeedRewound,
@@ -63,7 +63,7 @@ from ..process.rate_limits import RateLimits
 from ..process.refusals import check_version, fault_of_message, feed_named
 from ..process.sockets import is_shortage
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
-from .served_feed import ServedFeed, Usage
+from .served_feed import ServedFeed
 from .sessions import Session
 
 if TYPE_CHECKING:
@@ -496,14 +496,12 @@ class Reception:
             for partition, turn in sorted(welcome.next.items())
             for number in (partition, *turn)
         )
+        finished, done = (False, 0) if session.goes_on else self._used(session, feed, hello)
         message = Welcome(
-            protocol=limits.PROTOCOL,
-            library=__version__,
             session=session.number,
             feed=feed.name,
             schema=feed.schema or [],
             heartbeat_s=self.config.heartbeat_s,
-            lease_ttl_s=self.config.lease_ttl_s,
             max_credits=self.config.max_credits,
             directory=self.config.directory,
             session_file=str(session.path),
@@ -511,8 +509,8 @@ class Reception:
             connection=hello.connection,
             properties=feed.described(hello.world_size),
             channel=str(self.outbox.channels.path),
-            used=None if session.goes_on else self._used(session, feed, hello),
-            owner=self._owner,
+            finished=finished,
+            done=done,
             owners=feed.owners,
             partitions=feed.of_feed,
             next=next_,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field, schema_to_wire
@@ -179,15 +179,6 @@ class ServedFeed:
             return "only reading shows how many examples it has"
         counts = (declaration.batches_of(share or 0) for share in shares)
         return sum(count // max(1, world_size) for count in counts)
-
-    def _sequences(self) -> int | None:
-        """Return how many sequences the lanes here can hold at once; None where nobody knows."""
-        declaration, order = self._config.declaration, self._config.declaration.order
-        epochs = order.epochs if order.across_batches else 1
-        shares = [one.share for one in self.partitions.values() if one.share is not None]
-        if declaration.recounting_stage or epochs is None or len(shares) < len(self.partitions):
-            return None
-        return sum(shares) * epochs
 
     def check_ranks(self, rank: int, world_size: int) -> None:
         """Raise ProtocolError where a rank is none, or a round of so many can not be made."""

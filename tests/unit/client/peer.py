@@ -31,12 +31,12 @@ __all__ = ["Peer", "given", "welcome_to"]
 
 def welcome_to(hello: Hello, session: int = 7, **told: Any) -> Welcome:
     """The answer to a greeting, of an owner that has given nothing yet."""
-    known = {"schema": [], "heartbeat_s": 30.0, "lease_ttl_s": 300.0, "max_credits": 64, **told}
-    owner, owners = known.setdefault("owner", max(hello.owner, 0)), known.get("owners", 1)
+    known = {"schema": [], "heartbeat_s": 30.0, "max_credits": 64, **told}
+    owner, owners = max(hello.owner, 0), known.get("owners", 1)
     share = hello.share, max(hello.shares, 1)
     owned = partitions_of(owner, owners, known.get("partitions", 1), share)
     known.setdefault("next", tuple(number for p in owned for number in (p, 0, 0)))
-    return Welcome(1, "t", session, "f", connection=hello.connection, **known)
+    return Welcome(session, "f", connection=hello.connection, **known)
 
 
 def given(request: int, token: int, partition: int = 0, number: int = 0) -> Given:

@@ -55,18 +55,18 @@ def test_an_address_that_is_none_is_refused(address):
         headrace.connect(address)
 
 
-def used(*every: list[float]) -> Any:
+def used(*every: tuple[bool, int]) -> Any:
     """Join a feed whose owners report this use of their partitions."""
-    welcomes = [Welcome(1, "t", 7, "f", [], 1.0, 9.0, 64, used=one) for one in every]
+    welcomes = [Welcome(7, "f", [], 1.0, 64, finished=ends, done=done) for ends, done in every]
     sessions = [SimpleNamespace(welcome=welcome) for welcome in welcomes]
-    return SimpleNamespace(sessions=sessions, session=sessions[0], address="tcp://a:1")
+    return SimpleNamespace(sessions=sessions, address="tcp://a:1")
 
 
 def test_a_log_of_a_used_feed_claims_no_commits_where_there_are_none(caplog):
-    _tell_of_use(used([True, 0, 0, 0], [False, 0, 0, 0]))  # one partition had no rows
+    _tell_of_use(used((True, 0), (False, 0)))  # one partition had no rows
     assert caplog.messages == []
-    _tell_of_use(used([True, 0, 0, 0], [True, 0, 0, 0]))
-    _tell_of_use(used([True, 0, 0, 0], [False, 2, 5, 6]))
+    _tell_of_use(used((True, 0), (True, 0)))
+    _tell_of_use(used((True, 0), (False, 2)))
     nothing, begun = caplog.messages
-    assert "is finished, and no batch was committed; to start it" in nothing
-    assert "goes on where others left it: 2 batches were committed from 1970" in begun
+    assert "has no more batches (committed batches: 0); to start it" in nothing
+    assert "goes on where others left it (committed batches: 2)" in begun

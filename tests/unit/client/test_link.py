@@ -124,7 +124,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
         driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer.address, 1e5) as link:
-        opening(peer, link, heartbeat_s=50.0, lease_ttl_s=1e3)
+        opening(peer, link, heartbeat_s=50.0)
         taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)

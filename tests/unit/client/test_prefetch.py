@@ -11,8 +11,7 @@ from headrace_proto.messages import Welcome
 
 
 def welcome(max_credits: int = 64, **properties: Any) -> Welcome:
-    told = 5, "0", 1, "f", [], 1.0, 30.0, max_credits
-    return Welcome(*told, properties=properties)
+    return Welcome(1, "f", [], 1.0, max_credits, properties=properties)
 
 
 def grown(

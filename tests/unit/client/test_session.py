@@ -297,6 +297,6 @@ def test_a_welcome_that_does_not_say_where_partitions_are_breaks_the_protocol():
     session = Session(Member())
     session.member.trainer = Trainer(2, [0, 0], 1)
     ((hello, _),) = session.outgoing(0.0)
-    welcome = Welcome(1, "t", 7, "f", [], 1.0, 9.0, 64, connection=hello.connection, partitions=2)
+    welcome = Welcome(7, "f", [], 1.0, 64, connection=hello.connection, partitions=2)
     with pytest.raises(ProtocolError, match="2 partitions says of 0 where they are"):
         session.receive(welcome, [], 0.0)

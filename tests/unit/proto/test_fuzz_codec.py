@@ -66,7 +66,7 @@ MESSAGES = {
         Resize(7, 5, (8, 16)),
     ],
     FROM_SERVER: [
-        Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
+        Welcome(7, "speech", SCHEMA, 1.0, 64, "/d", "/d/f", True, {"a": 1}),
         Refused("feed", "there is no feed 'x'; this server has 'y'"),
         Give(7, (ITEM, ITEM), (1, 2**40), (3,), [[4, "state", "it has another shape"]]),
         Answer(7, (1, 2), (3,), [[4, "state", "it has another shape"]]),
