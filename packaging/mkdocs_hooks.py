@@ -117,8 +117,7 @@ def _uri(target: str) -> str:
     if target in ROOT_PAGES:
         return ROOT_PAGES[target]
     if target.startswith("docs/"):
-        inner = target.removeprefix("docs/")
-        return f"{inner}/README.md" if (ROOT / target).is_dir() else inner
+        return target.removeprefix("docs/")
     return f"files/{target}.md"
 
 

@@ -65,13 +65,6 @@ def test_every_page_has_its_place_in_the_navigation_once() -> None:
     assert listed == sorted([*pages, *hooks.ROOT_PAGES.values()]), "add the page to mkdocs.yml"
 
 
-def test_every_decision_is_in_the_list_of_decisions() -> None:
-    listed = (ROOT / "docs/decisions/README.md").read_text()
-    assert re.findall(r"\((\d.*?\.md)\)", listed) == sorted(
-        path.name for path in ROOT.glob("docs/decisions/0*.md")
-    )
-
-
 @pytest.mark.slow
 def test_every_link_of_the_built_site_leads_somewhere_in_it(site: Path) -> None:
     pages = {page: page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
