@@ -31,7 +31,13 @@ _NATIVE = (
 )
 #: Types that numpy knows only where the package ml_dtypes is installed.
 _ML = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-_ALIASES = {"string": BYTES, "float": "float32", "double": "float64", "half": "float16"}
+_ALIASES = {
+    "string": BYTES,
+    "str": BYTES,
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+}
 
 DTYPES: Final[frozenset[str]] = frozenset((*_NATIVE, *_ML, BYTES))
 

@@ -88,6 +88,17 @@ def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
             assert feed
 
 
+def test_a_feed_that_ends_without_a_batch_logs_the_rows_that_it_drops(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with serving(hs.from_examples(EXAMPLES).batch(12)) as server:
+        with headrace.connect(server.address) as feed:
+            assert not list(feed)
+    assert "'default' ends without a batch, and drops its rows: 11 as remainder" in (
+        capfd.readouterr().err
+    )
+
+
 # Segments
 
 

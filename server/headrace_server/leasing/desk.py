@@ -341,7 +341,10 @@ class Desk:
                 self._deal(self.run, 0)
             return None
         if any(one.rank < 0 for one in others):
-            text = "the feed is shared by trainers without rank: all or none give one"
+            text = (
+                "trainers without a rank use this feed: either all of its trainers connect with "
+                "rank= and world_size=, or none does"
+            )
             return Refused("protocol", text)
         if not hello.run:  # it goes on with this one unless all others are gone
             goes_on = others or not self._is_new(hello) or hello.session in self.sessions

@@ -54,8 +54,9 @@ from .segment_options import segmented
 from .signatures import checking
 
 _SHAPES = (
-    ".batch, .bucket, .bucket_by_sequence_length, .stratified_sample_unknown_dist, "
-    ".batch_sequences_with_states, .sequence_queueing_state_saver, or a sampler with batch_size"
+    ".batch, .bucket, .bucket_by_sequence_length, .pack, .stratified_sample_unknown_dist, "
+    ".batch_sequences_with_states, .sequence_queueing_state_saver, .shape, or a sampler with "
+    "batch_size"
 )
 #: A user's function, or its name: "module:function" or "path.py:function".
 Function = Callable[..., Any] | str
@@ -793,7 +794,7 @@ class Pipeline:
     def declaration(self) -> Declaration:
         """Return the whole pipeline as plain data.  ValueError while it has no shape."""
         if self._shape is None:
-            raise ValueError(f"the pipeline has no shape: end it with one of {_SHAPES}\n{self!r}")
+            raise ValueError(f"the pipeline {self!r} has no shape: end it with one of {_SHAPES}")
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)
 
     def _open(self, method: str) -> None:

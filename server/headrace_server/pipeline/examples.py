@@ -346,7 +346,7 @@ def fitted_array(value: Any, field: Field) -> np.ndarray:
         array = _unsigned(value, array)
     array = cast(array, field.dtype)
     if not field.admits(array.shape):
-        raise ValueError(f"shape {list(array.shape)} does not fit {field}")
+        raise ValueError(f"has the shape {list(array.shape)}, which does not fit {field}")
     return array
 
 

@@ -241,7 +241,10 @@ def error_with_place(error: Exception, when: str = "") -> str:
         if frame not in installed and not frame.filename.startswith(_PYTHON)
     ]
     found = own[-1:] or installed[:1] or theirs[:1]
-    place = f" ({found[0].filename}:{found[0].lineno})" if found else ""
+    file = f"{found[0].filename}:" if found else ""
+    if file.startswith("<"):  # cloudpickle keeps the line and no file
+        file = "line "
+    place = f" ({file}{found[0].lineno})" if found else ""
     return f"{type(error).__name__}{when}: {error}{place}"
 
 

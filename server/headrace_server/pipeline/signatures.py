@@ -149,21 +149,23 @@ def checking(function: F) -> F:
         except TypeError:
             for name in named:
                 if name not in signature.parameters:
-                    like = near(name, signature.parameters.keys() - {"self"})
-                    hint = like or f"; {_PAGE} has the arguments of tf.contrib.training"
+                    known = [name for name in signature.parameters if name != "self"]
+                    hint = near(name, known) or (
+                        f"; it has {', '.join(known)}; {_PAGE} has those of tf.contrib.training"
+                    )
                     what = f"{function.__name__}() has no argument {name}"
                     raise TypeError(f"{what}{hint}") from None
             return function(*args, **named)  # Python's error, with the name of the call
         passed = dict(given.arguments)
-        known, calls = None, ()
+        fields, calls = None, ()
         if pipeline := passed.get("self"):
             pipeline._open(function.__name__)
-            known, calls = pipeline.fields, pipeline._calls
+            fields, calls = pipeline.fields, pipeline._calls
         for name, value in passed.items():
             check = _CHECKS.get(f"{function.__name__}.{name}") or _CHECKS.get(name)
             or_none = "None" in str(signature.parameters[name].annotation)
             if check and not (value is None and or_none):
-                given.arguments[name] = check(name, value, or_none, known)
+                given.arguments[name] = check(name, value, or_none, fields)
         made = function(*given.args, **given.kwargs)
         if not hasattr(made, "_calls"):
             return made

@@ -18,7 +18,7 @@ from pathlib import Path
 import zmq
 
 from headrace_proto import limits
-from headrace_proto.errors import LimitExceeded, rewording
+from headrace_proto.errors import LimitExceeded
 
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -27,6 +27,12 @@ NOBLOCK, AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _QUEUE = 1024
 #: Time after which a connection to a host that does not answer is given up.
 _GONE_S = 10
+
+
+_TAKEN = (
+    "Address already in use: another server or program listens there.  End it, or give another "
+    "address; the port * of tcp:// is a free one"
+)
 
 
 class CanNotBind(ValueError):
@@ -84,8 +90,11 @@ def bind_all(socket: zmq.Socket[bytes], binds: Iterable[str]) -> list[str]:
     addresses = []
     for bind in binds:
         _check_free(bind)
-        with rewording(CanNotBind, f"bind={bind!r}: ", zmq.ZMQError):
+        try:
             socket.bind(bind)
+        except zmq.ZMQError as error:
+            taken = _TAKEN if error.errno == errno.EADDRINUSE else str(error)
+            raise CanNotBind(f"bind={bind!r}: {taken}") from None
         endpoint = socket.get_string(zmq.LAST_ENDPOINT)
         addresses.append(endpoint.rstrip("\0"))
     return addresses
@@ -104,4 +113,4 @@ def _check_free(bind: str) -> None:
     with unix.socket(unix.AF_UNIX) as probe:
         probe.setblocking(False)
         if probe.connect_ex(str(path)) in (0, errno.EAGAIN):
-            raise CanNotBind(f"bind={bind!r}: {os.strerror(errno.EADDRINUSE)}")
+            raise CanNotBind(f"bind={bind!r}: {_TAKEN}")

@@ -66,7 +66,7 @@ class Schema:
                     values[i] = row_of(self.defaults[name], 0)
                 else:
                     others = rows[i].keys() - self.fields.keys()
-                    text = f"column {name!r}: it is missing{give}{near(name, others)}"
+                    text = f"column {name!r}: it is missing{near(name, others) or give}"
                     faults.setdefault(i, ("missing_feature", text))
         columns = collect(given, self.fields, len(rows), faults, "", remedy)
         chunk = without(Chunk({}, ordinals, origin), faults, bad, ", ")

@@ -201,7 +201,7 @@ def _misfit(value: Given, i: int, field: Field) -> str:
     except (ValueError, TypeError, IndexError) as error:
         return f"its row can not be taken out of its buffer: {error}"
     text = misfit(row, field)
-    return text and f"{brief(row)} {text} (wanted {field})"
+    return text and f"{brief(row)} {text}"
 
 
 def _fitted(value: Given, field: Field) -> Column:
@@ -313,7 +313,10 @@ class RowFunction:
         try:
             result = self.call(*given)
         except Exception as error:
-            return None, f"raised {error_with_place(error)}", error
+            text = f"raised {error_with_place(error)}"
+            if "read-only" in text:
+                text += ".  It gets read-only views: copy an array before changing it in place"
+            return None, text, error
         return result, check(result), None
 
     def over_rows(

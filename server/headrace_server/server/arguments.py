@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto.address import check_address
-from headrace_proto.errors import kind_of
+from headrace_proto.errors import kind_of, rewording
 from headrace_proto.placement import WHOLE, Share, share_of
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
@@ -77,7 +77,8 @@ def declared(
             )
         if not isinstance(pipeline, (Pipeline, Declaration)):
             raise TypeError(f"pipelines: feed {name!r} is {kind_of(pipeline)}, not a pipeline")
-        found[name] = pipeline.declaration() if isinstance(pipeline, Pipeline) else pipeline
+        with rewording(ValueError, f"feed {name!r}: ", ValueError):
+            found[name] = pipeline.declaration() if isinstance(pipeline, Pipeline) else pipeline
     return found
 
 

@@ -65,7 +65,7 @@ class SnapshotRequests:
     ) -> dict[str, Any]:
         """Take a snapshot, or this share of one; ``whole`` settles one that all shares have."""
         if self.durable is None:
-            text = f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+            text = f"feed {feed!r}: a snapshot needs a server with a state_dir (--state-dir)"
             raise ServerError(text)
         making: Future[Token] = Future()
 

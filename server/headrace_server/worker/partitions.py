@@ -54,6 +54,7 @@ _SILENT_S = 1.0
 _SOURCE_S = 0.02
 #: Seconds between two lines of the log on the progress of an index.
 _LOG_S = 10.0
+_NO_REMAINDER = "; allow_smaller_final_batch=True keeps rows that fill no batch at the end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,16 @@ class Partitions:
     def _note_end(self, feed: ServedFeed, name: PartitionName, run: Run) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
         feed.partitions[name[1]].done = True
-        feed.on_counted(name[1], run.stats())
+        counts = run.stats()
+        feed.on_counted(name[1], counts)
+        if not run.machine.input.next_number and (dropped := counts["dropped"]):
+            logger.warning(
+                "partition %d of feed %r ends without a batch, and drops its rows: %s%s",
+                name[1],
+                name[0],
+                ", ".join(f"{count} as {reason}" for reason, count in dropped.items()),
+                _NO_REMAINDER if "remainder" in dropped else "",
+            )
         if run.machine.input.hopeless and run.share != 0:
             logger.warning(
                 "partition %d of feed %r ends: %d epochs in a row made no batch, since its stages "

@@ -107,10 +107,7 @@ class FeedRequests:
         session.snapshot, session.snapshotted = request, None
         failure = feed.failure
         if failure is None and not feed.durable:
-            text = (
-                f"feed {feed.name!r} has no state directory (state_dir, --state-dir): there is "
-                "nothing to take a snapshot of"
-            )
+            text = f"feed {feed.name!r}: a snapshot needs a server with a state_dir (--state-dir)"
             failure = "server", text
         if failure is not None:
             self.outbox.snapshotted(Answered(session.number, request, None, *failure))

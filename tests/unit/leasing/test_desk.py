@@ -104,7 +104,7 @@ def test_people_learn_who_holds_a_batch_for_how_long_and_what_is_paused():
 def test_people_learn_which_ranks_have_not_joined():
     at = At(plain(), A)
     at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
-    assert "the feed is shared by trainers without rank" in str(at.desk.sent)
+    assert "trainers without a rank use this feed" in str(at.desk.sent)
     at.desk.leave(A)
     at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
     assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"

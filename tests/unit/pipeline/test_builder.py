@@ -108,5 +108,7 @@ def test_an_invalid_argument_is_refused_by_the_call_that_gets_it(call, kind, tex
 
 
 def test_a_pipeline_without_a_shape_names_the_shapes():
-    with pytest.raises(ValueError, match=r"has no shape: end it with one of \.batch"):
+    with pytest.raises(
+        ValueError, match=r"pipeline read_.* has no shape: end it with one of \.batch"
+    ):
         source().declaration()

@@ -37,7 +37,7 @@ def test_an_example_that_does_not_go_with_the_others_is_named(examples, text):
     [
         (300, r"is int64 \(\[300\]\), which does not fit int8"),
         (1.0, r"is float64 .* does not fit int8"),
-        ([1], r"shape \[1\] does not fit int8\[\]"),
+        ([1], r"has the shape \[1\], which does not fit int8\[\]"),
         (True, "is bool"),
     ],
 )

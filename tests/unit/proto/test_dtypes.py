@@ -23,7 +23,14 @@ def test_a_name_and_its_numpy_dtype_stand_for_each_other(name):
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        *(("string", BYTES), ("bytes", BYTES), (bytes, BYTES), (str, BYTES), (object, BYTES)),
+        *(
+            ("string", BYTES),
+            ("str", BYTES),
+            ("bytes", BYTES),
+            (bytes, BYTES),
+            (str, BYTES),
+            (object, BYTES),
+        ),
         *((np.dtype("S3"), BYTES), (np.dtype("U3"), BYTES), (np.bytes_, BYTES)),
         *(("float", "float32"), ("double", "float64"), ("half", "float16")),
         *((float, "float64"), (int, "int64"), (bool, "bool"), (complex, "complex128")),

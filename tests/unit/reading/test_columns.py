@@ -108,7 +108,11 @@ def test_parts_of_columns_join_to_the_rows_of_all(
         ([0.5, 1e300], Field("float32"), "row 1"),
         ([2**70], Field("int64"), "row 0"),
         (["a", 1], Field("bytes"), "row 1"),
-        ([[1], [1, 2]], Field("int64", (1,)), r"row 1: shape \[2\] does not fit int64\[1\]"),
+        (
+            [[1], [1, 2]],
+            Field("int64", (1,)),
+            r"row 1: has the shape \[2\], which does not fit int64\[1\]",
+        ),
         ([[[1], [2, 3]]], Field("int64", (None, None)), "row 0"),
         ([[["a"], ["b", "c"]]], Field("bytes", (None, None)), "row 0"),
         ([None], Field("float32"), "row 0"),

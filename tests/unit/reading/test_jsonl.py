@@ -98,7 +98,7 @@ BROKEN = [
     ('{"a": "x"}', "wrong_type", r"record 1, byte 9, column 'a': 'x' is bytes"),
     ('{"a": 1.5}', "wrong_type", r"column 'a': 1.5 is float64 .*declare the features"),
     ('{"a": 123456789012345678901234567890}', "wrong_type", "column 'a'"),
-    ('{"a": [1]}', "wrong_type", r"shape \[1\] does not fit int64\[\]"),
+    ('{"a": [1]}', "wrong_type", r"shape \[1\], which does not fit int64\[\]"),
     ('{"a": null}', "missing_feature", r"record 1, byte 9, column 'a': it is missing"),
     ("{}", "missing_feature", r"column 'a': it is missing; declare .*, with a default"),
     ('{"a": 1, "b": 2}', "wrong_type", r"column 'b': the first examples have no such column"),
