@@ -30,7 +30,7 @@ help:
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make docs    the pages of docs/ as a site, in site/"
-	@echo "make bench   headrace beside its peers, into docs/benchmarks.md (a quarter of an hour)"
+	@echo "make bench   headrace beside its peers (a quarter of an hour)"
 	@echo "make lint types reference clean"
 
 $(READY): pyproject.toml
@@ -97,7 +97,7 @@ pictures: $(BROWSER)
 
 # Peers that need another environment get one under the temporary directory.
 bench: $(FRAMEWORKS)
-	$(BIN)/python -m tests.bench --write
+	$(BIN)/python -m tests.bench
 
 SEED ?= 1
 chaos: $(READY)

@@ -1,18 +1,18 @@
 """Benchmarks beside the peers, in the same run on the same machine.
 
-    python -m tests.bench [--quick] [--only TEXT] [--write]
+    python -m tests.bench [--quick] [--only TEXT] [--json FILE]
 
     steps         what a contestant is: a generator that brings up its server and takes batches
     contestants   what runs, by name; those of W4 stand in state_trainers and state_peers, other
-                  peers in torch_peers, grain_peers, tensorpack_peers and reverb_peers
+                  peers in torch_peers and grain_peers
     environments  the interpreter of each: some peers need versions of their own
     window        one contestant in a process of its own, timed, with all its children
-    alone         what headrace does by itself: memory over epochs, restarting of a server, loading
+    alone         what headrace does by itself: memory over epochs, restarting of a server
     crowds        several trainers of one feed
     running       contestants that run; one that fails or says nothing ends, and not the run
     pairs         two contestants in turn; what counts is the ratio of each pair
     comparisons   which pairs there are, and what is aimed at
-    report        table, JSON; page and chart: docs/benchmarks.md
+    report        table, JSON
 
 Nothing here passes or fails by a figure: absolute times belong to the machine and the hour.
 """

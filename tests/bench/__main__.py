@@ -10,14 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import page
 from .alone import Alone, alone
 from .comparisons import comparisons
 from .pairs import Comparison, compare
-from .report import Run, as_json, from_json, table
+from .report import Run, as_json, circumstances, table
 from .running import Failed, Running, running
 
-_DOCS = Path(__file__).parents[2] / "docs"
 #: Pairs and seconds of a window.
 _QUICK, _USUAL = (3, 0.4), (5, 0.7)
 _ATTEMPTS = 2
@@ -31,18 +29,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="length of a window (0.7)")
     parser.add_argument("--data", type=Path, help="where the data is kept (a temporary directory)")
     parser.add_argument("--json", type=Path, help="write every window to this file")
-    parser.add_argument(
-        "--write", action="store_true", help="put table and chart into docs/benchmarks.md"
-    )
-    parser.add_argument(
-        "--again", type=Path, metavar="FILE", help="tell of a run by what --json wrote of it"
-    )
     options = parser.parse_args()
-    if options.again:
-        _tell(from_json(options.again.read_text()), options)
-        return
-    if options.write and options.only:
-        parser.error("--write puts the whole table into the page: leave --only out")
     pairs, seconds = _QUICK if options.quick else _USUAL
     run = Run(options.pairs or pairs, options.seconds or seconds)
     chosen = comparisons(options.only)
@@ -53,13 +40,7 @@ def main() -> None:
     _prepare(directory)
     with running(directory) as them:
         measure(run, chosen, by_themselves, them, options.json)
-    _tell(run, options)
-
-
-def _tell(run: Run, options: argparse.Namespace) -> None:
-    print(table(run))
-    if options.write:
-        page.write(_DOCS / "benchmarks.md", run)
+    print(circumstances(run), table(run), sep="\n\n")
 
 
 def _prepare(directory: Path) -> None:

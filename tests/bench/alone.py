@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import loading, memory, restarting
+from . import memory, restarting
 from .pairs import Judged
 
 __all__ = ["ALONE", "Alone", "alone"]
 
-_MODULES = {"loading": loading, "memory": memory, "restarting": restarting}
+_MODULES = {"memory": memory, "restarting": restarting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class Alone:
 
 ALONE = [
     Alone("restart", "headrace restart", "restarting", 20.0),
-    Alone("restart", "headrace load", "loading", 0.0),
     Alone("W1 memory", "headrace shm tf", "memory", 12.0),
 ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import sequences, skewed, states, workloads
+from . import sequences, states, workloads
 from .environments import EARLIER
 from .pairs import Comparison
 
@@ -20,11 +20,6 @@ def _w1(ours: str, peer: str, aim: float | None = None, **more: float | bool) ->
 
 def _w2(ours: str, peer: str, aim: float | None = None, **more: float | bool) -> Comparison:
     base = Comparison("W2", ours, peer, aim, sequences.BATCH, sequences.NBYTES)
-    return replace(base, **more)
-
-
-def _sampling(ours: str, peer: str, **more: float | bool) -> Comparison:
-    base = Comparison("sampling", ours, peer, None, skewed.BATCH, skewed.NBYTES, skewed.READ)
     return replace(base, **more)
 
 
@@ -81,10 +76,8 @@ ALL = [
     _since(_w2, "headrace sequences from Arrow"),
     _since(_w2, "headrace sequences tcp"),
     _w2("headrace sequences", "torch DataLoader sequences, 2 workers", 3.0),
-    _sampling("headrace rejection", f"{_SERVICE} mask by hand"),
     _w3("headrace images shm", f"{_SERVICE} images", 8.0, cpu=0.3),
     _w3("headrace images shm", "Grain images, 2 workers", 4.0),
-    _w3("headrace images shm", "tensorpack images, 2 workers", 4.0),
     _w3("headrace images shm", "shared-memory ring", 0.9),
     _w3("headrace images tcp", "raw TCP", 0.75),
     _since(_w3, "headrace images shm"),
@@ -93,7 +86,6 @@ ALL = [
     _w4(_TWO, _BARRIER, 4.0),
     _w4("headrace lanes", _BARRIER, 4.0),
     _w4("headrace lanes, prefetch 8", _BARRIER, 5.0),
-    _w4(_TWO, "Reverb, states inserted"),
     _w4("headrace arrival, durable", "headrace arrival", 0.85),
     _w4("headrace arrival, durable, process", "headrace arrival", 0.85),
     _w4("headrace arrival, durable, two in flight", _TWO, 0.7),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import grain_peers, reverb_peers, sequences, servers, skewed, tensorpack_peers, workloads
+from . import grain_peers, sequences, servers, workloads
 from . import torch_peers as torch
 from .crowds import crowd
 from .environments import EARLIER, EARLIER_COMMIT
@@ -35,11 +35,6 @@ def _w2(batch: Any, directory: Path) -> None:
 
 def _w3(batch: Any, directory: Path) -> None:
     workloads.check_w3(batch["image"], directory)
-
-
-def _mixed(batch: Any, directory: Path) -> None:
-    skewed.check(batch)
-    skewed.check_mix(batch)
 
 
 # headrace
@@ -273,14 +268,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace sequences from Arrow": _headrace("headrace-w2-arrow", _w2, prefetch=8),
     "headrace images shm": _headrace("headrace-w3", _w3, prefetch=2),
     "headrace images tcp": _headrace("headrace-w3", _w3, prefetch=2, tcp=True),
-    "headrace rejection": _headrace("headrace-rejection", _mixed),
     "tf.data service": _tfdata(_w1_whole, _w1),
     "tf.data service by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), _w1),
     "tf.data service fit": _tfdata(_w1_whole, _w1, fit=True),
     "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), _w1),
     "tf.data service sequences": _tfdata(sequences.dataset, _w2),
     "tf.data service images": _tfdata(_w3_dataset, _w3),
-    "tf.data service mask by hand": _tfdata(skewed.dataset, _mixed),
     "headrace arrival": trainer(False),
     "headrace arrival, two in flight": trainer(False, prefetch=1),
     "headrace arrival, durable": trainer(False, durability="power"),
@@ -298,8 +291,6 @@ CONTESTANTS: dict[str, Contestant] = {
     "torch DataLoader sequences, 2 workers": torch.loader("W2", 2, _w2),
     "Grain, 2 workers": grain_peers.workers("W1", 2, _w1),
     "Grain images, 2 workers": grain_peers.workers("W3", 2, _w3),
-    "tensorpack images, 2 workers": tensorpack_peers.runner("W3", 2, _w3),
-    "Reverb, states inserted": reverb_peers.segments,
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,

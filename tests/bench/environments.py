@@ -18,11 +18,7 @@ from pathlib import Path
 __all__ = ["EARLIER", "EARLIER_COMMIT", "REQUIREMENTS", "Absent", "Environments"]
 
 #: By what the names of the contestants begin with.
-REQUIREMENTS = {
-    "Grain": ("grain==0.2.18",),
-    "tensorpack": ("tensorpack==0.11", "numpy>=2"),
-    "Reverb": ("dm-reverb[tensorflow]==0.14.0", "numpy<2"),
-}
+REQUIREMENTS = {"Grain": ("grain==0.2.18",)}
 #: How the names of contestants begin that run an earlier headrace: the last before features were
 #: deleted and the dispatch was rebuilt, so a step back in speed shows.
 EARLIER, EARLIER_COMMIT = "earlier", "09cb646f"

@@ -32,7 +32,6 @@ class Comparison:
     aim: float | None = None  # of rates, at least
     rows: int = 1  # in a batch
     nbytes: float = 0.0  # of a batch: what its examples hold, without padding
-    read: float = 1.0  # rows of the source for each row handed over
     latency: bool = False
     cpu: float | None = None  # of processor time per batch, at most
     p99_us: float | None = None  # of ours, at most

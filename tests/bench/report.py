@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 from .alone import ALONE
 from .environments import EARLIER_COMMIT, REQUIREMENTS
-from .pairs import Comparison, Judged, Outcome
+from .pairs import Judged, Outcome
 
 _RATE = "batches_per_s"
 #: Units of workloads that do not count rows.
@@ -153,9 +152,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     per = c.rows if unit == "rows" else 1
 
     def rate(side: str) -> str:
-        rows = outcome.median(side, _RATE) * per
-        read = f" of {rows * c.read:,.0f} read" if c.read != 1 else ""
-        return f"{rows:,.0f} {unit}{read}"
+        return f"{outcome.median(side, _RATE) * per:,.0f} {unit}"
 
     ratios = outcome.ratios()
     several = c.shares is not None  # trainers: times between their batches say nothing
@@ -192,18 +189,3 @@ def as_json(run: Run) -> str:
         "minutes": run.minutes,
     }
     return json.dumps(plain, indent=1)
-
-
-def from_json(text: str) -> Run:
-    """Return the measurements of a report's JSON."""
-    plain = json.loads(text)
-    outcomes = [
-        Outcome(Comparison(**one["comparison"]), one["ours"], one["peer"], one["load"])
-        for one in plain["outcomes"]
-    ]
-    shape = plain["pairs"], plain["seconds"]
-    return Run(*shape, outcomes, plain["alone"], plain["absent"], plain["minutes"])
-
-
-def today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()

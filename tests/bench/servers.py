@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import reverb_peers, sequences, skewed, states, workloads
+from . import sequences, states, workloads
 
 RING_SLOTS = 4
 
@@ -166,9 +166,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w4-power": lambda directory: headrace_w4_durable(directory, "power"),
     "headrace-w4-process": lambda directory: headrace_w4_durable(directory, "process"),
     "headrace-w4-lanes": lambda directory: headrace_serves(states.pipeline(directory, True)),
-    "headrace-rejection": lambda directory: headrace_serves(skewed.pipeline(directory)),
     "tfdata-service": tfdata_service,
-    "reverb-segments": reverb_peers.serve_segments,
     "ring": ring,
     "raw-tcp": raw_tcp,
     "zmq-echo": zmq_echo,

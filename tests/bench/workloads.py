@@ -1,6 +1,6 @@
 """The data: made once, the same for every contestant, and checked in every contestant's hands.
 
-Here W1 and W3; W2 stands in ``sequences``, the source of the samplers in ``skewed``.
+Here W1 and W3; W2 stands in ``sequences``.
 
 W1   TFRecord of tf.train.Example, 200,000 records: label int64 0 … 999, x float32[64], id 10 bytes;
      the same rows as Arrow IPC and as Parquet
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import sequences, skewed
+from . import sequences
 
 RECORDS = 200_000
 BATCH = 256
@@ -66,7 +66,6 @@ def prepare(directory: Path) -> None:
     _prepare_own(directory)
     prepare_columns(directory)
     sequences.prepare(directory)
-    skewed.prepare(directory)
 
 
 def _prepare_own(directory: Path) -> None:
