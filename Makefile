@@ -26,7 +26,7 @@ help:
 	@echo "make fuzz    hostile connections, messages and trainers (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (an hour; some need root)"
-	@echo "make scale   how cost grows with what can grow (half an hour; 25 GB of disk)"
+	@echo "make scale   how cost grows with what can grow (minutes)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make docs    the pages of docs/ as a site, in site/"
@@ -138,7 +138,7 @@ trials: $(READY)
 
 # Writes docs/scaling.md anew.  SCRATCH= is where 25 GB are to be had.
 scale: $(READY)
-	$(BIN)/python -m tests.scale all --write $(if $(SCRATCH),--scratch "$(SCRATCH)")
+	$(BIN)/python -m tests.scale all$(if $(SCRATCH), --scratch "$(SCRATCH)")
 
 clean:
 	rm -rf $(VENV) build dist site demo-data demo-out trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

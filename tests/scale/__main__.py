@@ -1,4 +1,4 @@
-"""``python -m tests.scale NAME … [--write] [--short] [--scratch DIR]``; ``all``; ``list``"""
+"""``python -m tests.scale NAME … [--short] [--scratch DIR]``; ``all``; ``list``"""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from pathlib import Path
 from ..trials.frame import NotHere
 from .curve import Curve, Setup, machine
 from .every import EVERY
-from .page import part, write
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
     parser.add_argument("names", nargs="+", choices=[*EVERY, "all", "list"], metavar="NAME")
-    parser.add_argument("--write", action="store_true", help="write docs/scaling.md anew")
     parser.add_argument("--short", action="store_true", help="a few seconds of each")
-    parser.add_argument("--scratch", type=Path, help="where data is made: 25 GB for all of it")
+    parser.add_argument("--scratch", type=Path, help="where data is made")
     options = parser.parse_args()
     if "list" in options.names:
         for name, measure in EVERY.items():
@@ -34,18 +32,14 @@ def main() -> None:
         except NotHere as error:
             print(f"not run: {error}", flush=True)
             continue
-        print(part(name, curve), f"\n{time.monotonic() - began:.0f} s", sep="", flush=True)
+        print(curve, f"\n{machine()}, {time.monotonic() - began:.0f} s", flush=True)
         passed += len(list(curve.passed))
-        if options.write:
-            write({name: curve})
     sys.exit(bool(passed))
 
 
 def _measured(name: str, short: bool, scratch: Path | None) -> Curve:
     with tempfile.TemporaryDirectory(prefix="headrace-scale-", dir=scratch) as directory:
-        curve = EVERY[name].run(Setup(Path(directory), short))
-        curve.machine = machine()
-        return curve
+        return EVERY[name].run(Setup(Path(directory), short))
 
 
 if __name__ == "__main__":

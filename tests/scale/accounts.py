@@ -7,7 +7,6 @@ from pathlib import Path
 __all__ = ["MB", "cpu_s", "memory_mb"]
 
 MB = 2**20
-_FIELDS = {"anon": "RssAnon:", "file": "RssFile:"}
 
 
 def cpu_s(pid: int) -> float:
@@ -21,8 +20,8 @@ def cpu_s(pid: int) -> float:
     return total / 1e9
 
 
-def memory_mb(pid: int) -> dict[str, float]:
-    """Return the memory of a process: its own (``anon``), and that of mapped files (``file``)."""
+def memory_mb(pid: int) -> float:
+    """Return the memory of a process, without that of mapped files."""
     status = Path(f"/proc/{pid}/status").read_text()
     told = {line.split()[0]: int(line.split()[1]) for line in status.splitlines() if " kB" in line}
-    return {name: told[field] / 1024 for name, field in _FIELDS.items()}
+    return told["RssAnon:"] / 1024

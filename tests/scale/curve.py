@@ -53,15 +53,22 @@ class Curve:
     x: str  # the meaning of a point's x
     points: list[tuple[float | str, dict[str, float]]] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)  # what else was seen
-    plotted: tuple[str, ...] = ()  # figures that the plot shows
-    machine: str = ""
 
     def add(self, x: float | str, figures: dict[str, float]) -> None:
         self.points.append((x, figures))
 
     def at(self, x: float | str, name: str) -> float:
         return next(figures[name] for at, figures in self.points if at == x)
+
+    def __str__(self) -> str:
+        """A table, and the laws."""
+        names = list(self.points[0][1])
+        lines = [f"| {' | '.join([self.x, *names])} |"]
+        lines.append("| --- " + "| ---: " * len(names) + "|")
+        for x, figures in self.points:
+            cells = [shown(x), *(shown(figures[name]) for name in names)]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join([*lines, "", *(f"* {law}" for law in self.laws)])
 
     def at_most(self, text: str, value: float, limit: float) -> None:
         self.laws.append(Law(text, value, limit))
@@ -70,12 +77,6 @@ class Curve:
         """Check that a figure at one point is at most ``limit`` times that at another."""
         ratio = self.at(upto, name) / self.at(since, name)
         self.at_most(f"{name} at {shown(upto)} / at {shown(since)}", ratio, limit)
-
-    def exactly(self, text: str, found: object, wanted: object) -> None:
-        """Check a count, which must be exact."""
-        if found != wanted:
-            raise AssertionError(f"{text}: {found} and not {wanted}")
-        self.facts.append(f"{text}: {found}")
 
     @property
     def passed(self) -> Iterable[Law]:

@@ -43,7 +43,7 @@ def _note(curve: Curve, setup: Setup, batch: int, held: int, **more: object) -> 
 
 def arrival(setup: Setup) -> Curve:
     """In the order of arrival, states at the server."""
-    curve = Curve("batch size × batches held", plotted=("µs per step", "µs per segment"))
+    curve = Curve("batch size × batches held")
     for batch, held in setup.of(_ARRIVAL, _SHORT):
         _note(curve, setup, batch, held)
     for batch in setup.of((160, 3200), (16,)):
@@ -58,7 +58,7 @@ def arrival(setup: Setup) -> Curve:
 
 def lanes(setup: Setup) -> Curve:
     """In lanes, states at the trainer: in flight are the lanes."""
-    curve = Curve("batch size × batches held", plotted=("µs per segment",))
+    curve = Curve("batch size × batches held")
     for batch in setup.of((10, 100, 1000, 10_000), (10, 100)):
         _note(curve, setup, batch, 1, order="lanes")
     low, high = setup.of(("1000 × 1", "10000 × 1"), ("10 × 1", "100 × 1"))

@@ -21,7 +21,7 @@ _PERIOD_US, _QUOTA_US = 50_000, 10_000
 
 def servers(setup: Setup) -> Curve:
     """The same feed from 1, 2 and 4 servers, each of which may use a fifth of a core."""
-    curve = Curve("servers", plotted=("rows per s",))
+    curve = Curve("servers")
     v1 = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(_QUOTA_US)}
     v2 = {"cpu.max": f"{_QUOTA_US} {_PERIOD_US}"}
     counts = setup.of((1, 2, 4), (1, 2))
@@ -57,7 +57,7 @@ def servers(setup: Setup) -> Curve:
 
 def owners(setup: Setup) -> Curve:
     """Measure the cost for a trainer when more servers have the partitions."""
-    curve = Curve("servers", plotted=("trainer µs per batch",))
+    curve = Curve("servers")
     counts = setup.of((1, 4, 16), (1, 4))
     for count in counts:
         with line(

@@ -84,17 +84,17 @@ class Cost:
 
 
 class Line:
-    """One server, or several with a share each, and the trainers."""
+    """One server, or several with a share each, and a trainer."""
 
     def __init__(
-        self, servers: list[hs.Server], board: Board, trainers: list[subprocess.Popen[bytes]]
+        self, servers: list[hs.Server], board: Board, trainer: subprocess.Popen[bytes]
     ) -> None:
-        self.servers, self.board, self.trainers = servers, board, trainers
+        self.servers, self.board, self.trainer = servers, board, trainer
 
     def pids(self, role: str) -> list[int]:
         """``worker``, ``locator`` or ``trainer``."""
         if role == "trainer":
-            return [trainer.pid for trainer in self.trainers]
+            return [self.trainer.pid]
         every = [item for server in self.servers for item in server.pids.items()]
         return [pid for name, pid in every if name.startswith(role)]
 
@@ -105,8 +105,8 @@ class Line:
         }
         return Sample(time.monotonic(), sum(self.board.batches), self.board.rows, cpu)
 
-    def memory_mb(self, role: str, kind: str = "anon") -> float:
-        return sum(memory_mb(pid)[kind] for pid in self.pids(role))
+    def memory_mb(self, role: str) -> float:
+        return sum(memory_mb(pid) for pid in self.pids(role))
 
     def run(self, batches: int) -> Cost:
         """Take ``batches`` more while all go on; return their cost."""
@@ -118,13 +118,9 @@ class Line:
         """Return the cheapest of some runs: other work on the machine only adds to the cost."""
         return min((self.run(batches) for _ in range(times)), key=lambda cost: cost.per_batch_us)
 
-    def finish(self) -> None:
-        """Wait until the trainers end because the feed does."""
-        self.check_until(lambda: all(t.poll() is not None for t in self.trainers), "the end")
-
     def check_until(self, true: Callable[[], object], what: str) -> None:
         def so() -> object:
-            if any(trainer.poll() for trainer in self.trainers):
+            if self.trainer.poll():
                 raise RuntimeError("a trainer has ended by an error")
             return true()
 
@@ -135,20 +131,18 @@ class Line:
 def line(
     pipeline: Any,
     *,
-    trainers: int = 1,
     warm: int = 50,
     how: dict[str, Any] | None = None,
-    each: Callable[[int], dict[str, Any]] = lambda slot: {},
     servers: int = 1,
     within: Sequence[Path] = (),
     **options: Any,
 ) -> Iterator[Line]:
-    """A line at work, after so many batches.  ``how`` is for the trainers, the rest for hs.run.
+    """A line at work, after so many batches.  ``how`` is for the trainer, the rest for hs.run.
 
     ``within``: a cgroup for the processes of each server.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-scale-") as scratch:
-        board = Board(Path(scratch) / "board", trainers)
+        board = Board(Path(scratch) / "board", 1)
         with contextlib.ExitStack() as stack:
             running_servers = [
                 stack.enter_context(hs.run(pipeline, share=(index, servers), **options))
@@ -158,22 +152,18 @@ def line(
                 for pid in server.pids.values():
                     (group / "cgroup.procs").write_text(str(pid))
             address = ",".join(server.address for server in running_servers)
-            processes = []
+            arguments = [address, str(Path(scratch) / "board"), "0", json.dumps(how or {})]
+            command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
+            trainer = subprocess.Popen(command, env=environment())
             try:
-                for slot in range(trainers):
-                    told = json.dumps({**(how or {}), **each(slot)})
-                    arguments = [address, str(Path(scratch) / "board"), str(slot), told]
-                    command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
-                    processes.append(subprocess.Popen(command, env=environment()))
-                running = Line(running_servers, board, processes)
-                running.check_until(lambda: board.all_here, "trainers to connect")
+                running = Line(running_servers, board, trainer)
+                running.check_until(lambda: board.all_here, "the trainer to connect")
                 board.start()
                 running.check_until(lambda: sum(board.batches) >= warm, "the first batches")
                 yield running
             finally:
                 board.end()
-                for process in processes:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(5)
-                    process.kill()
-                    process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    trainer.wait(5)
+                trainer.kill()
+                trainer.wait()

@@ -1,6 +1,6 @@
 """A trainer that does nothing but take: ``python -m tests.scale.trainer ADDRESS BOARD SLOT HOW``.
 
-    next batch ─► all its columns, its ids noted ─► its line of the board
+    next batch ─► all its columns ─► its line of the board
              └──► held ─► as many later: its states are saved ─┘
 
 It ends when the feed does, or when the board says so.
@@ -13,8 +13,6 @@ import sys
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 import headrace
 
 from .board import Board
@@ -22,15 +20,9 @@ from .board import Board
 __all__ = ["main"]
 
 
-def _step(batch: Any, ids: list[np.ndarray], column: str | None) -> int:
+def _step(batch: Any) -> int:
     """A batch is taken whole; the number of its rows."""
-    rows = 0
-    for name in batch:
-        value = batch[name]
-        rows = len(value)
-        if name == column:
-            ids.append(np.array(value.astype("S16") if value.dtype == object else value))
-    return rows
+    return [len(batch[name]) for name in batch][-1]
 
 
 def _save(batch: Any) -> int:
@@ -42,23 +34,20 @@ def main() -> None:
     address, board_file, slot, how = sys.argv[1:]
     told = json.loads(how)
     board, place = Board(board_file), int(slot)
-    hold, column, noted = (told.pop(name, None) for name in ("hold", "ids", "noted"))
-    ids: list[np.ndarray] = []
+    hold = told.pop("hold", None)
     held: deque[Any] = deque()
     with headrace.connect(address, timeout=600, **told) as feed:
         board.here(place)
         board.wait_for_start()
         for batch in feed:
             if hold is None:
-                board.took(place, _step(batch, ids, column))
+                board.took(place, _step(batch))
             else:
                 held.append(batch)
                 if len(held) >= hold:
                     board.took(place, _save(held.popleft()))
             if board.over:
                 break
-    if noted is not None:
-        np.save(noted, np.concatenate(ids) if ids else np.empty(0, np.int64))
 
 
 if __name__ == "__main__":
