@@ -15,56 +15,18 @@ from headrace_server.shaping.plain import Stored as Plain
 
 
 class Folded(list):
-    """Records of a real machine, and what they are folded to."""
+    """Records of a machine, and what they are folded to."""
 
     stored = Plain
 
 
 @dataclass
 class Stored:
-    """What outlives a process of one partition: a fold of its records."""
+    """What outlives a process of one partition."""
 
     run: int = 0
-    world: int = 0
-    cursor: Any = None
-    base: set[int] = field(default_factory=set)  # numbers that were done when the run began
-    done: dict[int, Any] = field(default_factory=dict)  # tokens by number, from the cursor on
-    examples: dict[int, tuple] = field(default_factory=dict)  # segments done, token, state
-    after: dict[int, tuple] = field(default_factory=dict)  # by rank: the turn after its last commit
-    number: int = 0
-    turn: tuple = (0, -1)
-    members: set[int] = field(default_factory=set)  # ranks that have committed this round
-    orders: list[tuple] = field(default_factory=list)
     tokens: set[int] = field(default_factory=set)  # of commits
-    machine: Any = None  # what a real machine has stored
-
-    def deal(self, run: int, world: int) -> None:
-        self.run, self.world, self.turn = run, world, (0, -1)
-        self.base, self.members, self.after = set(self.done), set(), {}
-
-    def commit(self, number: int, slot: Any, turn: tuple, token: int, data: Any) -> None:
-        self.tokens.add(token)
-        self.number = max(self.number, number + 1)
-        if turn > self.turn:
-            self.turn, self.members = turn, set()
-        if self.world and turn == self.turn:
-            self.members.add(slot)
-        if data is None:
-            self.done[number] = token
-            self.after[slot] = turn[0], turn[1] + 1
-        for example, segment, state in data or ():
-            self.examples[example] = segment + 1, token, state
-
-    def move(self, cursor: Any) -> None:
-        self.cursor = cursor
-        self.done = {n: token for n, token in self.done.items() if n >= cursor.number}
-        self.base = {n for n in self.base if n >= cursor.number}
-
-    def order(self, *order: Any) -> None:
-        self.orders.append(order)
-
-    def drop(self, number: int) -> None:
-        self.done[number] = None
+    machine: Any = None  # the fold of its machine's records
 
 
 class Journal:
@@ -88,15 +50,13 @@ class Journal:
                 self.births[rank] = max((run, birth), self.births.get(rank, (0, 0)))
         elif kind == "leave":
             self.known.get(owner, {}).pop(rest[0], None)
-        elif isinstance(rest[-1], Folded):
-            stored = self.of(partition)
-            stored.machine = stored.machine or rest[-1].stored()
-            for of in rest[-1]:
+        else:
+            stored, records = self.of(partition), rest[-1]
+            stored.machine = stored.machine or records.stored()
+            for of in records:
                 stored.machine.fold(*of)
             stored.run = stored.machine.run
             stored.tokens.update(rest[3:4] if kind == "commit" else ())
-        else:
-            getattr(self.of(partition), kind)(*rest)
 
     def knows(self, token: int) -> bool:
         return any(token in one.tokens for one in self.partitions.values())

@@ -20,8 +20,7 @@ from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Batch, Outlook
 
 from .journal import Journal
-from .real import RealPlain, RealSegments, Rows
-from .synthetic import Plain, Segments, Slab, rows_of
+from .partitions import Plain, Segments, Slab, rows_of
 
 TTL, GRACE = 10.0, 3.0
 NEVER = 1e18
@@ -55,7 +54,6 @@ class Config:
     makes: float = 0.0  # time that making takes, at most
     guard: bool = False  # whether calls of a partition that makes are noticed
     named: bool = True  # whether runs of ranks have names
-    real: bool = False  # whether plain partitions are headrace's own
 
 
 class Broken(AssertionError):
@@ -683,12 +681,12 @@ class World:
         c = self.config
         if not self.segmented:
             buckets = 3 if c.kind == "buckets" else 1
-            return (RealPlain if c.real else Plain)(
+            return Plain(
                 p, stored, slab, rows=self.rows_of[p], size=c.size, epochs=c.epochs,
                 borders=c.borders, buckets=buckets,
             )  # fmt: skip
         order = "arrival" if c.kind == "arrival" else "lanes"
-        return (RealSegments if c.real else Segments)(
+        return Segments(
             p, stored, slab, counts=self.counts[p], size=c.size, capacity=c.capacity, order=order,
             states=c.kind != "bare", epochs=c.epochs, borders=c.borders,
         )  # fmt: skip
@@ -766,9 +764,7 @@ class World:
                 self.soon(self.stop_server)
             if self.happens("job", 0.5) and self.job:
                 self.soon(self.restart_job)
-            if self.config.steer and random.random() < (
-                0.5 if "hasty" in self.config.faults else 0.05
-            ):
+            if self.config.steer and random.random() < 0.05:
                 self.steer()
         if not self.finished:
             if not self.job:  # a job that is stopped begins anew at its own time
@@ -784,8 +780,6 @@ class World:
                 if owner.alive and not owner.desk.recovering:
                     owner.desk.steer(p, what)
                     owner.after()
-            if self.happens("hasty", 1.0):  # before the order is stored
-                self.later(self.random.random() * 0.1, lambda n=owner.number: self.kill_owner(n))
 
     def kill_owner(self, number):
         if number < len(self.owners) and self.owners[number].alive:
@@ -894,19 +888,19 @@ class World:
             batch.place, live=give.live,
         )  # fmt: skip
 
-    def units(self, p, number, data):
+    def units(self, p, data):
         """Yield what a commit has done: rows, or segments with states."""
-        if data is None or isinstance(data, Rows):
-            for row in self.contents[p, number] if data is None else data:
-                yield (p, *row), None
-            return
-        for e, segment, state in data or ():
-            yield (p, e, segment), state
+        for of in data:
+            if self.segmented:
+                e, segment, state = of
+                yield (p, e, segment), state
+            else:
+                yield (p, *of), None
 
     def check_accepted(self, p, record, run):
         if record[0] == "commit":
-            _, number, slot, turn, _token, data = record[:6]
-            for key, state in self.units(p, number, data):
+            _, _number, slot, turn, _token, data = record[:6]
+            for key, state in self.units(p, data):
                 law(key not in self.accepted, f"{key} was committed twice")
                 self.accepted[key] = state
             job = self.job
@@ -918,11 +912,11 @@ class World:
             self.dropped.add((p, record[1]))
         if record[0] != "commit":
             return
-        _, number, slot, turn, token, data = record[:6]
+        _, _number, slot, turn, token, data = record[:6]
         self.stored_tokens.add(token)
         run = self.journal.of(p).run
         self.rounds[run, p, turn].add(slot)
-        for key, state in self.units(p, number, data):
+        for key, state in self.units(p, data):
             law(key not in self.ledger, f"{key} was committed twice")
             if self.segmented:
                 before = (*key[:2], key[2] - 1)

@@ -54,7 +54,6 @@ def config_of(seed: int) -> Config:
         makes=random.choice([0, 0.05, 0.5]),
         guard=random.random() < 0.3,
         named=random.random() < 0.7,
-        real=random.random() < 0.6,
     )
 
 
@@ -98,7 +97,7 @@ def stream(seed: int, owners: int, faults: dict[str, float]) -> tuple[Config, li
         prefetch=0 if segmented else random.choice([0, 1, 3, 8]), hold=1,
         rows=random.choice([10, 40, 80]), faults={} if segmented else faults, horizon=30.0,
         room=random.choice([1 << 60, 14]), owners=owners,
-        makes=random.choice([0, 0.05]), real=seed % 3 > 0,
+        makes=random.choice([0, 0.05]),
     )  # fmt: skip
     world = World(seed, config)
     (process,) = world.processes

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgpack
 import pytest
 
 from headrace_server.leasing.desk import SESSIONS, Desk
@@ -15,9 +16,9 @@ from headrace_server.leasing.protocol import (
     Over,
     Welcome,
 )
+from headrace_server.shaping import plain as machine
 from tests.world.journal import Journal, Stored
-from tests.world.real import RealPlain, RealSegments
-from tests.world.synthetic import Plain, Segments, Slab, rows_of
+from tests.world.partitions import Plain, Segments, Slab, rows_of
 
 A, B = b"a", b"b"
 
@@ -49,12 +50,22 @@ class At:
         return self.told(Give, Idle, Over)
 
 
+def of_ranks(world):
+    """Return what is stored when a run of ranks has begun."""
+    return Stored(run=1, machine=machine.Stored(deals=1, run=1, world=world))
+
+
+def held_before(n, slot, turn):
+    """Return the token and the batch of an earlier life, of partition 0."""
+    return (1 << 32) + n, Batch(0, n, slot, turn, 2, msgpack.packb([b"", []]))
+
+
 def plain(rows=100, size=2):
     return Plain(0, Stored(), Slab(1000), rows=rows, size=size)
 
 
 def rounds_in_a_room_of(room, ranks):
-    stored = Stored(run=1, world=len(ranks))
+    stored = of_ranks(len(ranks))
     at = At(Plain(0, stored, Slab(room), rows=100, size=2))
     for rank, session in enumerate(ranks):
         at.desk.hello(Hello(session, rank=rank, world=len(ranks), run=1), 0.0)
@@ -163,7 +174,7 @@ def test_a_session_has_no_more_batches_and_requests_than_its_limit():
 
 def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
     """A rank that gave back the batch of partition 1 waits for that one before all others."""
-    stored = Stored(run=1, world=1)
+    stored = of_ranks(1)
     both = [Plain(p, stored, Slab(1000), rows=100, size=2) for p in (0, 1)]
     at = At(both, max_open=2)
     at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
@@ -232,10 +243,10 @@ def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
 def test_a_round_is_made_beyond_the_memory_once_those_before_it_are_committed():
     """These are of an earlier life, so no memory is freed."""
     slab = Slab(1)
-    both = {p: Plain(p, Stored(run=1, world=2), slab, rows=100, size=2) for p in range(2)}
+    both = {p: Plain(p, of_ranks(2), slab, rows=100, size=2) for p in range(2)}
     at = At([*both.values()])
     ranks = {A: 0, B: 1}
-    held = {name: ((1 << 32) + n, Batch(0, n, n, (0, 0), 2)) for name, n in ranks.items()}
+    held = {name: held_before(n, n, (0, 0)) for name, n in ranks.items()}
     at.desk = Desk(both, 2, known={name: (1, n, 0) for name, n in ranks.items()})
     for name, n in ranks.items():
         at.desk.hello(Hello(name, rank=n, world=2, run=1, held=[held[name]]), 0.0)
@@ -254,7 +265,7 @@ def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first()
 
     def life(term, **options):
         shape = {"size": 2, "capacity": 8, "order": "lanes", "states": False}
-        one = RealSegments(0, journal.of(0), Slab(100), counts=[3] * 8, **shape)
+        one = Segments(0, journal.of(0), Slab(100), counts=[3] * 8, **shape)
         return At(one, B, A, term=term, **options)
 
     def examples(give):
@@ -273,7 +284,7 @@ def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first()
 
 def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
     """One thread has both: the other one goes on after this one's batch."""
-    at = At(RealPlain(0, Stored(), Slab(2), rows=100, size=2), A, B)
+    at = At(Plain(0, Stored(), Slab(2), rows=100, size=2), A, B)
     at.desk.ask(A, [(n, 0, 0) for n in range(1, 4)])
     while at.desk.work():
         pass
@@ -291,8 +302,8 @@ def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
 
 def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_full():
     """It held these two of an earlier life, and returns them once two others are made ahead."""
-    at = At(Plain(0, Stored(run=1, world=1), Slab(2), rows=100, size=2))
-    held = [((1 << 32) + n, Batch(0, n, 0, (0, n), 2)) for n in (0, 1)]
+    at = At(Plain(0, of_ranks(1), Slab(2), rows=100, size=2))
+    held = [held_before(n, 0, (0, n)) for n in (0, 1)]
     at.desk = Desk({0: at.partition}, 2, known={A: (1, 0, 0)})
     at.desk.hello(Hello(A, rank=0, world=1, run=1, held=held), 0.0)
     at.desk.stored(SESSIONS, 1)
@@ -306,7 +317,7 @@ def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_fu
 
 
 def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
-    at = At(RealPlain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
+    at = At(Plain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
     at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
     while at.desk.work():
         pass

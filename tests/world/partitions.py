@@ -6,19 +6,55 @@ the fold of these alone.
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import numpy as np
 
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
 from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
 from headrace_server.shaping.input import Input
 from headrace_server.shaping.plain import Stored
 from headrace_server.shaping.plan import Read
-from headrace_server.shaping.segments import AT_SERVER, NOWHERE, Segments
+from headrace_server.shaping.segments import AT_SERVER, NOWHERE
+from headrace_server.shaping.segments import Segments as Machine
 from headrace_server.shaping.stored_state import Examples
 from tests.plain_partition import FOREVER, PlainPartition, orders_before, rows_in
 
 from .journal import Folded
-from .synthetic import rows_of
+
+_PLACE = struct.Struct("<iqiQ")
+#: An insertion index has the number of the example below the partition.
+_EXAMPLE = (1 << 51) - 1
+
+
+def rows_of(place: bytes) -> list[tuple[int, int, int, int]]:
+    """Return lane, example, segment and version of each row."""
+    return [(lane, e & _EXAMPLE, *rest) for lane, e, *rest in _PLACE.iter_unpack(place)]
+
+
+class Slab:
+    """The memory of an owner: room for some batches."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.bodies: set[int] = set()
+        self.mapped: list[Any] = []  # bodies of batches that are gone
+
+    def has_room(self, beyond: bool = False) -> bool:
+        return beyond or len(self.bodies) < self.room
+
+    def gone(self, batch: Batch) -> None:
+        """Keep the body of a batch until its trainer has unmapped it."""
+        if batch.body is not None:
+            assert id(batch.body) in self.bodies, f"{batch} is freed twice"
+            self.mapped.append(batch.body)
+            batch.body = None
+
+    def free(self) -> None:
+        """Free the bodies of all batches that are gone."""
+        self.bodies.difference_update(map(id, self.mapped))
+        self.mapped.clear()
 
 
 def _bring_forward(unplaced, slot):
@@ -31,12 +67,8 @@ def _bring_forward(unplaced, slot):
     return first is not None
 
 
-class Rows(tuple):
-    """The rows of a committed batch."""
-
-
-class RealPlain(PlainPartition):
-    """See ``synthetic.Plain``."""
+class Plain(PlainPartition):
+    """Rows in batches, made ahead of requests."""
 
     def __init__(
         self, number, stored, slab, *, rows, size, epochs=1, borders=False, buckets=1
@@ -80,7 +112,7 @@ class RealPlain(PlainPartition):
     def commit(self, batch, token, payload):
         fault = self.machine.commit(batch, token, payload)
         assert fault is None, fault
-        self._record("commit", batch.number, batch.slot, batch.turn, token, Rows(rows_in(batch)))
+        self._record("commit", batch.number, batch.slot, batch.turn, token, tuple(rows_in(batch)))
 
     def deal(self, run, world):
         dealt = super().deal(run, world)
@@ -110,7 +142,7 @@ class RealPlain(PlainPartition):
 
 
 class SegmentStored:
-    """The fold of the records of a real machine of segments."""
+    """The fold of the records of a machine of segments."""
 
     def __init__(self):
         self.run = self.base = 0
@@ -127,13 +159,13 @@ class SegmentStored:
 
 
 class FoldedSegments(Folded):
-    """Records of a real machine of segments."""
+    """Records of a machine of segments."""
 
     stored = SegmentStored
 
 
-class RealSegments:
-    """See ``synthetic.Segments``."""
+class Segments:
+    """Examples of some segments, in the order of arrival or in lanes."""
 
     def __init__(
         self, number, stored, slab, *, counts, size, capacity, order="arrival", states=True,
@@ -141,7 +173,7 @@ class RealSegments:
     ):  # fmt: skip
         where = AT_SERVER if states else NOWHERE
         lanes = order == "lanes"
-        self.machine = Segments(number, size, capacity, True, lanes=lanes, states=where)
+        self.machine = Machine(number, size, capacity, True, lanes=lanes, states=where)
         self.machine.input = Input(self.machine, 0, epochs, not borders)
         self.number, self.slab, self.counts = number, slab, counts
         self.gone, self.records, self.unplaced = self.machine.gone, [], []
