@@ -1,13 +1,13 @@
-"""Segments come in TensorFlow's order; nothing is lost, and every segment sees its own state."""
+"""Segments come in TensorFlow's order, and keys that come again are refused as there."""
 
-from itertools import count, cycle
+from itertools import cycle
 from random import Random
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
 from headrace_server.shaping.segments import Segments
 from tests.examples import some
@@ -17,104 +17,6 @@ from .original_queue import COUNTS, CUTS, FIRST, Feed, original_stream, sizes
 
 SIZES = sizes(5)
 steadily = settings(max_examples=some(150), deadline=None, derandomize=True)
-
-
-class Trainers:
-    """Any number of trainers that save their batches in any order, and the laws that must hold."""
-
-    def __init__(self, sizes, counts, cuts, seed):
-        self.machine = Segments(0, *sizes)
-        self.feed = Feed(self.machine, counts, cuts)
-        self.counts = counts
-        self.random = Random(seed)
-        self.out = []
-        self.next = [0] * len(counts)  # segment, by example
-        self.holder = {}  # example by slot, until its last segment is saved
-        self.states = {}  # by slot: what the segment before left there, and its token
-        self.tokens = count(1)
-        self.handed_out = self.made = 0
-
-    def draft(self):
-        """Take the next batch; else return why there is none."""
-        step = self.feed.step()
-        if isinstance(step, Outlook):
-            return step
-        (plan,) = step
-        batch, rows = plan.batch, self.feed.rows(plan.draft)
-        assert (batch.number, batch.slot, batch.turn) == (self.made, ANYONE, (0, self.made))
-        assert rows == sorted(rows) and len({e for _, e, _ in rows}) == len(rows) == batch.rows > 0
-        versions = plan.draft.versions.tolist()
-        for place, (index, example, segment) in enumerate(rows):
-            slot = int(plan.draft.slots[place])
-            assert index == FIRST + example
-            assert segment == self.next[example]
-            self.next[example] += 1
-            if segment == 0:
-                assert slot not in self.holder, "a slot is free when its example is through"
-                self.holder[slot] = example
-                assert not versions[place]
-            else:
-                assert self.states[slot] == (example, segment, versions[place])
-            assert self.holder[slot] == example
-            assert slot < self.machine.slots
-        assert plan.draft.counts.tolist() == [self.counts[e] for _, e, _ in rows]
-        if len(rows) < self.machine.batch_size:
-            assert self.machine.allow_small and self.feed.closed
-        self.out.append(plan)
-        self.handed_out += len(rows)
-        self.made += 1
-        self.check()
-        return batch
-
-    def save(self, place):
-        plan = self.out.pop(place)
-        rows, token = self.feed.rows(plan.draft), next(self.tokens)
-        last = [self.counts[e] == s + 1 for _, e, s in rows]
-        counted = self.machine.commit(plan.batch, token)
-        refused = self.machine.cancelled and not all(last)
-        if refused:
-            assert counted[0] == "cancelled"
-        else:
-            assert counted.batch is plan.batch
-        for i, (slot, (_, example, segment)) in enumerate(
-            zip(plan.draft.slots.tolist(), rows, strict=True)
-        ):
-            if last[i]:
-                del self.holder[slot]
-            elif not refused:
-                self.states[slot] = example, segment + 1, token
-        self.check()
-
-    def check(self):
-        machine = self.machine
-        assert machine.capacity is None or 0 <= machine.in_flight <= machine.capacity
-        if not machine.dropped():
-            offered = enumerate(self.feed.chunk_of)
-            going = {e for e, _ in offered if self.next[e] < self.counts[e]}
-            going.update(self.holder.values())
-            needed = {self.feed.chunk_of[e] for e in going}
-            assert machine.chunks() == needed
-            admitted = range(machine.next_index - FIRST)
-            sizes = machine.sizes()
-            assert (sizes["ready"], sizes["in_flight"]) == (machine.ready, machine.in_flight)
-            left = sum(self.counts[e] - self.next[e] for e in admitted)
-            assert sizes["ready"] + sizes["incomplete"] == left, "in nobody's hands"
-
-    def some_steps(self, steps):
-        for _ in range(steps):
-            if self.random.randrange(3) == 0 and self.out:
-                self.save(self.random.randrange(len(self.out)))
-            else:
-                self.draft()
-
-    def to_the_end(self):
-        while (step := self.draft()) is not Outlook.ENDED:
-            if step is Outlook.IDLE:
-                self.save(self.random.randrange(len(self.out)))
-        assert self.machine.done and not self.machine.hungry
-        while self.out:
-            self.save(0)
-        assert self.machine.chunks() == set() and self.machine.in_flight == 0
 
 
 @steadily
@@ -183,45 +85,6 @@ def test_no_two_examples_in_flight_have_one_key(counts, cuts, capacity, data):
     refused = {feed.example(*at) for at in machine.take_refused()}
     assert refused | set(began) == set(range(len(counts))) and not refused & set(began)
     assert machine.next_index - FIRST_INDEX == len(began) and began == sorted(began)
-
-
-@steadily
-@given(SIZES, COUNTS, CUTS, st.integers(0, 2**32))
-def test_trainers_in_any_order_get_every_segment_once_with_its_state(sizes, counts, cuts, seed):
-    trainers = Trainers(sizes, counts, cuts, seed)
-    trainers.some_steps(40)
-    trainers.to_the_end()
-    dropped = trainers.machine.dropped()
-    assert trainers.handed_out + sum(dropped.values()) == sum(counts)
-    assert dropped.keys() <= (set() if trainers.machine.allow_small else {"remainder"})
-    if not dropped:
-        assert trainers.next == counts
-
-
-@steadily
-@given(SIZES, COUNTS, CUTS, st.integers(0, 2**32), st.integers(0, 60), st.booleans())
-def test_a_cancel_hands_out_what_is_ready_and_counts_the_rest(
-    sizes, counts, cuts, seed, steps, closed_before
-):
-    trainers = Trainers(sizes, counts, cuts, seed)
-    machine, feed = trainers.machine, trainers.feed
-    trainers.some_steps(steps)
-    if closed_before:
-        feed.order("close", False)
-        machine.finish()
-    ready, before = machine.ready, trainers.handed_out
-    offered = feed.at
-    feed.order("close", True)
-    assert machine.cancelled and not machine.hungry
-    counted = dict(machine.dropped())
-    feed.order("close", True)
-    assert machine.dropped() == counted
-    if not machine.allow_small and not closed_before and not feed.machine.done:
-        ready -= ready % machine.batch_size
-    trainers.to_the_end()
-    if machine.allow_small:
-        assert trainers.handed_out - before == ready
-    assert trainers.handed_out + sum(machine.dropped().values()) == sum(counts[:offered])
 
 
 def test_the_end_without_small_batches_comes_when_no_full_batch_can_be_formed_any_more():

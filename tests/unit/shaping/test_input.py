@@ -85,64 +85,6 @@ class Driver:
         return other
 
 
-@given(
-    examples=st.integers(0, 30),
-    batch_size=st.integers(1, 8),
-    smaller=st.booleans(),
-    epochs=st.integers(0, 3),
-    limits=LIMITS,
-    one=st.integers(2, 5),
-)
-def test_every_row_comes_once_per_epoch_in_order_for_any_sizes_of_reads(
-    examples, batch_size, smaller, epochs, limits, one
-):
-    def drops(e, i):
-        return (e + i) % one == 0
-
-    driver = Driver(examples, batch_size, smaller, epochs, limits, drops).run()
-    rows = [(e, i) for e in range(epochs) for i in range(examples) if not drops(e, i)]
-    rest = 0 if smaller else len(rows) % batch_size
-    batches = [rows for _, rows in driver.batches.values()]
-    assert [row for batch in batches for row in batch] == rows[: len(rows) - rest]
-    assert [*driver.batches] == [*range(len(batches))]
-    assert [len(batch) for batch in batches][:-1] == [batch_size] * (len(batches) - 1)
-    assert driver.machine.dropped() == ({"remainder": rest} if rest else {})
-    assert not driver.step() and driver.machine.chunks() == set()
-
-
-@given(
-    examples=st.integers(0, 20),
-    batch_size=st.integers(1, 8),
-    smaller=st.booleans(),
-    epochs=st.integers(1, 4),
-    limits=LIMITS,
-    one=st.integers(2, 5),
-)
-def test_without_batches_across_epochs_each_epoch_is_a_whole_feed(
-    examples, batch_size, smaller, epochs, limits, one
-):
-    """Batches, their order, and dropped rows are those of feeds of one epoch, one after another."""
-
-    def drops(e, i):
-        return (e + i) % one == 0
-
-    whole = Driver(examples, batch_size, smaller, epochs, limits, drops, across=False).run()
-    batches, dropped = [], 0
-    for epoch in range(epochs):
-        alone = Driver(
-            examples, batch_size, smaller, 1, limits, lambda e, i, epoch=epoch: drops(epoch, i)
-        ).run()
-        batches += [
-            ((epoch, number), [(epoch, i) for _, i in rows])
-            for number, (_, rows) in alone.batches.items()
-        ]
-        dropped += alone.machine.dropped().get("remainder", 0)
-    assert [*whole.batches.values()] == batches
-    assert [*whole.batches] == [*range(len(batches))], "numbers go on over the border"
-    assert whole.machine.dropped().get("remainder", 0) == dropped
-    assert not whole.step() and not whole.machine.chunks()
-
-
 @settings(max_examples=some(100), deadline=None)
 @given(
     examples=st.integers(0, 20),

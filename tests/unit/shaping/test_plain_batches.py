@@ -1,7 +1,6 @@
 """Every batch_size rows in the order of their arrival make a batch; dropped rows are counted."""
 
 import msgpack
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,39 +47,6 @@ def test_rows_keep_their_order_and_only_the_last_batch_may_be_smaller(
     assert shaper.chunks() == set()
 
 
-@given(chunks=sizes, batch_size=st.integers(1, 9), at=st.integers(0, 12))
-def test_a_snapshot_between_any_two_events_is_continued_by_a_fresh_machine(chunks, batch_size, at):
-    def play(shaper, drafts, restore_at):
-        for step, rows in enumerate([*chunks, None]):
-            if step == restore_at:
-                state = msgpack.unpackb(msgpack.packb(shaper.snapshot()))
-                shaper = PlainBatches(batch_size, True)
-                shaper.restore(state)
-            if rows is None:
-                shaper.finish()
-            else:
-                shaper.offer(step, rows, {})
-            draft = shaper.next_draft()  # one at most, so that full batches are waiting too
-            if draft is not None:
-                drafts.append(rows_of(draft))
-        drafts += drafts_of(shaper)
-        return drafts
-
-    assert play(PlainBatches(batch_size, True), [], at) == play(
-        PlainBatches(batch_size, True), [], None
-    )
-
-
-def test_a_snapshot_brings_along_what_was_dropped():
-    shaper = PlainBatches(4)
-    shaper.offer(0, 6, {})
-    shaper.finish()
-    other = PlainBatches(4)
-    other.restore(shaper.snapshot())
-    assert other.dropped() == {"remainder": 2}
-    assert drafts_of(other) == [[(0, i) for i in range(4)]]
-
-
 def test_chunks_are_needed_while_rows_of_them_wait():
     shaper = PlainBatches(4)
     shaper.offer(7, 3, {})
@@ -89,51 +55,6 @@ def test_chunks_are_needed_while_rows_of_them_wait():
     assert shaper.chunks() == {7, 9}
     assert rows_of(shaper.next_draft()) == [(7, 0), (7, 1), (7, 2), (9, 0)]
     assert shaper.chunks() == {9} and shaper.next_draft() is None
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_cancelled_input_drops_all_that_waits_and_counts_it(ended):
-    shaper = PlainBatches(4, allow_smaller_final_batch=True)
-    shaper.offer(0, 11, {})
-    shaper.next_draft()
-    if ended:
-        shaper.finish()
-    shaper.finish(drop=True)
-    shaper.finish(drop=True)
-    assert shaper.next_draft() is None
-    assert shaper.dropped() == {"cancelled": 7} and shaper.chunks() == set()
-
-
-def test_nothing_is_offered_after_the_end():
-    shaper = PlainBatches(4, True)
-    shaper.offer(0, 2, {})
-    shaper.finish()
-    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
-        shaper.offer(1, 2, {})
-    assert drafts_of(shaper) == [[(0, 0), (0, 1)]]
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"batch_size": 5}, "taken with batch_size=5, the pipeline has batch_size=4"),
-        ({"batch_size": "4"}, "the field 'batch_size' of the state of a shape 'batch' can not be"),
-        ({"waiting": None}, "the field 'waiting'"),
-        ({"finished": 1}, "the field 'finished'"),
-        ({"dropped": None}, "the field 'dropped'"),
-    ],
-)
-def test_a_snapshot_that_can_not_be_honoured_is_refused_and_changes_nothing(change, text):
-    shaper = PlainBatches(4)
-    shaper.offer(0, 6, {})
-    before = shaper.snapshot()
-    with pytest.raises(ValueError, match=text):
-        shaper.restore({**PlainBatches(4).snapshot(), **change})
-    state = PlainBatches(4).snapshot()
-    del state[next(iter(change))]
-    with pytest.raises(ValueError, match=f"lacks its field '{next(iter(change))}'"):
-        shaper.restore(state)
-    assert shaper.snapshot() == before
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(1, 7)), max_size=4)
