@@ -31,14 +31,18 @@ Call = tuple[str, dict[str, Any]]
 _WORD = 2**64 - 1
 #: Streams of chance: the uses of one seed.
 _SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 5, 6, 7, 8, 9
-_ORDER = ("skip", "take", "concat", "shuffle", "repeat")
+_MIXES, _PASSES = 10, 11
+_ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
 _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
 _BUCKETS = ("bucket", "bucket_by_sequence_length")
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A feed: its examples, whether they are only read forward, and the calls after the source."""
+    """A feed: its examples, whether they are only read forward, and the calls after the source.
+
+    A mix has no examples: its first call is "mix", with a Declared for each of its ``sources``.
+    """
 
     examples: Sequence[Example]
     calls: Sequence[Call]
@@ -83,11 +87,17 @@ def _rows(declared: Declared, partition: int, partitions: int) -> tuple[list[lis
     source = list(enumerate(_cut(declared.examples, declared.calls)))
     repeat = order.get("repeat", {"n": 1})
     group = _group(stages, kind, given)
-    steps = [_STAGES[name](number, options) for number, (name, options) in enumerate(stages)]
+    numbered = enumerate(stages, start=int("mix" in order))  # a mix is the first stage
+    steps = [_STAGES[name](number, options) for number, (name, options) in numbered]
     parts: list[list[Row]] = []
     for epoch in range(repeat["n"]):
-        own = _share(source, order.get("shuffle"), epoch, partition, partitions, declared.forward)
-        rows = [Row(i, dict(example), i, epoch) for i, example in own]
+        if "mix" in order:
+            rows = _mixed(order["mix"], epoch, partition, partitions)
+        else:
+            own = _share(
+                source, order.get("shuffle"), epoch, partition, partitions, declared.forward
+            )
+            rows = [Row(i, dict(example), i, epoch) for i, example in own]
         found: list[Row] = []
         for start in range(0, len(rows), group or len(rows) or 1):
             read = rows[start : start + (group or len(rows))]
@@ -226,6 +236,52 @@ def _share(
         own = source[start : min(start + window, stop)]
         found += _permuted(own, _derive(seed, _WINDOW, start), epoch)
     return found
+
+
+def _mixed(given: dict[str, Any], epoch: int, partition: int, partitions: int) -> list[Row]:
+    """Return a partition's examples of a mix in an epoch, each drawn from a source that goes on."""
+    sources, weights, rows = given["sources"], given["weights"], list[Row]()
+    schedule = weights if isinstance(weights, list) else [(0, weights)]
+    going = {
+        name: _passes(k, source, epoch, partition, partitions)
+        for k, (name, source) in enumerate(sources.items())
+    }
+    while True:
+        number = len(rows) * partitions + partition
+        times = {
+            name: -math.log1p(-_uniform(given["seed"], _MIXES, epoch, number * len(sources) + k))
+            for k, name in enumerate(sources)
+        }
+        since = max(i for i, (start, _) in enumerate(schedule) if start <= number)
+        weighing = [{name: own[name] for name in going if own[name]} for _, own in schedule[since:]]
+        own = next((own for own in weighing if own), None)
+        if own is None:
+            return rows
+        name = min(own, key=lambda name: times[name] / own[name])
+        row = next(going[name], None)
+        if row is None and given["stop"] == "first":
+            return rows
+        if row is None:
+            del going[name]
+        else:
+            rows.append(row)
+
+
+def _passes(
+    k: int, declared: Declared, epoch: int, partition: int, partitions: int
+) -> Iterator[Row]:
+    """Yield a partition's examples of source ``k`` of a mix, pass by pass."""
+    order, source = dict(declared.calls), list(enumerate(_cut(declared.examples, declared.calls)))
+    for turn in range(order.get("repeat", {"n": 1})["n"]):
+        pass_epoch = (epoch << 32) + turn
+        for i, example in _share(
+            source, order.get("shuffle"), pass_epoch, partition, partitions, declared.forward
+        ):
+            origin = ordinal = (k << 40) + i
+            if turn:
+                mixed = _bits(0, _PASSES, 1, ordinal + _bits(0, _PASSES, 0, turn))
+                ordinal = mixed - 2**64 if mixed >> 63 else mixed
+            yield Row(ordinal, dict(example), origin, epoch, {"source": np.int32(k)})
 
 
 def _group(stages: list[Call], kind: str, given: dict[str, Any]) -> int:

@@ -108,6 +108,11 @@ class BatchInHand:
         return self._fact("origin")
 
     @property
+    def source(self) -> Any:
+        """The number of the source that each row is from (int32), in the order of ``hs.mix``."""
+        return self._fact("source")
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole batch."""
         return int(self._block.nbytes)
@@ -241,9 +246,9 @@ class Batch(BatchInHand, Mapping[str, Any]):
     def array(self, name: str) -> np.ndarray:
         """Return a column as a numpy array for any framework: a view, or an array of ``bytes``.
 
-        ``"@length"``, ``"@label"``, ``"@rate"`` and ``"@origin"`` are the facts of its rows.  A
-        ragged column is the values of all rows one after the other, and ``"@offsets:NAME"`` their
-        offsets.
+        ``"@length"``, ``"@label"``, ``"@rate"``, ``"@origin"`` and ``"@source"`` are the facts of
+        its rows.  A ragged column is the values of all rows one after the other, and
+        ``"@offsets:NAME"`` their offsets.
         """
         slot = self._slots.get(name)
         if slot is None:

@@ -23,6 +23,7 @@ FACTS: Final[Mapping[str, str]] = {
     "label": "it is not stratified",
     "rate": "it has no weighted_resample",
     "origin": "it has no with_origin()",
+    "source": "it is no mix (hs.mix)",
 }
 #: Prefix of the column that has the offsets of a ragged column: int64 [B + 1].
 #: The ragged column itself has the values of all rows, one after the other.

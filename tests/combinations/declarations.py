@@ -137,22 +137,30 @@ class Feed:
 
     def declared(self) -> Declared:
         """Return the declaration as the reference takes it."""
-        calls = [
-            (name, {n: v._examples if isinstance(v, Feed) else v for n, v in given.items()})
-            for name, given in self.calls
-        ]
+
+        def told(value: Any) -> Any:
+            if isinstance(value, dict) and isinstance(next(iter(value.values()), None), Feed):
+                return {name: source.declared() for name, source in value.items()}
+            return value._examples if isinstance(value, Feed) else value
+
+        calls = [(name, {n: told(v) for n, v in given.items()}) for name, given in self.calls]
         return Declared(self._examples, calls, self.kind == "function")
 
     def pipeline(self) -> hs.Pipeline:
         """Return the declaration as the server takes it."""
-        if self.kind == "function":
-            pipeline = hs.from_function(f"{_HERE}:stream", self.count, self.batched)
+        calls = list(self.calls)
+        if calls and calls[0][0] == "mix":
+            _, given = calls.pop(0)
+            sources = {name: source.pipeline() for name, source in given["sources"].items()}
+            pipeline = hs.mix(**{**given, "sources": sources})
+        elif self.kind == "function":
+            pipeline = hs.from_function(f"{_HERE}:stream", self.count, self.batched, self.first)
         elif self.kind == "examples":
             pipeline = hs.from_examples(self._examples)
         else:
             read: Any = getattr(hs, f"read_{self.kind}")
             pipeline = read(_files(self.kind, self.count, self.first), functions.FEATURES)
-        for name, given in self.calls:
+        for name, given in calls:
             options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
             pipeline = getattr(pipeline, name)(**options)
         return pipeline
@@ -366,20 +374,45 @@ def drawn(chance: random.Random, stage: str, shape: str) -> Feed:
     if chance.random() < 0.4:
         stages.insert(len(stages) if stage in OF_MANY else 0, "with_origin")
     calls = [STAGES[name] for name in stages]
-    if shape == "state saver" and any(name in _REPEATING for name, _ in calls):
-        calls.append(("map", {"fn": f"{_HERE}:other_key", "seed": 1}))
     batched = any(name in OF_MANY for name in stages)
-    kind = chance.choice(KINDS[:2] if batched else KINDS)
-    feed = Feed(chance.randrange(24, 40), kind, batched)
-    order = list[Call]()
+    mixed = chance.random() < 0.3
+    if shape == "state saver" and (mixed or any(name in _REPEATING for name, _ in calls)):
+        calls.append(("map", {"fn": f"{_HERE}:other_key", "seed": 1}))
+    feed = _mix(chance, batched) if mixed else _source(chance, batched, chance.randrange(24, 40))
     if chance.random() < 0.3:
-        order += [("skip", {"n": 3}), ("take", {"n": 20})]
-    if kind == "examples" and chance.random() < 0.3:
-        order.append(("concat", {"other": Feed(7, kind, batched, 100)}))
+        feed = feed.repeat(n=2, across_batches=chance.random() < 0.4)
+    return replace(feed, calls=(*feed.calls, *calls, SHAPES[shape](chance)))
+
+
+def _source(chance: random.Random, batched: bool, count: int, first: int = 0) -> Feed:
+    """Draw a source and its order."""
+    feed = Feed(count, chance.choice(KINDS[:2] if batched else KINDS), batched, first)
+    if chance.random() < 0.3:
+        feed = feed.skip(n=3).take(n=20)
+    if feed.kind == "examples" and chance.random() < 0.3:
+        feed = feed.concat(other=Feed(7, feed.kind, batched, first + 100))
     if chance.random() < 0.7:
-        window = chance.choice((5, 9)) if kind == "function" or chance.random() < 0.3 else None
-        options = {"seed": chance.randrange(99), "window": window}
-        order.append(("shuffle", {**options, "reshuffle": chance.random() < 0.8}))
-    if chance.random() < 0.3:
-        order.append(("repeat", {"n": 2, "across_batches": chance.random() < 0.4}))
-    return replace(feed, calls=(*order, *calls, SHAPES[shape](chance)))
+        window = chance.choice((5, 9)) if feed.kind == "function" or chance.random() < 0.3 else None
+        feed = feed.shuffle(
+            seed=chance.randrange(99), window=window, reshuffle=chance.random() < 0.8
+        )
+    return feed
+
+
+def _mix(chance: random.Random, batched: bool) -> Feed:
+    """Draw sources and how they are mixed."""
+    sources = {}
+    for k, name in enumerate(("web", "code", "books")[: chance.choice((1, 2, 2, 3))]):
+        sources[name] = _source(chance, batched, chance.randrange(10, 25), 1000 * k)
+        if chance.random() < 0.4:
+            sources[name] = sources[name].repeat(n=2)
+    some = [{name: chance.choice((0.5, 1.0, 3.0)) for name in sources} for _ in range(2)]
+    if len(sources) > 1 and chance.random() < 0.5:
+        some[0]["code"] = 0.0
+    weights = [(0, some[0]), (chance.randrange(1, 30), some[1])]
+    return Feed(0).mix(
+        sources=sources,
+        weights=weights if chance.random() < 0.5 else some[1],
+        seed=chance.randrange(99),
+        stop=chance.choice(("all", "all", "first")),
+    )

@@ -56,9 +56,9 @@ def _rows(n: int) -> Example:
     return {"key": keys, **{name: np.stack(column) for name, column in columns.items()}}
 
 
-def stream(count: int, batched: bool = False) -> Iterator[Example]:
+def stream(count: int, batched: bool = False, first: int = 0) -> Iterator[Example]:
     """Yield the same examples: a source that is read forward."""
-    yield from examples(count, batched)
+    yield from examples(count, batched, first)
 
 
 def heavier(example: Example) -> Example:

@@ -58,7 +58,7 @@ def _methods(kind: str, *members: str) -> list[Entry]:
 
 PARTS: dict[str, list[Entry]] = {
     "schema": _functions("headrace_server:", "hs.", ("scalar", "fixed", "sequence")),
-    "sources": _functions("headrace_server:", "hs.", _SOURCES),
+    "sources": _functions("headrace_server:", "hs.", [*_SOURCES, "mix"]),
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "own": [
         ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ("streams", "take")),

@@ -37,7 +37,7 @@ SERVER = {
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "zeros"),
+    *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "mix", "zeros"),
     *("on_ray", "RayServers", "Shape", "RowShaper", "Draft", "Part", "Assembly"),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -173,9 +173,14 @@ def _scan(
     found: Survey, declaration: Declaration, files: tuple[DataFile, ...], cache: IndexCache
 ) -> None:
     """Read every example, run the stages, and see whether the shape can place it."""
-    bad, rows = _Noted(), 0
+    bad, rows, source = _Noted(), 0, declaration.source
+    if source.kind == "mix":  # each of its sources to the end, once
+        every = len(source.parts)
+        orders, schedule = [asdict(ReadingOrder())] * every, [[0, [1.0] * every]]
+        drawn = {"orders": orders, "schedule": schedule, "stop": "all"}
+        source = replace(source, options={**source.options, **drawn})
     whole = replace(declaration, order=ReadingOrder(), policy=Policy("skip"))
-    with closing(open_reader(declaration.source, files, bad, cache)) as reader:
+    with closing(open_reader(source, files, bad, cache)) as reader:
         intake = Intake(reader, whole, 0, 1, bad)
         if intake.fields is None and whole.segmented:
             text = "no example shows what map gives: declare it with map(…, schema=…)"

@@ -36,6 +36,11 @@ def convert(options: Namespace) -> None:
 
     _, pipeline = load_one(options.pipeline)
     declaration = _whole(pipeline).declaration()
+    if declaration.source.kind == "mix":
+        raise ValueError(
+            "a mix has no order of its own that files could have: convert each of its sources, and "
+            "mix what hs.read_arrow reads"
+        )
     files = resolve(declaration.source.paths)
     applied, left = convertible(declaration.stages)
     conversion = Conversion(

@@ -360,7 +360,9 @@ class Run(ABC):
     def stats(self) -> dict[str, Any]:
         """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
         by_class = [{}, *(target.stats() for target in self.targets())]
-        return {"dropped": self.dropped(), "classes": by_class[-1]}
+        mix = self.intake.mix
+        sources = {} if mix is None else {"sources": mix.stats()}
+        return {"dropped": self.dropped(), "classes": by_class[-1], **sources}
 
     def progress(self) -> dict[str, Any]:
         """Return its progress as numbers, for people."""

@@ -173,6 +173,11 @@ class Pipeline:
         adjacent examples is mixed.  ``reshuffle`` gives each epoch another order.  The source's
         examples are shuffled before all stages, also if this is called after some of them.
         """
+        if self._source.kind == "mix":
+            raise ValueError(
+                "shuffle() after mix() has no order to draw: shuffle each source, as in "
+                "hs.mix({'web': web.shuffle(seed=1), …}, …); the mix draws from them at random"
+            )
         if self._order.seed is not None:
             raise ValueError("shuffle() is called twice: an order is drawn once")
         if self._repeated:

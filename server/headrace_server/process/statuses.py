@@ -243,6 +243,7 @@ class PartitionCounts(TypedDict):
     padding: Annotated[dict[str, list[int]], _buckets]
     classes: Annotated[dict[str, Any], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
+    sources: Annotated[NotRequired[dict[str, int]], added, "examples_by_source_total"]
 
 
 class FeedStatus(PartitionCounts):
@@ -275,6 +276,7 @@ class FeedStatus(PartitionCounts):
       (real).
     padding_ratio[bucket]: The part of a bucket's elements that is padding.
     rows_by_class_total[class,outcome]: Rows of a stratified feed, accepted and rejected.
+    examples_by_source_total[source]: Examples that were drawn from each source of a mix.
     rows_waiting[class]: Rows that wait for those of other classes.
     partitions[state]: Partitions by what they are: opening, open, done.
     """

@@ -19,8 +19,9 @@ from ..pipeline.declaration import Declaration, is_theirs
 from ..shaping.plan import Position, Read
 from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import numbered, partition_reader
-from .source import IndexedSource, StreamSource
+from .source import StreamSource
 from .stages import RowStages
+from .stages.mix import Mix
 from .stages.stratified_sample import StratifiedSample
 
 #: A chunk should take about this long to read and map: long enough to work on whole arrays, short
@@ -55,10 +56,6 @@ class Intake:
         #: The position at which every epoch starts.
         self.start: Position = self._reader.start
         self._suspects = bad.hand.suspects.get(partition, set())
-        # With fewer streams than partitions, all partitions read the same records, bad ones
-        # included.
-        few_streams = not isinstance(reader, IndexedSource) and reader.streams < partitions
-        self._counted_elsewhere = few_streams and partition > 0
         self.stages = RowStages(declaration.stages, reader.fields)
         self.stages.check_names()
         for step in self.stages.steps:
@@ -89,6 +86,11 @@ class Intake:
     def stratified(self) -> list[StratifiedSample]:
         """The stages with target proportions."""
         return [step for step in self.stages.steps if isinstance(step, StratifiedSample)]
+
+    @property
+    def mix(self) -> Mix | None:
+        """The stage of a mix, which is the first."""
+        return next((step for step in self.stages.steps if isinstance(step, Mix)), None)
 
     def limit(self, most: int | None) -> int:
         """Return the number of rows to read at once, with a bound of the shape's own.
@@ -131,7 +133,7 @@ class Intake:
                 chunk, position = self._reader.read(read.epoch, position, left)
                 parts.append(chunk)
             chunk = Chunk.join(parts)
-        if self._counted_elsewhere:
+        if self._reader.counted_elsewhere:
             self.bad.counts.clear()
         self.stages.seconds["reading"] += time.monotonic() - began
         after = self.stages.apply(chunk, self.bad, read.epoch)
@@ -188,9 +190,8 @@ class Intake:
 
     def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:
         """Resume from a cursor; its chunks were counted when first read."""
-        if isinstance(position, list) and position[2]:
-            # in the middle of a window, which is kept from here on
-            self._reader.read(epoch, position, 1)
+        if position is not None:
+            self._reader.recall(epoch, position)
         self.stages.counts.clear()
         self.bad.counts.clear()
         self.dropped = dict(dropped)

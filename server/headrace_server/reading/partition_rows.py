@@ -3,6 +3,7 @@
                       no seed            seed                      seed and window
     IndexedSource     slice              permutation of all        permuted windows of the share
     StreamSource      stream by stream   refused                   permuted windows of each stream
+    MixedReader       the shares of its sources, each in an order of its own
 
 The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
 an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk shorter than
@@ -21,10 +22,16 @@ of the window handed out]``; with windows the second is that at the start of the
 the middle of a window reads the window once more.
 
 Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in the stream``.
+
+**A mix.**  A partition has its share of each source, in the order of that source, and example n of
+partition k is example ``n * P + k`` of the mix, by which its source is drawn.  A position is
+``[examples that came, by source a place]``; a place is ``[pass over the source, position in its
+share, whether this pass has had an example]``, and None after the last pass.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -35,15 +42,20 @@ from headrace_proto.errors import DataError
 from ..pipeline.declaration import ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
-from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk
+from ..shaping.mix import suppliers, times
+from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
-from .source import IndexedSource, StreamSource, read_on
+from .source import IndexedSource, MixedReader, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Any
 
 #: Maximum number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
+#: The fact of a mix's rows that the stage ``mix`` takes from them: the pass over their source.
+PASS: Final = "pass"
+#: Bits of the number of a pass, below those of the mix's epoch: passes of all epochs are ordered.
+_PASS_BITS: Final = 32
 
 
 def partition_reader(
@@ -52,7 +64,7 @@ def partition_reader(
     partition: int,
     partitions: int,
     bad: BadRecords | None = None,
-) -> NumberedShare | StreamedShare:
+) -> NumberedShare | StreamedShare | MixedShare:
     """Return partition ``partition`` of ``partitions`` of a reader.  DataError for an order in
     which the reader can not be read.
 
@@ -60,6 +72,8 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
+    if isinstance(reader, MixedReader):
+        return MixedShare(reader, partition, partitions, bad or BadRecords())
     kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
     return kind(reader, order, partition, partitions, bad or BadRecords())  # type: ignore[arg-type]
 
@@ -67,7 +81,8 @@ def partition_reader(
 class NumberedShare:
     """The share of an IndexedSource."""
 
-    start = 0
+    start: Position = 0
+    counted_elsewhere = False
 
     def __init__(
         self,
@@ -118,6 +133,9 @@ class NumberedShare:
         """Return ``limit``: all examples are there."""
         return limit
 
+    def recall(self, epoch: int, position: Position) -> None:
+        """Nothing: no rows lie in memory."""
+
     def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
         ordinals = np.empty(stop - start, np.int64)
         for begin in range(start - start % window, stop, window):
@@ -142,7 +160,7 @@ class NumberedShare:
 class StreamedShare:
     """The share of a StreamSource."""
 
-    start = (0, b"", 0)
+    start: Position = (0, b"", 0)
 
     def __init__(
         self,
@@ -167,6 +185,8 @@ class StreamedShare:
             reader.streams if self._sieved else len(range(partition, reader.streams, partitions))
         )
         self.share = None if reader.streams else 0
+        #: Whether another partition counts the bad records, which all of them read.
+        self.counted_elsewhere = self._sieved and partition > 0
         self.holds = f"{reader.streams} streams"
         # Rows of the window that was read last, and the reader's position after it.
         self._window: tuple[tuple[int, int, bytes], Chunk, bytes | None] | None = None
@@ -200,6 +220,11 @@ class StreamedShare:
             return limit
         self._note(epoch, stream, inner, window)
         return limit if self._reader.ready(stream, inner, window) == window else 0
+
+    def recall(self, epoch: int, position: Position) -> None:
+        """Hold the window in the middle of which a position is, from here on."""
+        if position[2]:
+            self.read(epoch, position, 1)
 
     def _rows_of(self, limit: int) -> int:
         """Return how many rows of a stream are read for at most ``limit`` of this partition."""
@@ -287,3 +312,160 @@ class StreamedShare:
 def numbered(chunk: Chunk, stream: int) -> Chunk:
     """Return the chunk with ordinals that are unique over streams."""
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
+
+
+class MixedShare:
+    """The shares of the sources of a mix, from which examples are drawn.
+
+    A source that has nothing yet holds up the mix: its next example has a place in it.
+    """
+
+    counted_elsewhere = False
+
+    def __init__(self, reader: MixedReader, partition: int, partitions: int, bad: BadRecords):
+        if reader.streams >= 1 << (63 - ORDINAL_BITS):
+            raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
+        self._reader, self._bad = reader, bad
+        self._partition, self._partitions = partition, partitions
+        self._shares: list[NumberedShare | StreamedShare | MixedShare] = [
+            partition_reader(one, order, partition, partitions, self._bad_of(k))
+            for k, (one, order) in enumerate(zip(reader.readers, reader.orders, strict=True))
+        ]
+        self.start: Position = (0, [[0, share.start, False] for share in self._shares])
+        self.share: int | None = None if any(one.share != 0 for one in self._shares) else 0
+        self.holds: str = ", ".join(
+            f"{share.holds} in {name}"
+            for name, share in zip(reader.names, self._shares, strict=True)
+        )
+
+    def _bad_of(self, k: int) -> BadRecords:
+        """Return the rule on bad records for source ``k``, whose rows have ordinals of the mix."""
+        hand, first = self._bad.hand, self._reader.starts[k]
+        low, high = first << ORDINAL_BITS, self._reader.starts[k + 1] << ORDINAL_BITS
+        own = copy.copy(self._bad)  # the counts are those of the mix
+
+        def note(rows: np.ndarray, where: str, epoch: int, fixed: int) -> None:
+            hand.reading(np.where(rows < 0, rows - first, rows + low), epoch, fixed, where)
+
+        left_out = {row - low: why for row, why in hand.left_out.items() if low <= row < high}
+        own.hand = RowsAtHand(note, hand.at, f"source {self._reader.names[k]!r}", left_out)
+        return own
+
+    def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
+        came, places = position
+        places, count = [*places], len(self._shares)
+        found: list[list[Chunk]] = [[] for _ in places]
+        have = [0] * count
+        live = self._live(places)
+        drawn, numbers = self._drawn(epoch, came, limit)
+        of = suppliers(drawn, numbers, self._reader.schedule, live)
+        while True:
+            ends: dict[int, int] = {}  # by example which source has ended before it
+            for k in range(count):
+                own = np.flatnonzero(of == k)
+                if len(own) > have[k]:
+                    more, places[k] = self._taken(k, epoch, places[k], len(own) - have[k])
+                    found[k] += more
+                    have[k] += sum(map(len, more))
+                if len(own) > have[k]:
+                    ends[int(own[have[k]])] = k
+            if not ends:
+                break
+            at = min(ends)
+            if self._reader.stop == "first":
+                of[at:] = -1
+                break
+            live[ends[at]] = False
+            of[at:] = suppliers(drawn[at:], numbers[at:], self._reader.schedule, live)
+        chunk = self._mixed(epoch, found, of)
+        self._bad.hand.read(chunk)
+        over = len(chunk) < limit
+        return chunk, None if over else [came + limit, places]
+
+    def _live(self, places: list[Any]) -> np.ndarray:
+        """Return which sources are drawn from: where the first to end ends the mix, all."""
+        first = self._reader.stop == "first"
+        return np.array([first or place is not None for place in places])
+
+    def _drawn(self, epoch: int, came: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the times of the next examples, and their numbers in the mix."""
+        numbers = np.arange(came, came + count) * self._partitions + self._partition
+        return times(self._reader.seed, epoch, numbers, len(self._shares)), numbers
+
+    def _taken(self, k: int, epoch: int, place: Any, count: int) -> tuple[list[Chunk], Any]:
+        """Return the next examples of a source, and the place after them.
+
+        They are fewer than ``count`` where the source ends.
+        """
+        share, chunks = self._shares[k], list[Chunk]()
+        while count and place is not None:
+            turn, at, some = place
+            counts = dict(self._bad.counts)
+            chunk, after = share.read(_pass_epoch(epoch, turn), at, count)
+            if share.counted_elsewhere:
+                self._bad.counts.clear()
+                self._bad.counts.update(counts)
+            if len(chunk):
+                count, some = count - len(chunk), True
+                chunks.append(self._of_mix(chunk, k, turn))
+            if after is not None:
+                place = [turn, after, some]
+            elif some and self._again(k, turn):
+                place = [turn + 1, share.start, False]
+            else:  # a pass without an example would be followed by others
+                place = None
+        return chunks, place
+
+    def _again(self, k: int, turn: int) -> bool:
+        """Return whether another pass follows this one."""
+        epochs = self._reader.orders[k].epochs
+        return self._reader.stop == "never" or epochs is None or turn + 1 < epochs
+
+    def _of_mix(self, chunk: Chunk, k: int, turn: int) -> Chunk:
+        """Return examples of a source with the ordinals, the columns and the facts of the mix."""
+        rows, low = len(chunk), self._reader.starts[k] << ORDINAL_BITS
+        return Chunk(
+            {name: chunk.columns[name] for name in self._reader.fields},
+            chunk.ordinals + low,
+            chunk.origin,
+            {"source": np.full(rows, k, np.int32), PASS: np.full(rows, turn, np.int64)},
+        )
+
+    def _mixed(self, epoch: int, found: list[list[Chunk]], of: np.ndarray) -> Chunk:
+        """Return the examples of all sources, each in its place, and note that they are at hand."""
+        parts, places = list[Chunk](), list[np.ndarray]()
+        for k, chunks in enumerate(found):
+            own = np.flatnonzero(of == k)
+            if len(own):
+                parts.append(Chunk.join(chunks).take(slice(len(own))))
+                places.append(own)
+        if not parts:
+            return self._of_mix(Chunk.empty(self._reader.fields), 0, 0)
+        chunk = Chunk.join(parts).take(np.argsort(np.concatenate(places)))
+        self._bad.hand.reading(chunk.ordinals, _pass_epoch(epoch, int(chunk.facts[PASS].max())))
+        return chunk
+
+    def ready(self, epoch: int, position: Position, limit: int) -> int:
+        """Return how many examples a read gives without a wait, at most ``limit``."""
+        came, places = position
+        drawn, numbers = self._drawn(epoch, came, limit)
+        of = suppliers(drawn, numbers, self._reader.schedule, self._live(places))
+        for k, place in enumerate(places):
+            own = np.flatnonzero(of == k)
+            if len(own) and place is not None:
+                turn, at, _ = place
+                there = self._shares[k].ready(_pass_epoch(epoch, turn), at, len(own))
+                if there < len(own):
+                    limit = min(limit, int(own[there]))
+        return limit
+
+    def recall(self, epoch: int, position: Position) -> None:
+        """Hold what the shares of the sources hold at a position."""
+        for share, place in zip(self._shares, position[1], strict=True):
+            if place is not None:
+                share.recall(_pass_epoch(epoch, place[0]), place[1])
+
+
+def _pass_epoch(epoch: int, turn: int) -> int:
+    """Return the epoch by which chance and rows at hand know a pass over a source of a mix."""
+    return epoch << _PASS_BITS | turn

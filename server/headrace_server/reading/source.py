@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..pipeline.declaration import Feature
+from ..pipeline.declaration import Feature, ReadingOrder
 from ..pipeline.declaration import Source as Declared
+from ..shaping.mix import Schedule
 from .chunk import BadRecords, Chunk
 from .columns import Rows
 
@@ -220,3 +222,43 @@ class ReaderPart(IndexedSource):
 
     def close(self) -> None:
         self._reader.close()
+
+
+class JoinedStreams(StreamSource):
+    """A StreamSource of the streams of others, one after the other."""
+
+    def __init__(self, readers: Sequence[StreamSource]) -> None:
+        self.readers = readers
+        self.fields = readers[0].fields
+        self.starts = [0, *accumulate(reader.streams for reader in self.readers)]
+        self.streams = self.starts[-1]
+
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
+        i = bisect_right(self.starts, stream) - 1
+        return self.readers[i].ready(stream - self.starts[i], position, limit)
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        i = bisect_right(self.starts, stream) - 1
+        chunk, after = self.readers[i].read(stream - self.starts[i], position, limit)
+        return chunk.with_columns({name: chunk.columns[name] for name in self.fields}), after
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+
+
+class MixedReader(JoinedStreams):
+    """The streams of the sources of a mix.  ``MixedShare`` reads each source in its own order."""
+
+    def __init__(
+        self,
+        readers: Sequence[StreamSource],
+        names: Sequence[str],
+        orders: Sequence[ReadingOrder],
+        schedule: Schedule,
+        seed: int,
+        stop: str,
+    ) -> None:
+        super().__init__(readers)
+        self.names, self.orders, self.stop = names, orders, stop
+        self.schedule, self.seed = schedule, seed

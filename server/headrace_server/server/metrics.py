@@ -71,11 +71,15 @@ class Metric:
         for of, labels, one in _parts(status):
             value = self.value(one) if of is self.of else None
             if isinstance(value, Mapping):
-                values = _bounded(value) if self.labels[-1] == "reason" else value
+                values = _bounded(value) if self.labels[-1] in _NAMED else value
                 for key, n in values.items():
                     yield (*labels, *((key,) if isinstance(key, str) else key)), float(n)
             elif value is not None:
                 yield labels, float(value)
+
+
+#: Labels whose values a declaration determines, so that there may be many.
+_NAMED = ("reason", "source")
 
 
 def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:

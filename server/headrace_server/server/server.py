@@ -138,7 +138,8 @@ class Server:
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
         each partition, from which batch on which target proportions hold.  ``segments``, of a feed
-        of segments: examples ``in_flight``, segments ``rewound``.
+        of segments: examples ``in_flight``, segments ``rewound``.  ``sources``, of a mix: examples
+        drawn from each.
 
         Further ``made`` (batches, rows, bytes), ``sent`` (batches and bytes, through shared memory
         and by wire), ``refused`` saves by code, rows ``read``, the ``seconds`` that reading and

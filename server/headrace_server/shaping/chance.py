@@ -32,6 +32,8 @@ CLASSES: Final = 6  # how many rows of a batch each class supplies
 KEYS: Final = 7  # the suffixes that make keys unique
 MAPS: Final = 8  # the generators for user functions
 PHASES: Final = 9  # how many steps the first segment of an example has
+MIXES: Final = 10  # from which source of a mix an example is
+PASSES: Final = 11  # the keys of the examples of a source that a mix goes through again
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

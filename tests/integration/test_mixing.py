@@ -1,0 +1,134 @@
+"""Mixed feeds, beyond what the drawn combinations show: shares, counts, deaths, commands."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import exits, main
+
+from .serving import connect, kill_worker, serving
+from .streams import frozen
+
+NAMES = ("web", "code", "books")
+
+
+def source(number: int, count: int) -> hs.Pipeline:
+    """Return examples of source ``number``, each with a key of its own."""
+    return hs.from_examples(
+        [
+            {"key": f"{number}-{i}", "of": number, "x": np.arange(1 + i % 5, dtype="f4")}
+            for i in range(count)
+        ]
+    )
+
+
+def mixed(weights: Any, count: int = 200, **options: Any) -> hs.Pipeline:
+    sources = {name: source(k, count).shuffle(seed=k) for k, name in enumerate(NAMES)}
+    return hs.mix(sources, weights, **options)
+
+
+def stream(
+    pipeline: hs.Pipeline, limit: int, kill_at: int | None = None, **options: Any
+) -> list[Any]:
+    """Return the first batches; kill a worker after ``kill_at`` of them."""
+    found: list[Any] = []
+    with serving(pipeline, partitions=2, **options) as server, connect(server) as feed:
+        for batch in feed:
+            found.append((frozen(batch), batch.source.tolist()))
+            if len(found) == kill_at:
+                kill_worker(server)
+            if len(found) == limit:
+                break
+    return found
+
+
+def test_shares_and_counts_are_those_of_the_weights_and_of_the_schedule() -> None:
+    """Each share lies within 5 standard deviations of its weight."""
+    first, then = {"web": 0.6, "code": 0.3, "books": 0.1}, {"web": 0.1, "code": 0.2, "books": 0.7}
+    schedule = [(0, first), (4000, then)]
+    pipeline = mixed(schedule, seed=5, stop="never").batch(8, dynamic_pad=True)
+    early, late = Counter[int](), Counter[int]()
+    with hs.run(pipeline, workers=2, partitions=4, http="127.0.0.1:0") as server:
+        with connect(server, prefetch=1) as feed:
+            for number, batch in enumerate(feed):
+                assert batch.source.tolist() == batch["of"].tolist()
+                assert batch.source.dtype == np.int32
+                (early if number < 500 else late).update(batch.source.tolist())
+                if number == 999:
+                    break
+            counted = server.stats()["default"]["sources"]
+            assert list(counted) == [*NAMES] and sum(counted.values()) >= 8000
+            for name, n in counted.items():  # some batches were made ahead
+                assert n >= early[NAMES.index(name)] + late[NAMES.index(name)]
+    # partitions take turns: so a batch of 8 rows begins at example 8 · number of the mix or so
+    for counts, weights in ((early, first), (late, then)):
+        for k, name in enumerate(NAMES):
+            n, p = sum(counts.values()), weights[name]
+            assert abs(counts[k] - n * p) <= 5 * math.sqrt(n * p * (1 - p)) + 32
+
+
+def test_a_mix_is_the_same_for_all_workers_and_after_a_death() -> None:
+    pipeline = mixed({"web": 3, "code": 2, "books": 1}, count=20, seed=3).map(_shaken, seed=1)
+    pipeline = pipeline.batch(3, dynamic_pad=True, allow_smaller_final_batch=True)
+    expected = stream(pipeline, 10_000)
+    assert sum(len(of) for _, of in expected) == 60
+    assert stream(pipeline, 10_000, workers=2) == expected
+    assert stream(pipeline, 10_000, kill_at=4) == expected
+
+
+def _shaken(example: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {**example, "x": example["x"] + np.float32(rng.integers(10))}
+
+
+def test_a_lane_keeps_the_source_of_its_example() -> None:
+    pipeline = mixed({"web": 1, "code": 1, "books": 1}, count=30).batch_sequences_with_states(
+        "key", ["x"], ["of"], None, {}, num_unroll=1, batch_size=4, order="lanes"
+    )
+    lanes: dict[int, int] = {}
+    with hs.run(pipeline) as server, connect(server) as feed:
+        for batch in feed:
+            assert batch.source.tolist() == batch.context["of"].tolist()
+            for lane, of, first in zip(
+                batch.lane.tolist(), batch.source.tolist(), batch.first.tolist(), strict=True
+            ):
+                assert first or lanes[lane] == of
+                lanes[lane] = of
+
+
+def test_sources_of_other_columns_are_refused_when_they_are_opened() -> None:
+    pipeline = hs.mix(
+        {"a": hs.from_function(_rows, "x"), "b": hs.from_function(_rows, "y")}, {"a": 1, "b": 1}
+    )
+    with (
+        serving(pipeline.batch(2)) as server,
+        pytest.raises(headrace.DataError, match="mix: the columns of the sources differ"),
+        connect(server) as feed,
+    ):
+        next(feed)
+
+
+def _rows(name: str) -> list[dict[str, int]]:
+    return [{name: 1}] * 9
+
+
+def test_metrics_check_and_convert_know_a_mix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feeds = tmp_path / "feeds.py"
+    feeds.write_text(
+        "import headrace_server as hs\n"
+        "some = hs.from_examples([{'x': 1}] * 30)\n"
+        "feed = hs.mix({'a': some.repeat(), 'b': some}, {'a': 1, 'b': 1}, stop='never').batch(4)\n"
+    )
+    assert main(["check", "--full", f"{feeds}:feed"]) == 0
+    assert "60" in capsys.readouterr().out  # each source once
+    assert main(["convert", f"{feeds}:feed", str(tmp_path / "out")]) == exits.MISTAKE
+    assert "convert each of its sources" in capsys.readouterr().err
