@@ -609,6 +609,8 @@ class Desk:
         counts["batches"] += 1
         counts["rows"] += rows
         self.gone.append(batch)
+        if self.partitions[partition].gone:
+            self._take_gone(self.partitions[partition])
         if self._asking[partition] or self._held_up:  # one without memory may be the first now
             self._look(partition)
         if session.early:

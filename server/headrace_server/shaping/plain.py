@@ -12,7 +12,7 @@ makes the batches after it again, and leaves out those that are done or that tra
 Rounds follow from what is stored.  Of each epoch and bucket the next batches that were not done
 when the run of ranks began (``before``) are a round, one for each rank in order; rounds of an epoch
 are 0, 1, 2 …  An incomplete round is left out at the end of its epoch, and of the input: its
-batches count as done.
+batches count as done once all others of their epoch are; until then another run may have them.
 
 An order takes effect where it was given: after so many rows of the source, and so many batches.
 So a later life, which makes batches again, makes the same ones.  The place of a batch says how many
@@ -150,6 +150,7 @@ class Plain:
         self._again: list[Plan] = []  # that came back of these
         self._groups: dict[_Kind, list[Plan]] = {}  # incomplete rounds
         self._filled: dict[_Kind, int] = {}  # members of these, with those before the base
+        self._left: dict[int, list[int]] = {}  # by epoch: open ones of rounds that are left out
         self._rounds: dict[int, int] = {}  # by epoch: number of the next round
         self._before: set[int] = set()
         self._after: dict[int, Turn] = {}
@@ -252,14 +253,26 @@ class Plain:
         """Leave out incomplete rounds: all, or those before an epoch."""
         for kind in [one for one in self._filled if epoch is None or one[0] < epoch]:
             del self._filled[kind]
-            for plan in self._groups.pop(kind, ()):
-                if self._open.pop(plan.batch.number, None) is not None:
-                    if plan.batch.body is not None:
-                        self.gone.append(plan.batch)
-                    self.left_out += plan.batch.rows
-                    self._done(plan.batch.number)
+            group = [plan.batch.number for plan in self._groups.pop(kind, ())]
+            self._left.setdefault(kind[0], []).extend(n for n in group if n in self._open)
+        self._settle_left()
         if epoch is not None:
             self._rounds = {of: at for of, at in self._rounds.items() if of >= epoch}
+
+    def _settle_left(self) -> None:
+        """Let what is left out count as done where that is all that is open of its epoch."""
+        if self._claimed:
+            return
+        for epoch, numbers in [*self._left.items()]:
+            if len(numbers) < sum(turn[0] == epoch for _, turn in self._open.values()):
+                continue
+            del self._left[epoch]
+            for number in numbers:
+                plan, _ = self._open.pop(number)
+                if plan.batch.body is not None:
+                    self.gone.append(plan.batch)
+                self.left_out += plan.batch.rows
+                self._done(number)
 
     def chunks(self) -> set[int]:
         """Return the chunks whose payload future batches need."""
@@ -303,6 +316,8 @@ class Plain:
         self._claimed.pop(number, None)
         self._passed.discard(number)
         self._done(number)
+        if self._left:
+            self._settle_left()
         return None
 
     def _done(self, number: int) -> None:
@@ -349,7 +364,7 @@ class Plain:
         self._records.append(("deal", self._deals, run, world, self._numbers.above))
         self._numbers.forget_marks()  # they lack this deal
         self._again = []
-        for of in (self._open, self._claimed, self._passed, self._groups, self._filled):
+        for of in (self._open, self._claimed, self._passed, self._groups, self._filled, self._left):
             of.clear()
         self._rounds, self._after = {}, {}
         dealt = []
@@ -430,13 +445,14 @@ class Plain:
     def cursor(self) -> dict[str, Any]:
         """Return plain data from which another life goes on after the last batch."""
         last = self._orders[-1].count if self._orders else 0
+        left = (self._open[number][0] for numbers in self._left.values() for number in numbers)
         return {
             **self.input.cursor(),
             "orders": last - len(self._pending),
             "deals": self._deals,
             "filled": [[*kind, n] for kind, n in self._filled.items()],
             "rounds": [*self._rounds.items()],
-            "left_out": self.left_out,
+            "left_out": self.left_out + sum(plan.batch.rows for plan in left),
         }
 
     def resume(self, stored: Stored) -> list[Read]:
