@@ -4,7 +4,7 @@ A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the ord
 further frames are payload.  Fields that a later version added at the end are ignored; fields that
 an earlier one did not know take their default; an unknown op is an error.
 
-Messages of each training step also have a packed layout (``step_messages.py``).  Its first byte
+Messages of each training step have a packed layout instead (``step_messages.py``).  Its first byte
 is ``LAYOUT``, and no msgpack list begins with a byte below 0x80.
 
 Decoding trusts nothing: lengths are bounded before memory is taken, nesting before anything walks
@@ -14,6 +14,7 @@ it, every field has a check, and any fault raises a ProtocolError that names it.
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain
@@ -199,7 +200,7 @@ class Registry:
         self.name = name
         self._by_op: dict[int, tuple[type, _Spec]] = {}
         self.kinds: dict[type, int] = {}  # the messages, each with its number on the wire
-        self._packers: dict[type, Callable[[Any], bytes | None]] = {}
+        self._packers: dict[type, Callable[[Any], bytes]] = {}
         # by the first bytes of the message
         self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}
 
@@ -212,17 +213,10 @@ class Registry:
         return kind
 
     def packed(
-        self,
-        op: int,
-        kind: type[M],
-        packer: Callable[[M], bytes | None],
-        unpacker: Callable[[bytes], M],
+        self, op: int, kind: type[M], packer: Callable[[M], bytes], unpacker: Callable[[bytes], M]
     ) -> None:
-        """Register a message with a layout that begins with ``LAYOUT`` and this number.
-
-        ``packer`` returns None for a message that does not fit the layout.
-        """
-        self.register(op, kind)
+        """Register a message whose layout begins with ``LAYOUT`` and this number."""
+        self.kinds[kind] = op
         self._packers[kind] = packer
         self._unpackers[bytes((LAYOUT, op))] = unpacker
 
@@ -231,10 +225,12 @@ class Registry:
         kind = type(message)
         packer = self._packers.get(kind)
         if packer is not None:
-            packed = packer(message)
-            if packed is not None and len(packed) <= limits.MAX_HEADER_BYTES:
-                return packed
-        header = pack([self.kinds[kind], *fields_of(message)])
+            try:
+                header = packer(message)
+            except (struct.error, OverflowError) as error:
+                raise ProtocolError(f"{kind.__name__} does not fit its layout: {error}") from None
+        else:
+            header = pack([self.kinds[kind], *fields_of(message)])
         if len(header) > limits.MAX_HEADER_BYTES:
             raise ProtocolError(
                 f"{kind.__name__} needs a header of {len(header)} bytes; "
@@ -244,15 +240,18 @@ class Registry:
 
     def decode(self, header: Any) -> Any:
         """Return the message of a frame 0; ProtocolError describes a fault."""
+        if len(header) > limits.MAX_HEADER_BYTES:
+            raise ProtocolError(
+                f"a header has {len(header)} bytes; the limit is {limits.MAX_HEADER_BYTES}"
+            )
         start = bytes(header[:2])
-        if start and start[0] < _PACKED_BELOW and len(header) <= limits.MAX_HEADER_BYTES:
+        if self._unpackers and start and start[0] < _PACKED_BELOW:
             unpacker = self._unpackers.get(start)
-            if unpacker is not None:
-                return unpacker(bytes(header))
-            if self._unpackers:
+            if unpacker is None:
                 raise ProtocolError(
                     f"{self.name} has no packed message that begins with 0x{start.hex()}"
                 )
+            return unpacker(bytes(header))
         values = unpack(header)
         if not isinstance(values, list) or not values:
             raise ProtocolError("a header is a list that starts with its op")

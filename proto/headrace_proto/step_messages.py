@@ -1,28 +1,27 @@
 """The messages of each training step, and their packed layouts.
 
     Step          layout op │ counts │ session │ tokens … gets … │ token frame size columns │ …
-    Give, Answer  layout op │ counts │ session │ tokens … │ faults │ batch name columns place │ …
+    Give, Answer  layout op │ counts │ session │ tokens … │ faults │ batch columns place name │ …
 
-msgpack and a check per field cost more than all other handling of such a message.  Packed, its
-numbers lie at fixed places, little-endian, and only its rare part (``faults``) is msgpack.  A
-message that does not fit its layout (an odd description of columns, a long name, too many bytes)
-goes by msgpack as any other: ``_pack_…`` returns None for it.
+msgpack and a check per field would cost more than all other handling of such a message.  Its
+numbers lie at fixed places, little-endian, and only its rare part (``faults``) is msgpack.
 
-Unpacking trusts nothing either.  Each count and each size is compared with the bytes that are there
-before it is used, no byte may be left over, and the values have the ranges that the checks of the
-fields give them.  Every fault is a ProtocolError.
+Unpacking trusts nothing.  Each count and each size is compared with the bytes that are there before
+it is used, no byte may be left over, and the values have the ranges of their types.  Every fault is
+a ProtocolError.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from functools import lru_cache
-from typing import Annotated, Any
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any
 
 from . import limits
-from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text, list_of
-from .codec import LAYOUT, Registry, pack, record_check, unpack
+from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text
+from .codec import LAYOUT, Registry, pack, unpack
 from .errors import ProtocolError
 from .record import record
 
@@ -57,8 +56,8 @@ class Step:
     released: Counts = ()
     returned: Counts = ()
     withdrawn: Counts = ()  # requests
-    gets: Annotated[tuple[Get, ...], list_of(record_check(Get))] = ()
-    saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
+    gets: tuple[Get, ...] = ()
+    saves: tuple[Save, ...] = ()
 
 
 @record
@@ -78,11 +77,11 @@ class Given:
     place: Blob = b""  # what is in it, for its owner's next life
     bucket: Signed = -1  # where the feed has buckets or classes
     empty: Count = 0  # rows that hold nothing
-    segment: Text = ""  # "" = inline
-    offset: Count = 0
+    offset: Count = 0  # in the segment
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
     live: Flag = True  # whether lanes of this trainer go on after it
+    segment: Text = ""  # "" = inline
 
 
 @record
@@ -90,7 +89,7 @@ class Give:
     """Batches for a trainer, and answers to commits, as in Answer."""
 
     session: Count
-    items: Annotated[tuple[Given, ...], list_of(record_check(Given))]
+    items: tuple[Given, ...]
     committed: Counts = ()
     stale: Counts = ()
     faults: Plain = ()
@@ -112,15 +111,17 @@ _STEP = struct.Struct("<BBHHHHHHQ")
 _SAVE = struct.Struct("<QHH")
 #: First byte, op, how many committed, stale and batches follow, bytes of the faults; session.
 _ANSWER = struct.Struct("<BBHHHHQ")
-#: request, token, partition, number, turn_epoch, turn_index, epoch, rows, nbytes, offset, bucket,
-#: empty, frame, copy_out, live; bytes of the segment's name, of the columns, of the place.
-_GIVEN = struct.Struct("<QQQQQQQQQQqQHBBBHI")
+#: The numbers of a batch, in the order of its fields; bytes of the columns, of the place, of the
+#: segment's name.
+_GIVEN = struct.Struct("<QQQQQQQQQqQQHBBHIB")
+_numbers_of = attrgetter(
+    *("request", "token", "partition", "number", "turn_epoch", "turn_index", "epoch", "rows"),
+    *("nbytes", "bucket", "empty", "offset", "frame", "copy_out", "live"),
+)
 #: Maximum nesting within a field of a message.
 _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 1
 #: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
 _REMEMBERED_BYTES = 8192
-#: Errors of packing a value that does not fit the layout.
-_NO_ROOM = (struct.error, OverflowError, TypeError, ValueError)
 
 
 def _short(what: str, data: bytes) -> ProtocolError:
@@ -136,10 +137,7 @@ _MOST_PACKED = 64
 
 
 def _pack_columns(columns: Any) -> bytes:
-    """Pack the description of a block's columns; an error of _NO_ROOM where it does not fit.
-
-    A list that was packed must not be changed.
-    """
+    """Pack the description of a block's columns, a list that nobody changes afterwards."""
     known = _packed_before.get(id(columns))
     if known is None or known[0] is not columns:
         known = columns, _packed(columns)
@@ -151,12 +149,8 @@ def _pack_columns(columns: Any) -> bytes:
 
 
 def _packed(columns: Any) -> bytes:
-    if type(columns) is not list and type(columns) is not tuple:
-        raise TypeError("columns are a list")
     numbers: list[int] = []
     for offset, nbytes, shape in columns:
-        if type(shape) is not list and type(shape) is not tuple:
-            raise TypeError("a shape is a list")
         numbers += len(shape), offset, nbytes
         numbers += shape
     return array("Q", numbers).tobytes()
@@ -187,33 +181,19 @@ def _unpack_columns(packed: bytes) -> list[Any]:
 # Messages
 
 
-def _pack_step(message: Step) -> bytes | None:
-    commits, released, returned = message.commits, message.released, message.returned
-    withdrawn, gets = message.withdrawn, message.gets
-    numbers = [*commits, *released, *returned, *withdrawn]
+def _pack_step(message: Step) -> bytes:
+    lists = message.commits, message.released, message.returned, message.withdrawn
+    gets, saves = message.gets, message.saves
+    numbers = [number for one in lists for number in one]
     for get in gets:
         numbers += get.request, get.partition, get.epoch
-    if len(numbers) > limits.MAX_HEADER_ITEMS:
-        return None
-    try:
-        head = _STEP.pack(
-            LAYOUT,
-            3,
-            len(commits),
-            len(released),
-            len(returned),
-            len(withdrawn),
-            len(gets),
-            len(message.saves),
-            message.session,
-        )
-        if numbers:
-            head += struct.pack(f"<{len(numbers)}Q", *numbers)
-        for save in message.saves:
-            packed = _pack_columns(save.columns)
-            head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
-    except _NO_ROOM:
-        return None
+    counts = (*map(len, lists), len(gets), len(saves))
+    head = _STEP.pack(LAYOUT, 3, *counts, message.session)
+    if numbers:
+        head += struct.pack(f"<{len(numbers)}Q", *numbers)
+    for save in saves:
+        packed = _pack_columns(save.columns)
+        head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
     return head
 
 
@@ -261,22 +241,13 @@ def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[in
     return struct.unpack_from(f"<{total}Q", data, at), end
 
 
-def _pack_answers(op: int, message: Give | Answer, items: int) -> bytes | None:
+def _pack_answers(op: int, message: Give | Answer, items: int = 0) -> bytes:
     """Pack the first part of a Give, or an Answer."""
-    committed, stale, faults = message.committed, message.stale, message.faults
-    tokens = (*committed, *stale)
-    if len(tokens) > limits.MAX_HEADER_ITEMS:
-        return None
-    odd = pack(faults) if faults or type(faults) not in (tuple, list) else b""
-    try:
-        head = _ANSWER.pack(
-            LAYOUT, op, len(committed), len(stale), items, len(odd), message.session
-        )
-        if tokens:
-            head += struct.pack(f"<{len(tokens)}Q", *tokens)
-    except _NO_ROOM:
-        return None
-    return head + odd
+    tokens = (*message.committed, *message.stale)
+    odd = pack(message.faults) if message.faults else b""
+    counts = len(message.committed), len(message.stale), items, len(odd)
+    head = _ANSWER.pack(LAYOUT, op, *counts, message.session)
+    return head + struct.pack(f"<{len(tokens)}Q", *tokens) + odd if tokens or odd else head
 
 
 def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
@@ -290,10 +261,6 @@ def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
 
-def _pack_answer(message: Answer) -> bytes | None:
-    return _pack_answers(4, message, 0)
-
-
 def _unpack_answer(data: bytes) -> Answer:
     try:
         session, items, answers, at = _unpack_answers(data)
@@ -304,41 +271,13 @@ def _unpack_answer(data: bytes) -> Answer:
     return Answer(session, *answers)
 
 
-def _pack_give(message: Give) -> bytes | None:
+def _pack_give(message: Give) -> bytes:
     head = _pack_answers(3, message, len(message.items))
-    if head is None:
-        return None
-    try:
-        for item in message.items:
-            head += _pack_given(item)
-    except _NO_ROOM:
-        return None
+    for item in message.items:
+        name, packed, place = item.segment.encode(), _pack_columns(item.columns), item.place
+        sizes = len(packed), len(place), len(name)
+        head += _GIVEN.pack(*_numbers_of(item), *sizes) + packed + place + name
     return head
-
-
-def _pack_given(item: Given) -> bytes:
-    name, packed, place = item.segment.encode(), _pack_columns(item.columns), item.place
-    fixed = _GIVEN.pack(
-        item.request,
-        item.token,
-        item.partition,
-        item.number,
-        item.turn_epoch,
-        item.turn_index,
-        item.epoch,
-        item.rows,
-        item.nbytes,
-        item.offset,
-        item.bucket,
-        item.empty,
-        item.frame,
-        item.copy_out,
-        item.live,
-        len(name),
-        len(packed),
-        len(place),
-    )
-    return fixed + name + packed + place
 
 
 def _unpack_give(data: bytes) -> Give:
@@ -356,45 +295,26 @@ def _unpack_give(data: bytes) -> Give:
 
 
 def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
-    numbers = _GIVEN.unpack_from(data, at)
-    request, token, partition, number, turn_epoch, turn_index, epoch, rows = numbers[:8]
-    nbytes, offset, bucket, empty, frame, copy_out, live, named, size, placed = numbers[8:]
-    start = at + _GIVEN.size
-    name_end = start + named
-    columns_end = name_end + size
-    end = columns_end + placed
+    *numbers, copy_out, live, size, placed, named = _GIVEN.unpack_from(data, at)
+    columns_at = at + _GIVEN.size
+    place_at = columns_at + size
+    name_at = place_at + placed
+    end = name_at + named
     if end > len(data):
         raise _short("Given", data)
     for flag, value in (("copy_out", copy_out), ("live", live)):
         if value > 1:
             raise ProtocolError(f"Given.{flag}: {value} is not true or false")
     try:
-        segment = data[start:name_end].decode()
+        segment = data[name_at:end].decode()
     except UnicodeDecodeError:
         raise ProtocolError("Given.segment is not a text in UTF-8") from None
-    item = Given(
-        request,
-        token,
-        partition,
-        number,
-        turn_epoch,
-        turn_index,
-        epoch,
-        rows,
-        nbytes,
-        _unpack_columns(data[name_end:columns_end]),
-        data[columns_end:end],
-        bucket,
-        empty,
-        segment,
-        offset,
-        frame,
-        copy_out == 1,
-        live == 1,
-    )
-    return item, end
+    columns, place = _unpack_columns(data[columns_at:place_at]), data[place_at:name_at]
+    flags = copy_out == 1, live == 1
+    fields: list[Any] = [*numbers[:9], columns, place, *numbers[9:], *flags, segment]
+    return Given(*fields), end
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)
 FROM_SERVER.packed(3, Give, _pack_give, _unpack_give)
-FROM_SERVER.packed(4, Answer, _pack_answer, _unpack_answer)
+FROM_SERVER.packed(4, Answer, partial(_pack_answers, 4), _unpack_answer)

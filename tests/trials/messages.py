@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import psutil
 import zmq
@@ -42,7 +42,7 @@ from headrace_proto.messages import (
     Step,
 )
 from tests.located import workers_at
-from tests.unit.proto.mutation import NASTY, forms, mutant
+from tests.unit.proto.mutation import NASTY, mutant
 
 from .frame import Report, Setup
 from .hostile import Attacker
@@ -140,7 +140,7 @@ class _Drawer:
             return chance.choice(self._said)
         kind = chance.choices([*self._weights], [*self._weights.values()])[0]
         try:
-            headers = forms(FROM_TRAINER, self._sensible(self._of(kind)))
+            headers = [FROM_TRAINER.encode(self._sensible(self._of(kind)))]
         except (ProtocolError, ValueError, OverflowError):  # it is too large
             headers = [FROM_TRAINER.encode(Step(self.session))]
         header = mutant(chance, headers) if chance.random() < 0.1 else chance.choice(headers)
@@ -174,7 +174,11 @@ class _Drawer:
     def _of(self, kind: type) -> Any:
         hints = get_type_hints(kind, include_extras=True)
         fields = dataclasses.fields(kind)
-        return kind(**{f.name: self._value(*get_args(hints[f.name])[:2]) for f in fields})
+        return kind(**{f.name: self._field(hints[f.name]) for f in fields})
+
+    def _field(self, hint: Any) -> Any:
+        annotated = get_origin(hint) is Annotated
+        return self._value(*get_args(hint)[:2]) if annotated else self._value(hint)
 
     def _value(self, type_: Any, check: Any = None) -> Any:
         chance = self._chance

@@ -77,11 +77,11 @@ def given_of(give: Give, frame: int = 0) -> Given:
         batch.place,
         batch.bucket,
         batch.empty,
-        "" if frame else body.segment,
         0 if frame else body.block.offset,
         frame,
         body.crowded and not frame,
         give.live,
+        "" if frame else body.segment,
     )
 
 

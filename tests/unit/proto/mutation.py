@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
 import msgpack
-
-from headrace_proto.codec import Registry, pack
 
 #: What a peer may put in the place of anything.
 NASTY: tuple[Any, ...] = (
@@ -30,18 +27,6 @@ TAGS = (
 
 #: What a number in a packed message may be.
 NUMBERS = (0, 1, 2, 5, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
-
-
-def forms(registry: Registry, message: Any) -> list[bytes]:
-    """The header of a message as it is sent, and as msgpack where that is packed."""
-    header = registry.encode(message)
-    return [header] if header[0] >= 0x80 else [header, by_msgpack(registry, message)]
-
-
-def by_msgpack(registry: Registry, message: Any) -> bytes:
-    """The header of a message as msgpack, though it may have a packed layout."""
-    values = [getattr(message, field.name) for field in dataclasses.fields(message)]
-    return pack([registry.kinds[type(message)], *values])
 
 
 def mutant(chance: random.Random, samples: list[bytes]) -> bytes:

@@ -1,15 +1,14 @@
-"""A packed message has the content of its msgpack form, and a broken one is refused."""
+"""A packed message comes out as it went in, and a broken one is refused."""
 
 import contextlib
 import struct
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto import limits
-from headrace_proto.codec import LAYOUT
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -22,8 +21,7 @@ from headrace_proto.messages import (
     Step,
 )
 
-from .generated import counts, of_kind, steady
-from .mutation import by_msgpack
+from .generated import counts, steady
 
 COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
 ITEM = Given(
@@ -40,8 +38,8 @@ ITEM = Given(
     place=b"\1\0\xff",
     bucket=3,
     empty=4,
-    segment="slab-0-0-1",
     offset=4096,
+    segment="slab-0-0-1",
 )
 INLINE = replace(
     ITEM, place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
@@ -54,7 +52,8 @@ WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWER)]
 NAMES = ["Step", "Give", "Answer"]
 
 _columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
-_saves = st.builds(Save, counts, st.integers(0, 2**16 + 1), _columns)
+_frames = st.integers(0, 2**16 - 1)
+_saves = st.builds(Save, counts, _frames, _columns)
 _gets = st.builds(Get, counts, counts, counts)
 _signed = st.integers(-(2**63), 2**63 - 1)
 _items = st.builds(
@@ -64,11 +63,11 @@ _items = st.builds(
     st.binary(max_size=300),
     _signed,
     counts,
-    st.text(max_size=300),
     counts,
-    st.integers(0, 2**16 + 1),
+    _frames,
     st.booleans(),
     st.booleans(),
+    st.text(max_size=60),
 )
 _tokens = st.lists(counts, max_size=9).map(tuple)
 _faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3)
@@ -77,71 +76,34 @@ MESSAGES = [
     (FROM_TRAINER, st.builds(Step, counts, *[_tokens] * 4, *_listed)),
     (FROM_SERVER, st.builds(Give, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults)),
     (FROM_SERVER, st.builds(Answer, counts, _tokens, _tokens, _faults)),
-    *((r, of_kind(k)) for r, k in ((FROM_TRAINER, Step), (FROM_SERVER, Give))),
 ]
-
-
-def is_packed(header: bytes) -> bool:
-    return header[0] == LAYOUT
-
-
-def types_in(value):
-    if isinstance(value, (list, tuple)):
-        return type(value), [types_in(v) for v in value]
-    if is_dataclass(value):
-        return type(value), [types_in(getattr(value, field.name)) for field in fields(value)]
-    return type(value)
 
 
 @pytest.mark.parametrize(("registry", "messages"), MESSAGES)
 @steady
 @given(data=st.data())
-def test_a_message_comes_out_as_from_msgpack(registry, messages, data):
+def test_a_message_comes_out_as_it_went_in(registry, messages, data):
     message = data.draw(messages)
     header = registry.encode(message)
     for frame in (header, memoryview(header), memoryview(bytearray(header))):
-        decoded = registry.decode(frame)
-        assert decoded == message == registry.decode(by_msgpack(registry, message))
-        assert types_in(decoded) == types_in(registry.decode(by_msgpack(registry, message)))
+        assert registry.decode(frame) == message
 
 
-ODD = {
+NO_ROOM = {
     "a negative number": (FROM_TRAINER, Step(1, (-1,))),
     "a number that is none": (FROM_TRAINER, Step(1, ("1",))),
-    "a request of no partition": (FROM_TRAINER, Step(1, gets=(Get(1, None),))),
-    "columns that are none": (FROM_TRAINER, Step(1, saves=(Save(1, 0, 7),))),
-    "no columns": (FROM_TRAINER, Step(1, saves=(Save(1, 0, None),))),
-    "columns by name": (FROM_TRAINER, Step(1, saves=(Save(1, 0, {}),))),
-    "a column of four": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, [], 2]]),))),
-    "a shape of bytes": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, b"ab"]]),))),
-    "a shape with a half": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[0, 1, [0.5]]]),))),
+    "a number beyond all": (FROM_TRAINER, Step(1, (2**64,))),
+    "a place beyond all": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[2**64, 1, []]]),))),
     "a frame beyond all": (FROM_TRAINER, Step(1, saves=(Save(1, 2**16),))),
-    "too many tokens": (FROM_TRAINER, Step(1, tuple(range(70_000)))),
-    "too many requests": (FROM_TRAINER, Step(1, gets=(Get(1, 0),) * 2000)),
-    "a negative offset": (FROM_SERVER, Give(1, (replace(ITEM, offset=-1),))),
     "a long name": (FROM_SERVER, Give(1, (replace(ITEM, segment="s" * 256),))),
-    "a name that is no UTF-8": (FROM_SERVER, Give(1, (replace(ITEM, segment="\udce9"),))),
-    "a number of rows that is none": (FROM_SERVER, Give(1, (replace(ITEM, rows="32"),))),
-    "a token that is none": (FROM_SERVER, Answer(1, (None,))),
+    "too many tokens": (FROM_TRAINER, Step(1, tuple(range(9000)))),
 }
 
 
-@pytest.mark.parametrize(("registry", "message"), ODD.values(), ids=ODD)
-def test_a_message_that_does_not_fit_its_layout_goes_by_msgpack(registry, message):
-    plain_form = by_msgpack(registry, message)
-    if len(plain_form) > limits.MAX_HEADER_BYTES:
-        with pytest.raises(ProtocolError, match="needs a header of"):
-            registry.encode(message)
-    else:
-        assert registry.encode(message) == plain_form
-
-
-@pytest.mark.parametrize(
-    "message", [Step(1, (2**64,)), Step(1, saves=(Save(1, 0, [[2**64, 1, []]]),))]
-)
-def test_a_number_that_no_form_has_room_for_is_not_sent(message):
-    with pytest.raises(TypeError, match="is not plain data"):
-        FROM_TRAINER.encode(message)
+@pytest.mark.parametrize(("registry", "message"), NO_ROOM.values(), ids=NO_ROOM)
+def test_a_message_that_does_not_fit_is_not_sent(registry, message):
+    with pytest.raises(ProtocolError, match=r"does not fit its layout|needs a header of"):
+        registry.encode(message)
 
 
 @pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
@@ -169,7 +131,7 @@ def test_any_byte_may_be_changed(registry, message):
 
 def given_head(copy_out=0, named=0, columns=0, place=0):
     """The fixed part of a packed Given."""
-    return struct.pack("<10QqQHBBBHI", *[0] * 13, copy_out, 0, named, columns, place)
+    return struct.pack("<9Qq2QHBBHIB", *[0] * 13, copy_out, 0, columns, place, named)
 
 
 WRONG = {
@@ -235,7 +197,7 @@ WRONG = {
     ),
     "a header that is too long": (
         b"\x01\x03" + bytes(limits.MAX_HEADER_BYTES),
-        "header has 65538 bytes; the limit is 65536",
+        "a header has 65538 bytes; the limit is 65536",
     ),
 }
 
@@ -248,13 +210,11 @@ def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
 
 def test_columns_are_packed_correctly_after_any_others():
     def packed(columns):
-        header = FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, columns),)))
-        return header if is_packed(header) else None
+        return FROM_TRAINER.encode(Step(1, saves=(Save(1, 1, columns),)))
 
     one, other = [[0, 8, [1]]], [[64, 8, [1]]]
     first = packed(one)
     assert packed(one) == packed([[0, 8, [1]]]) == first != packed(other)
-    assert packed([[0.0, 8, [1]]]) is None and packed(one) == first
     for number in range(1000):
         packed([[64 * number, 8, [1]]])
     assert packed(one) == first
