@@ -38,10 +38,10 @@ from math import inf
 import zmq
 
 from headrace_proto.clock import AwakeClock, Deadline
-from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError, LimitExceeded
 from headrace_proto.interrupts import start
 from headrace_proto.messages import Pulse, Refused, ServedShare
+from headrace_proto.spin import cores
 
 from .connection import Connection, Sleep, check_files
 from .credentials import Keys

@@ -13,73 +13,41 @@ from typing import Annotated, Any
 from . import limits
 from .errors import ProtocolError
 
-
-def _count(value: Any) -> int:
-    if type(value) is int and 0 <= value < 2**64:
-        return value
-    raise ProtocolError(f"{value!r:.40} is not a count")
+Check = Callable[[Any], Any]
 
 
-def _signed(value: Any) -> int:
-    if type(value) is int and -(2**63) <= value < 2**63:
-        return value
-    raise ProtocolError(f"{value!r:.40} is not an integer of 64 bits")
+def _check(what: str, fits: Callable[[Any], bool], made: Check = lambda value: value) -> Check:
+    """Return a check that a value ``fits``; the field gets what is ``made`` of it."""
 
-
-def _counts(value: Any) -> tuple[int, ...]:
-    if type(value) is list:
-        for v in value:
-            if type(v) is not int or not 0 <= v < 2**64:
-                break
-        else:
-            return tuple(value)
-    raise ProtocolError(f"{value!r:.40} is not a list of counts")
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is bool:
-        return value
-    raise ProtocolError(f"{value!r:.40} is not true or false")
-
-
-def check_text(value: Any) -> str:
-    if type(value) is str and len(value) <= limits.MAX_HEADER_STRING:
-        return value
-    raise ProtocolError(f"{value!r:.40} is not a text")
-
-
-def _blob(value: Any) -> bytes:
-    if type(value) is bytes:
-        return value
-    raise ProtocolError(f"{value!r:.40} is not a string of bytes")
-
-
-def _seconds(value: Any) -> float:
-    if type(value) in (int, float) and 0 <= value < 1e9:
-        return float(value)
-    raise ProtocolError(f"{value!r:.40} is not a duration in seconds")
-
-
-def check_number(value: Any) -> float:
-    if type(value) in (int, float):
-        return float(value)
-    raise ProtocolError(f"{value!r:.40} is not a number")
-
-
-def _plain(value: Any) -> Any:
-    return value  # codec.unpack has checked that it is plain data
-
-
-def list_of(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a check for a list whose members pass ``check``."""
-
-    def checked(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise ProtocolError(f"{value!r:.40} is not a list")
-        return tuple([check(v) for v in value])
+    def checked(value: Any) -> Any:
+        if fits(value):
+            return made(value)
+        raise ProtocolError(f"{value!r:.40} is not {what}")
 
     return checked
 
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**64
+
+
+def list_of(check: Check) -> Check:
+    """Return a check for a list whose members pass ``check``."""
+    return _check("a list", lambda v: type(v) is list, lambda v: tuple([check(one) for one in v]))
+
+
+check_text = _check("a text", lambda v: type(v) is str and len(v) <= limits.MAX_HEADER_STRING)
+check_number = _check("a number", lambda v: type(v) in (int, float), float)
+
+_count = _check("a count", _is_count)
+_signed = _check("an integer of 64 bits", lambda v: type(v) is int and -(2**63) <= v < 2**63)
+_counts = _check("a list of counts", lambda v: type(v) is list and all(map(_is_count, v)), tuple)
+_flag = _check("true or false", lambda v: type(v) is bool)
+_blob = _check("a string of bytes", lambda v: type(v) is bytes)
+_seconds = _check(
+    "a duration in seconds", lambda v: type(v) in (int, float) and 0 <= v < 1e9, float
+)
+_plain = _check("plain data", lambda v: True)  # codec.unpack has checked it
 
 Count = Annotated[int, _count]  #: 0 … 2⁶⁴-1
 Signed = Annotated[int, _signed]  #: −2⁶³ … 2⁶³-1

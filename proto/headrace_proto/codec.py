@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from itertools import chain
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import msgpack
@@ -48,7 +45,7 @@ _SMALL_BYTES = 512
 
 
 def pack(value: Any) -> bytes:
-    """Return plain data as msgpack; dataclasses in it become lists of their fields."""
+    """Return plain data as msgpack; records in it become lists of their fields."""
     # The text of an error may have a file name that is no UTF-8; the error must get through.
     return msgpack.packb(  # type: ignore[no-any-return]
         value, use_bin_type=True, default=fields_of, unicode_errors="backslashreplace"
@@ -87,7 +84,8 @@ def unpack(data: Any, what: str = "header", depth: int = limits.MAX_HEADER_DEPTH
         raise ProtocolError(
             f"{what} is not valid msgpack: {type(error).__name__}: {error}"
         ) from None
-    _check_nesting(value, what, depth)
+    if type(value) in _CONTAINERS and not _is_shallow(value, what, depth):
+        raise ProtocolError(f"{what} is nested deeper than {depth}")
     return value
 
 
@@ -95,27 +93,15 @@ def _refuse_ext(code: int, data: bytes) -> NoReturn:
     raise ValueError(f"extension type {code} is not plain data")
 
 
-def _check_nesting(value: Any, what: str, depth: int) -> None:
-    """Check the whole header level by level, without recursion, which a peer could exhaust."""
-    if type(value) not in _CONTAINERS:
-        return
-    level: list[Iterable[Any]] = [value if type(value) is list else _values_of(value, what)]
-    for _ in range(depth):
-        level = [
-            v if type(v) is list else _values_of(v, what)
-            for v in chain.from_iterable(level)
-            if type(v) in _CONTAINERS and v
-        ]
-        if not level:
-            return
-    raise ProtocolError(f"{what} is nested deeper than {depth}")
-
-
-def _values_of(mapping: dict[Any, Any], what: str) -> Iterable[Any]:
-    for key in mapping:
-        if type(key) is not str:
-            raise ProtocolError(f"{what} has the map key {key!r:.40}, which is not a text")
-    return mapping.values()
+def _is_shallow(value: Any, what: str, depth: int) -> bool:
+    """Return whether a list or a map is nested at most so deep; check that keys are texts."""
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                raise ProtocolError(f"{what} has the map key {key!r:.40}, which is not a text")
+        value = value.values()
+    inner = [one for one in value if one and type(one) in _CONTAINERS]
+    return not inner or (depth > 1 and all(_is_shallow(one, what, depth - 1) for one in inner))
 
 
 def _spec_of(kind: type) -> _Spec:
@@ -151,46 +137,29 @@ def record_check(kind: type[M]) -> Check:
 
 
 def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
-    out: list[Any]
-    if len(values) >= len(spec):
-        try:
-            return [check(value) for (_, check, _), value in zip(spec, values, strict=False)]
-        except ProtocolError:
-            pass  # check again below, to find which field failed
-    out = []
-    try:
-        for (_, check, _), value in zip(spec, values, strict=False):
-            out.append(check(value))  # one by one: the length of ``out`` shows which field failed
-    except ProtocolError as error:
-        raise ProtocolError(f"{kind.__name__}.{spec[len(out)][0]}: {error}") from None
-    for name, _, default in spec[len(out) :]:
-        if default is None:
+    out: list[Any] = []
+    for at, (name, check, default) in enumerate(spec):
+        if at < len(values):
+            try:
+                out.append(check(values[at]))
+            except ProtocolError as error:
+                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from None
+        elif default is None:
             raise ProtocolError(f"{kind.__name__} lacks its field {name!r}")
-        out.append(default())
+        else:
+            out.append(default())
     return out
 
 
-def fields_of(value: Any) -> Any:
-    """Return the fields of a dataclass for msgpack, which does not know its type.
+def fields_of(value: Any) -> Sequence[Any]:
+    """Return the fields of a record for msgpack, which does not know its type.
 
     TypeError for any other value.
     """
-    fields = _getter_of(type(value))  # type: ignore[arg-type]
-    if fields is None:
+    values = getattr(type(value), "__record_values__", None)
+    if values is None:
         raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
-    return fields(value)
-
-
-@cache
-def _getter_of(kind: Any) -> Callable[[Any], Sequence[Any]] | None:
-    """Return a getter of a dataclass's fields in order; None for any other type."""
-    if not dataclasses.is_dataclass(kind):
-        return None
-    names = [field.name for field in dataclasses.fields(kind)]
-    if len(names) > 1:
-        getter: Callable[[Any], Sequence[Any]] = attrgetter(*names)
-        return getter
-    return lambda value: [getattr(value, name) for name in names]
+    return values(value)  # type: ignore[no-any-return]
 
 
 class Registry:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import limits
-from .dtypes import BYTES, DTYPES, numpy_dtype
+from .dtypes import BYTES, numpy_dtype
 from .errors import ProtocolError
 from .layout import ALIGNMENT, slot_of
-from .schema import FACTS, RESERVED, Field, rows_open
+from .schema import Field, rows_open, schema_from_wire
 from .step_messages import Given
 
 
@@ -50,16 +49,8 @@ class ColumnPlace(NamedTuple):
 
 
 GROUPS = ("sequences", "context", "state")
-_FACTS = {
-    "@key": BYTES,
-    "@sequence": "int32",
-    "@sequence_count": "int32",
-    "@length": "int32",
-    "@total_length": "int32",
-    "@insertion_index": "int64",
-}
-#: Columns of feeds whose segments have context on the left or on the right.
-CONTEXT_FACTS = ("@left_length", "@right_length")
+#: Columns of every feed of segments.
+_COLUMNS = ("@key", "@sequence", "@sequence_count", "@length", "@total_length", "@insertion_index")
 #: Columns with an entry for each row that begins an example, not for each row.
 STARTS = ("@starts", "@state_of")
 #: Number of layouts that are remembered: most batches of a feed have one of a few.
@@ -71,17 +62,18 @@ class SegmentLayout:
 
     def __init__(self, schema: dict[str, Field], properties: dict[str, Any]) -> None:
         self.schema = schema
-        self.num_unroll = _positive(properties, "num_unroll")
-        self.batch_size = _positive(properties, "batch_size")
-        self.most_rows = max(self.batch_size, _capacity(properties, self.batch_size))
-        self.left = _positive(properties, "left") if "left" in properties else 0
-        self.lanes = _choice(properties, "order", ("arrival", "lanes")) == "lanes"
-        self.kept = _choice(properties, "placement", ("server", "trainer")) == "trainer"
-        if self.kept and not self.lanes:
-            raise ProtocolError("states that stay with the trainer need order 'lanes'")
-        self.states = _states(properties.get("states"))
-        if not self.states and (self.kept or not self.lanes):
-            raise ProtocolError("a feed of segments has the states []; only lanes can have none")
+        self.num_unroll = _number(properties, "num_unroll")
+        self.batch_size = _number(properties, "batch_size")
+        capacity = properties.get("capacity", 1)  # examples in flight in a partition
+        self.most_rows = maxsize if capacity is None else max(self.batch_size, capacity)
+        self.left = _number(properties, "left") if "left" in properties else 0
+        self.lanes = properties.get("order") == "lanes"
+        self.kept = properties.get("placement") == "trainer"  # states stay there
+        states = schema_from_wire(properties.get("states")).items()
+        self.states = {
+            name: State(name, field.dtype, tuple(dim or 0 for dim in field.shape))
+            for name, field in states
+        }
         self._check_columns()
         #: As batches may have them: another trainer can change their number of rows.
         self._fields = list(rows_open(schema).items())
@@ -98,32 +90,15 @@ class SegmentLayout:
         return [name.partition(":")[2] for name in self.schema if name.startswith(group + ":")]
 
     def _check_columns(self) -> None:
-        wanted = dict(_FACTS)
-        if self.lanes:
-            wanted["@lane"] = "int32"
-        if self.kept:
-            wanted.update(dict.fromkeys(STARTS, "int32"))
-        wanted.update({name: "int32" for name in CONTEXT_FACTS if name in self.schema})
-        facts = (RESERVED + name for name in FACTS)
-        wanted.update({n: self.schema[n].dtype for n in facts if n in self.schema.keys() - wanted})
-        for name, dtype in wanted.items():
-            field = self.schema.get(name)
-            if field is None or field.dtype != dtype or len(field.shape) != 1:
-                raise ProtocolError(f"a feed of segments has {name!r} as {field}, not {dtype}[?]")
-        for state in self.states.values():
-            field = self.schema.get("state:" + state.name)
-            if field is None or field.dtype != state.dtype or field.shape[1:] != state.dims:
+        wanted = [*_COLUMNS, *["@lane"] * self.lanes, *(STARTS if self.kept else ())]
+        if lacking := [name for name in wanted if name not in self.schema]:
+            raise ProtocolError(f"a feed of segments lacks the columns {lacking}")
+        for name, state in self.states.items():
+            field = self.schema.get("state:" + name)
+            if field is None or (field.dtype, field.shape[1:]) != (state.dtype, state.dims):
                 raise ProtocolError(
-                    f"the state {state.name!r} of {state.dtype}{list(state.dims)} has the column "
-                    f"{field}"
+                    f"the state {name!r} of {state.dtype}{list(state.dims)} has the column {field}"
                 )
-        for name, field in self.schema.items():
-            group, colon, inner = name.partition(":")
-            known = name in wanted or (colon and group in GROUPS and inner)
-            if not known or not field.shape or (group == "state" and inner not in self.states):
-                raise ProtocolError(f"a feed of segments has the strange column {name!r}: {field}")
-        if not self.names("sequences"):
-            raise ProtocolError("a feed of segments has no sequences")
 
     def open_rows(self) -> None:
         """Let batches have any number of rows."""
@@ -195,39 +170,8 @@ def _place(offset: int, nbytes: int, shape: tuple[int, ...], field: Field) -> Co
     return ColumnPlace(offset, nbytes, shape, field.dtype, known)
 
 
-def _positive(properties: dict[str, Any], name: str) -> int:
+def _number(properties: dict[str, Any], name: str) -> int:
     value = properties.get(name)
     if type(value) is not int or value < 1:
         raise ProtocolError(f"a feed of segments has {name}={value!r:.40}")
     return value
-
-
-def _capacity(properties: dict[str, Any], unknown: int) -> int:
-    """Return the number of examples in flight in a partition, which bounds the rows of a batch."""
-    value = properties.get("capacity", unknown)
-    return maxsize if value is None else _positive({"capacity": value}, "capacity")
-
-
-def _choice(properties: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    value = properties.get(name)
-    if value not in choices:
-        raise ProtocolError(f"a feed of segments has {name}={value!r:.40}, not one of {choices}")
-    return str(value)
-
-
-def _states(described: Any) -> dict[str, State]:
-    if not isinstance(described, list) or len(described) > limits.MAX_COLUMNS:
-        raise ProtocolError(f"a feed of segments has the states {described!r:.80}")
-    states: dict[str, State] = {}
-    for entry in described:
-        if not isinstance(entry, list) or len(entry) < 3:
-            raise ProtocolError(f"a state is {entry!r:.80}, not [name, dtype, [dimension, …]]")
-        name, dtype, dims = entry[:3]
-        if not isinstance(name, str) or name in states or not isinstance(dtype, str):
-            raise ProtocolError(f"a state is {entry!r:.80}, not [name, dtype, [dimension, …]]")
-        if dtype not in DTYPES or not isinstance(dims, list) or len(dims) >= limits.MAX_RANK:
-            raise ProtocolError(f"the state {name!r:.80} is {dtype!r:.40} of {dims!r:.80}")
-        if not all(type(d) is int and 0 <= d < 2**40 for d in dims):
-            raise ProtocolError(f"the state {name!r:.80} has the impossible shape {dims!r:.80}")
-        states[name] = State(name, dtype, tuple(dims))
-    return states

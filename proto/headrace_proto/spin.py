@@ -10,8 +10,11 @@ Polling pays only while the other end runs at the same time and answers soon.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
@@ -32,6 +35,21 @@ _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
 _JUDGED, _TOO_FEW = 1 / 16, 0.5
 #: Time without polling after that, at first and at most: each useless trial doubles it.
 _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
+
+
+def cores(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Return how many cores this process may use: by affinity, or by a lower quota of its cgroup.
+
+    In a container ``own`` may name a path of the host that does not exist: then ``root`` is used.
+    """
+    found = [float(len(os.sched_getaffinity(0)))]
+    with contextlib.suppress(OSError):
+        at = root / own.read_text().rpartition("0::")[2].strip().lstrip("/")
+        for directory in (at, *at.parents):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: the quota is "max"
+                quota, period = (directory / "cpu.max").read_text().split()
+                found.append(int(quota) / int(period))
+    return min(found)
 
 
 class Spin:

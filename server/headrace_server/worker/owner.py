@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace_proto.clock import AwakeClock, Deadline
-from headrace_proto.cores import cores
-from headrace_proto.spin import Spin
+from headrace_proto.spin import Spin, cores
 
 from ..leasing.desk import Work
 from ..process.channel_server import SPARE, ChannelServer

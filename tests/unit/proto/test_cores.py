@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_proto.cores import cores
+from headrace_proto.spin import cores
 
 AFFINITY = float(len(os.sched_getaffinity(0)))
 
@@ -44,14 +44,7 @@ def test_a_path_of_the_host_that_is_not_there_leaves_the_root(tmp_path: Path, ow
     assert cores(tmp_path, own) == 0.5
 
 
-def test_quotas_of_the_first_version_are_seen(tmp_path: Path, own: Path):
-    own.write_text("3:memory:/x\n2:cpu,cpuacct:/a\n")
-    told(tmp_path / "cpu" / "a", cpu__cfs_quota_us="25000", cpu__cfs_period_us="100000")
-    told(tmp_path / "cpu", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
-    assert cores(tmp_path, own) == 0.25
-
-
 def test_an_unreadable_quota_counts_as_none(tmp_path: Path, own: Path):
     own.write_text("0::/\n")
-    told(tmp_path, cpu__max="nonsense", cpu__cfs_quota_us="many")
+    told(tmp_path, cpu__max="nonsense")
     assert cores(tmp_path, own) == AFFINITY
