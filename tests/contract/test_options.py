@@ -105,7 +105,7 @@ RECORDS = hs.read_tfrecord("/data/a", FEATURES)
 #: Together they have every source, stage and shape.
 PIPELINES = [
     hs.read_csv("/data/a.csv", {"i": hs.scalar("int64")}).batch(2),
-    hs.read_npz("/data/a.npy", column="i", ragged={"x": "at"}).batch(2),
+    hs.read_npz("/data/a.npz", ragged={"x": "at"}).batch(2),
     hs.from_function("module:function", 1, shards=2, two=2).batch(2),
     hs.from_examples([{"i": 1}]).batch(2),
     RECORDS.shuffle(1)

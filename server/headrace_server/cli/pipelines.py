@@ -11,7 +11,6 @@ from typing import Any
 from headrace_proto.errors import HeadraceError
 
 from ..pipeline.builder import Pipeline
-from ..pipeline.forks import own
 from ..pipeline.function_names import error_with_place, resolve
 from ..process.option import Option
 from .options import parted
@@ -52,7 +51,7 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
     pipelines: dict[str, Pipeline] = {}
     for named in targets:
         given, target = parted(named)
-        value: Any = own(resolve)(target)
+        value: Any = resolve(target)
         name = given or target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
             value = _called(target, value)
@@ -82,7 +81,7 @@ def _called(target: str, function: Callable[[], Any]) -> Any:
     except ValueError:  # a function without a signature
         pass
     try:
-        return own(function)()
+        return function()
     except HeadraceError:
         raise
     except Exception as error:

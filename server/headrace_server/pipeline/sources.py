@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 
-from .argument_checks import check_kind, checked_dtype, checked_names, checked_shape, flag
+from .argument_checks import check_kind, checked_dtype, checked_shape
 from .builder import Pipeline
 from .declaration import Feature, Plain, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
@@ -149,28 +149,18 @@ def read_csv(
     features: Features | None = None,
     *,
     delimiter: str = ",",
-    header: bool | Iterable[str] = True,
 ) -> Pipeline:
-    """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
-    False: ``features`` names them, in their order.  A row is an example of scalars.
-    """
+    """Read CSV files, whose first row names the columns.  A row is an example of scalars."""
     check_kind("delimiter", delimiter, str, "a str")
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise ValueError(f"delimiter={delimiter!r:.80} is not one character that may separate")
-    listed = isinstance(header, (list, tuple))
-    names: Any = checked_names("header", header, None) if listed else flag("header", header)
-    if names is False and features is None:
-        raise ValueError(
-            "header=False needs features, which name the columns in their order; a list of names "
-            "as header serves too"
-        )
     for name, feature in (features or {}).items():
         if feature.kind != "scalar":
             raise ValueError(
                 f"features[{name!r}] is {feature.field}: a cell of a CSV file is one value; "
                 "declare a scalar, and make the rest of it in .map"
             )
-    return _files("csv", paths, features, delimiter=delimiter, header=names)
+    return _files("csv", paths, features, delimiter=delimiter)
 
 
 @checking
@@ -178,15 +168,15 @@ def read_npz(
     paths: Paths,
     features: Features | None = None,
     *,
-    column: str | None = None,
     ragged: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """Read arrays of .npz and .npy files: their first dimension counts the examples.
 
-    ``column`` names the one array of a .npy file.  ``ragged`` maps a column to the array that holds
-    its offsets: example i has the values from offset i up to offset i + 1.
+    The column of a .npy file has the name of the file, up to its first dot.  ``ragged`` maps a
+    column to the array that holds its offsets: example i has the values from offset i up to offset
+    i + 1.
     """
-    return _files("npz", paths, features, column=column, ragged=ragged)
+    return _files("npz", paths, features, ragged=ragged)
 
 
 @checking

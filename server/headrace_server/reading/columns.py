@@ -403,49 +403,6 @@ def _join_strings(parts: list[Strings]) -> Strings:
     return Strings(data, starts.reshape(lengths.shape), lengths)
 
 
-# ── A column as flat values in C order, as files store it and checksums cover it.
-#
-#     numbers   values                        of all rows, back to back
-#     strings   bytes back to back, lengths
-#     both      the shape of each row
-#
-# Equal rows give equal bytes, however a source stores them and chunks divide them.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Flat:
-    """``lengths`` None: numbers.  ``shapes`` is int64 [rows, rank]."""
-
-    values: np.ndarray
-    lengths: np.ndarray | None
-    shapes: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes + (0 if self.lengths is None else 4 * len(self.lengths))
-
-
-def flattened(column: Column) -> Flat:
-    """Return the values of a column, copied unless they lie back to back already."""
-    if isinstance(column, np.ndarray):
-        return Flat(np.ascontiguousarray(column).reshape(-1), None, _same(column.shape))
-    if isinstance(column, Strings):
-        return _texts(column.reshape(-1), _same(column.shape))
-    inner = np.broadcast_to(np.array(column.inner, np.int64), (len(column), len(column.inner)))
-    shapes = np.concatenate([column.extents, inner], axis=1)
-    values = column.values()
-    return _texts(values, shapes) if isinstance(values, Strings) else Flat(values, None, shapes)
-
-
-def _same(shape: tuple[int, ...]) -> np.ndarray:
-    n, *inner = shape
-    return np.broadcast_to(np.array(inner, np.int64), (n, len(inner)))
-
-
-def _texts(strings: Strings, shapes: np.ndarray) -> Flat:
-    return Flat(strings.joined(), strings.lengths.reshape(-1), shapes)
-
-
 # ── Columns as a file or a function gives them become columns as they were declared.
 #
 #     dtype     where no value loses what it means

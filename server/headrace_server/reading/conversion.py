@@ -34,7 +34,7 @@ from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
 from ..shaping.plan import Read
 from .chunk import BadRecords, Chunk
-from .columns import Flat, flattened
+from .columns import Column, Ragged, Strings
 from .intake import Intake
 from .source import IndexedSource
 from .sources import open_reader
@@ -150,15 +150,12 @@ class ArrowPart:
 
     def add(self, chunk: Chunk) -> None:
         """Append rows."""
-        arrays, weight = [], 0
-        for name, field in self._fields.items():
-            flat = flattened(chunk.columns[name])
-            weight += flat.nbytes
-            arrays.append(arrow_array(name, field, flat))
-        self._gathered.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._weight += weight
+        arrays = [arrow_array(n, field, chunk.columns[n]) for n, field in self._fields.items()]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._gathered.append(batch)
+        self._weight += batch.nbytes
         self.rows += len(chunk)
-        self.nbytes += weight
+        self.nbytes += batch.nbytes
         if sum(map(len, self._gathered)) >= _BATCH_ROWS or self._weight >= _BATCH_BYTES:
             self._flush()
 
@@ -207,20 +204,27 @@ def _type(name: str, field: Field) -> Any:
     return kind
 
 
-def arrow_array(name: str, field: Field, flat: Flat) -> Any:
+def arrow_array(name: str, field: Field, column: Column) -> pa.Array:
     """Return the rows of a column."""
-    if flat.lengths is None:
-        array = pa.array(flat.values)
+    if isinstance(column, Ragged):
+        values, extents, dims = column.values(), column.extents, column.inner
     else:
-        offsets = _offsets(name, flat.lengths)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(flat.values))]
-        array = pa.Array.from_buffers(pa.binary(), len(flat.lengths), buffers)
+        values, extents, dims = column, np.empty((len(column), 0), np.int64), column.shape[1:]
+    flat = values.reshape(-1)
+    if isinstance(flat, Strings):
+        data = pa.py_buffer(np.ascontiguousarray(flat.joined()))
+        buffers = [None, pa.py_buffer(_offsets(name, flat.lengths)), data]
+        array = pa.Array.from_buffers(pa.binary(), len(flat), buffers)
+    else:
+        array = pa.array(flat)
+    inner = np.broadcast_to(np.array(dims, np.int64), (len(column), len(dims)))
+    shapes = np.concatenate([extents, inner], axis=1)
     for depth in range(len(field.shape) - 1, -1, -1):
-        per_row = np.prod(flat.shapes[:, :depth], axis=1, dtype=np.int64)
+        per_row = np.prod(shapes[:, :depth], axis=1, dtype=np.int64)
         extent = field.shape[depth]
         buffers = [None]
         if extent is None:
-            buffers.append(pa.py_buffer(_offsets(name, np.repeat(flat.shapes[:, depth], per_row))))
+            buffers.append(pa.py_buffer(_offsets(name, np.repeat(shapes[:, depth], per_row))))
         kind = pa.list_(array.type, -1 if extent is None else extent)
         array = pa.Array.from_buffers(kind, int(per_row.sum()), buffers, children=[array])
     return array

@@ -26,7 +26,6 @@ from headrace_proto.errors import DataError, HeadraceError, brief, kind_of
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, infer_field
-from ..pipeline.forks import OwnProcess, own
 from ..pipeline.function_names import Sent, error_with_place, resolve
 from ..shaping import chance
 from .chunk import BadRecords, Chunk, Faults, fault_of, without
@@ -206,28 +205,10 @@ def _misfit(value: Given, i: int, field: Field) -> str:
 
 def _fitted(value: Given, field: Field) -> Column:
     if isinstance(value, _COLUMNS):
-        if _is_sound(value):
-            return fitted(value, field)
-        return column_from_rows([value.row(i) for i in range(len(value))], field)
+        return fitted(value, field)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
         return fitted(np.ascontiguousarray(value).reshape(value.shape), field)
     return column_from_rows(list(value), field)
-
-
-def _is_sound(column: Strings | Ragged) -> bool:
-    """Return whether a column that a user made lies within its buffers."""
-    if isinstance(column, Strings):
-        return _inside(column.starts, column.starts + column.lengths, column.data.size)
-    stops = column.starts + column.counts * column.unit
-    if (column.extents < 0).any() or not _inside(column.starts, stops, len(column.raw)):
-        return False
-    return not isinstance(column.raw, Strings) or _is_sound(column.raw)
-
-
-def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:
-    return not starts.size or bool(
-        starts.min() >= 0 and (starts <= stops).all() and stops.max() <= size
-    )
 
 
 @contextmanager
@@ -235,8 +216,7 @@ def user_code(name: str, bad: BadRecords) -> Iterator[None]:
     """Run code of a class of the user's: name it while it runs, and in the error that it raises."""
     bad.enters(name)
     try:
-        with OwnProcess():
-            yield
+        yield
     except (HeadraceError, ImportError):
         raise
     except Exception as error:
@@ -297,10 +277,10 @@ class RowFunction:
 
     def load(self) -> None:
         """Import it, before it is called.  ImportError where there is none."""
-        function = own(resolve)(self._named)
+        function: Callable[..., Any] = resolve(self._named)
         if not callable(function):
             raise ImportError(f"{self.label} is {kind_of(function)}, not a function")
-        self.call = own(function)
+        self.call = function
 
     def fault(
         self, chunk: Chunk, row: int | None, text: str, cause: Exception | None = None

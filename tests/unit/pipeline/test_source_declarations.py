@@ -53,7 +53,6 @@ def test_an_invalid_path_is_refused(paths, kind, text):
         (lambda: hs.read_tfrecord("a", {"": hs.scalar("bool")}), ValueError, "0 characters"),
         (lambda: hs.read_csv("a", delimiter="::"), ValueError, "delimiter='::'"),
         (lambda: hs.read_csv("a", delimiter=b","), TypeError, "delimiter=b','"),
-        (lambda: hs.read_csv("a", header=False), ValueError, "header=False needs features"),
         (lambda: hs.read_csv("a", {"x": hs.fixed("int8", (2,))}), ValueError, "is int8.2.: a cell"),
         (lambda: hs.read_csv("a", {"x": hs.sequence("int8")}), ValueError, "is int8.*: a cell"),
         (lambda: hs.read_npz("a", ragged=["x"]), TypeError, "ragged="),

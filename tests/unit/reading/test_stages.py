@@ -232,11 +232,6 @@ def test_a_vectorized_function_answers_for_all_its_rows(declare, text):
     assert sum(bad.counts.values()) == 4
 
 
-def test_a_ragged_column_may_not_point_outside_of_its_buffer():
-    with pytest.raises(DataError, match=r"record 2: .*column 'x': its row can not be taken"):
-        stages(lambda p: p.map(outside, vectorized=True)).apply(numbered(4), BadRecords())
-
-
 @pytest.mark.parametrize(
     ("declare", "left", "counts"),
     [

@@ -1,11 +1,8 @@
 """CSV files, plain or compressed (.gz): a stream per file, an example of scalars per row.
 
-    header     True: the first row names the columns; a list: these are their names, and no row
-               is; False: the features name them, in their order
-
-Quoted cells may hold delimiters, doubled quotes and newlines.  An empty cell is a missing value,
-except in columns of bytes, where it is the empty string.  Without features the first thousand
-rows show whether a column is int64, float64 or bytes.
+The first row names the columns.  Quoted cells may hold delimiters, doubled quotes and newlines.  An
+empty cell is a missing value, except in columns of bytes, where it is the empty string.  Without
+features the first thousand rows show whether a column is int64, float64 or bytes.
 
 The standard library splits rows.  pyarrow's reader does not serve here: it gives neither the byte
 of a row, from which a feed resumes, nor the row of a value that does not fit, and it takes a quote
@@ -54,25 +51,18 @@ class Csv(Source):
     """A stream per file."""
 
     @classmethod
-    def open(
-        cls,
-        opening: Opening,
-        delimiter: str = ",",
-        header: bool | list[str] = True,
-    ) -> StreamSource:
+    def open(cls, opening: Opening, delimiter: str = ",") -> StreamSource:
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
-        names = None if header is True else list(header or opening.features or ())
-        table = _Table(delimiter, names)
+        table = _Table(delimiter)
         table.features = opening.features or table.probed(opening.files)
         return file_streams(opening, table.examples, table.features)
 
 
 class _Table:
-    """How to read the files: names, dtypes and delimiter."""
+    """How to read the files: their dtypes and the delimiter."""
 
-    def __init__(self, delimiter: str, names: list[str] | None) -> None:
-        """``names`` None: they are in the first row of each file."""
-        self.delimiter, self.names = delimiter, names
+    def __init__(self, delimiter: str) -> None:
+        self.delimiter = delimiter
         #: Set before examples are read.
         self.features: Mapping[str, Feature] = {}
 
@@ -82,12 +72,10 @@ class _Table:
     @contextmanager
     def open(self, file: DataFile, place: Place) -> Iterator[tuple[list[str], Iterator[_Row]]]:
         """Open a file from a place on: the names of its columns, and its rows."""
-        names, number = self.names, place.record
-        if names is None:
-            with open_forward(file) as stream, rewording(Damaged, "", csv.Error):
-                lines = Lines(stream)  # empty ones may precede the header
-                names = next(filter(None, self.cells(lines)), [])
-            place, number = max(place, Place(lines.byte)), number + 1
+        with open_forward(file) as stream, rewording(Damaged, "", csv.Error):
+            lines = Lines(stream)  # empty ones may precede the header
+            names = next(filter(None, self.cells(lines)), [])
+        place, number = max(place, Place(lines.byte)), place.record + 1
         self.check(names)
         with open_forward(file, place.byte) as stream:
             yield names, self.rows(Lines(stream, place.byte), number, len(names))

@@ -25,7 +25,6 @@ from typing import Any, Final
 from headrace_proto.errors import DataError, brief, kind_of
 
 from ...pipeline.declaration import Plain
-from ...pipeline.forks import own, own_iterator
 from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..chunk import BadRecords, Chunk
 from ..example_rows import Place, Record, Records, record_streams
@@ -54,7 +53,7 @@ class Function(Source):
     ) -> StreamSource:
         name, bad, streams = str(function), opening.bad, shards or 1
         bad.enters(name)  # its first examples may take long
-        factory = own(resolve)(function)
+        factory = resolve(function)
         given: list[dict[str, Any]] = [dict(kwargs or {}) for _ in range(streams)]
         if shards is not None:
             for shard, named in enumerate(given):
@@ -63,9 +62,9 @@ class Function(Source):
         def iterator(stream: int, begin: int) -> Iterator[Any]:
             when = " when it was called"
             try:
-                made = own(factory)(*args, **given[stream])
+                made = factory(*args, **given[stream])
                 when = " when it was started"
-                iterator = own_iterator(made)
+                iterator: Iterator[Any] = iter(made)
                 next(islice(iterator, begin, begin), None)  # skips the examples given before
             except Exception as error:
                 raise DataError(f"{name}: {_raised(error, when)}") from error

@@ -6,13 +6,11 @@ Exact shuffling, and any position at once.  Each process of the server has the o
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 
 from headrace_proto.errors import DataError, brief, kind_of
 
 from ...pipeline.declaration import Plain
-from ...pipeline.forks import own
 from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..example_rows import Row, RowPart, reader_of_rows
 from ..source import Opening, Source, StreamSource
@@ -33,12 +31,11 @@ class Indexed(Source):
         """``called``: the function is one that returns the object."""
         name, bad = str(function), opening.bad
         bad.enters(name)
-        examples = own(resolve)(function)
+        examples = resolve(function)
         try:
             if called:
-                examples = own(examples)(*args, **kwargs)
-            length = own(len)(examples)
-            item = own(operator.getitem)
+                examples = examples(*args, **kwargs)
+            length = len(examples)
             if not hasattr(examples, "__getitem__"):
                 raise TypeError(f"{kind_of(examples)} has no items by number")
         except Exception as error:
@@ -46,7 +43,7 @@ class Indexed(Source):
 
         def get(number: int) -> Row:
             try:
-                row = item(examples, number)
+                row = examples[number]
             except Exception as error:
                 raise ValueError(f"it raised {error_with_place(error)}") from error
             if not isinstance(row, Mapping):

@@ -1,6 +1,5 @@
 """numpy files: .npz with an array per column, .npy with one.  The first dimension counts examples.
 
-    column    of a .npy file: its name; None: the name of the file without its ending
     ragged    {column: offsets}: example i has the values from offset i up to offset i + 1 of its
               column; the offsets are an array of the same .npz
 
@@ -97,13 +96,12 @@ class Npz(PartsReader):
     def __init__(
         self,
         opening: Opening,
-        column: str | None = None,
         ragged: Mapping[str, str] | None = None,
     ) -> None:
         def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
             with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
                 data = mapped(file, opening.cache.copies)
-                columns = _columns(_arrays(file, data, column), ragged or {})
+                columns = _columns(_arrays(file, data), ragged or {})
             return columns, {name: field_of(column) for name, column in columns.items()}
 
         schema, served = files_that_serve(opening, opened)
@@ -112,12 +110,10 @@ class Npz(PartsReader):
         super().__init__(schema.fields, parts)
 
 
-def _arrays(file: DataFile, data: np.ndarray, column: str | None) -> dict[str, np.ndarray]:
+def _arrays(file: DataFile, data: np.ndarray) -> dict[str, np.ndarray]:
     if data[:2].tobytes() != b"PK":
-        name = column or os.path.basename(file.path).partition(".")[0]
+        name = os.path.basename(file.path).partition(".")[0]
         return {name: _parsed(name, data)}
-    if column is not None:
-        raise DataError(f"column={column!r} names the array of a .npy file, and this is a .npz")
     arrays = {}
     unsound = "it is no sound .npz file, or is cut off: "
     naming = rewording(DataError, unsound, *_DAMAGE, but=(FilesMissing,))
