@@ -82,10 +82,11 @@ SMALL = [payload(n) for n in range(5)]
 BOUNDS = [0, *np.cumsum([len(p) + 16 for p in SMALL]).tolist()]
 
 
-def readable(reader) -> tuple[list[dict], str]:
+def readable(opening) -> tuple[list[dict], str]:
     """Return the examples up to the first that raises, read one by one, and its error."""
     got: list[dict] = []
     try:
+        reader = opening()
         if isinstance(reader, IndexedSource):
             for k in range(reader.length):
                 got += rows_of(reader.take(slice(k, k + 1)))
@@ -97,12 +98,11 @@ def readable(reader) -> tuple[list[dict], str]:
                     got += rows_of(chunk)
     except DataError as error:
         return got, str(error)
-    finally:
-        reader.close()
+    reader.close()
     return got, ""
 
 
-def test_a_truncated_file_gives_its_whole_records_and_then_an_error_with_the_place(
+def test_a_truncated_file_is_refused_with_the_place_or_gives_its_whole_records(
     tmp_path: Path,
 ) -> None:
     raw = b"".join(map(frame, SMALL))
@@ -110,16 +110,16 @@ def test_a_truncated_file_gives_its_whole_records_and_then_an_error_with_the_pla
     for size in range(1, len(raw)):
         path.write_bytes(raw[:size])
         whole = sum(bound <= size for bound in BOUNDS) - 1
-        got, text = readable(opened(str(path), WANTED))
-        assert got == rows(range(whole))
-        if size in BOUNDS:
-            assert text == ""
-            continue
-        assert f"{path}, record {whole}, byte {BOUNDS[whole]}: truncated at byte {size}" in text
-        assert f"the rest of the file ({size - BOUNDS[whole]} bytes) can not be read" in text
         bad = BadRecords(skip=True)
         assert all_rows(opened(str(path), WANTED, bad)) == rows(range(whole))
-        assert bad.counts == {"truncated_file": 1}
+        assert bad.counts == ({} if size in BOUNDS else {"truncated_file": 1})
+        if size not in BOUNDS:
+            with pytest.raises(DataError) as caught:
+                opened(str(path), WANTED)
+            place = f"{path}, record {whole}, byte {BOUNDS[whole]}: truncated at byte {size}"
+            assert place in str(caught.value)
+            rest = f"the rest of the file ({size - BOUNDS[whole]} bytes) can not be read"
+            assert rest in str(caught.value)
 
 
 def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
         path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
         record = next(k for k, bound in enumerate(BOUNDS) if bound > at) - 1
         header = at - BOUNDS[record] < 12
-        got, text = readable(opened(str(path), WANTED))
-        assert got == rows(range(record))
+        got, text = readable(lambda: opened(str(path), WANTED))
+        assert got == ([] if header else rows(range(record)))
         assert f"{path}, record {record}, byte {BOUNDS[record]}" in text
         bad = BadRecords(skip=True)
         rest = [] if header else rows(range(record + 1, 5))
@@ -141,13 +141,6 @@ def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
 def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[str]) -> None:
     raw = Path(three[0]).read_bytes()
     Path(three[0]).write_bytes(raw[:-1])
-    reader = opened(three, WANTED)
-    assert reader.length == 200  # 69 good ones, the one that raises, 130
-    assert rows_of(reader.take(slice(0, 69))) == rows(range(69))
-    assert rows_of(reader.take(slice(70, 200))) == rows(range(70, 200))
-    for call in (lambda: reader.take(slice(60, 80)), lambda: reader.take(np.array([150, 69]))):
-        with pytest.raises(DataError, match=r"record 69, byte \d+: truncated at byte"):
-            call()
     bad = BadRecords(skip=True)
     reader = opened(three, WANTED, bad)
     assert reader.length == 199
@@ -238,7 +231,7 @@ def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) 
     path = tmp_path / f"cut.{kind}"  # few bytes do not show what they are
     for size in range(1, len(raw)):
         path.write_bytes(raw[:size])
-        got, text = readable(opened(str(path), WANTED))
+        got, text = readable(lambda: opened(str(path), WANTED))
         assert got == rows(range(len(got)))
         assert f"{path}, record {len(got)}, byte {BOUNDS[len(got)]} decompressed" in text
         assert f"truncated at byte {size}: the {kind} data is not complete" in text
@@ -253,7 +246,7 @@ def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, ki
     path = tmp_path / "changed"
     for at in range(len(raw)):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
-        got, text = readable(opened(str(path), WANTED))
+        got, text = readable(lambda: opened(str(path), WANTED))
         assert got == rows(range(len(got)))
         assert text or got == rows(range(5))  # some bits hold no content: time, system, padding
 

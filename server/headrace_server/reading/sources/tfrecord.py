@@ -4,9 +4,8 @@
     compressed     StreamSource: one stream per file, a position is (record, decompressed byte)
 
 Framing is checked when a file is indexed, the checksum of a payload when the record is first read;
-neither is checked again.  Damage that ends a file (cut off, or a length that is wrong) does not
-affect earlier records: with ``on_bad_example='skip'`` the rest of the file is reported once
-and left out; otherwise the damage counts as one more record, and reading that one raises.
+neither is checked again.  Damage that ends a file (cut off, or a length that is wrong) is reported
+when the file is opened, and with ``on_bad_example='skip'`` the rest of the file is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from math import prod
 from typing import Final, NamedTuple
@@ -23,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError, near
+from headrace_proto.errors import DataError
 
 from ...files.extras import require
 from ...files.manifest import DataFile, open_stream
@@ -896,13 +894,13 @@ class ExampleParser:
             except Fault as error:
                 reason, text = error.args
                 if reason == "missing_feature":
-                    text += _listing(
-                        tuple(names_in(record)), tuple(want.name for want in self._wants)
-                    )
+                    names = names_in(record)
+                    listed = ", ".join(map(repr, names[:_LISTED])) or "no feature"
+                    text += f"; the record has {listed}{', …' if names[_LISTED:] else ''}"
                 faults[row] = (reason, text)
 
-        names = (want.name for want in self._wants)
-        return {n: f.finish(faults) for n, f in zip(names, fillers, strict=True)}, faults
+        both = zip(self._wants, fillers, strict=True)
+        return {want.name: filler.finish(faults) for want, filler in both}, faults
 
     def _walked(self, record: memoryview) -> list[Sequence[Span] | None]:
         """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
@@ -943,14 +941,6 @@ class ExampleParser:
         itself, _ = form.match(record, np.array([0]), np.array([record.size]))
         known = form.slots.keys() == {i for i, values in enumerate(found) if values is not None}
         return form if known and itself.all() else None
-
-
-@lru_cache(maxsize=16)  # many records may lack the same
-def _listing(names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
-    """List the features of a record that lacks a wanted one, for the text of its fault."""
-    lacks = next((name for name in wanted if name not in names), "")
-    listed = ", ".join(map(repr, names[:_LISTED])) + (", …" if names[_LISTED:] else "")
-    return f"; the record has {listed or 'no feature'}{near(lacks, names)}"
 
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
@@ -1010,22 +1000,21 @@ class _Records(IndexedSource):
 
             indexes.append(cache.get(file, "tfrecord frames", build))
         bounds = [index[:-1] for index in indexes]
-        #: Good records of each file, and readable ones: one more where reading the damage has to
-        #: raise.
-        self._good = np.array([len(one) - 1 for one in bounds], np.int64)
-        self._damage = {i: int(index[-1]) for i, index in enumerate(indexes) if index[-1]}
-        self._ends = [int(one[-1]) for one in bounds]
-        counted = self._good.copy()
-        for i in self._damage:
-            if bad.skip:
-                bad.report(self._damage_error(i), _DAMAGE[self._damage[i]][0])
-            else:
-                counted[i] += 1
-        self._first = np.cumsum(counted) - counted
-        self.length = int(counted.sum())
+        for index, file in zip(indexes, files, strict=True):
+            if damage := int(index[-1]):
+                reason, fault = _DAMAGE[damage]
+                text = (
+                    f"{file.path}, record {len(index) - 2}, byte {index[-2]}: "
+                    f"{fault.format(file.size)}; the rest of the file ({file.size - index[-2]} "
+                    f"bytes) can not be read. {_REMEDY}"
+                )
+                bad.report(DataError(text), reason)
+        good = np.array([len(one) - 1 for one in bounds], np.int64)
+        self._first = np.cumsum(good) - good
+        self.length = int(good.sum())
         # Bounds of all files in one array, as positions in the one buffer.  Each file has one
         # bound more than records, at which its damage begins.
-        sizes = self._good + 1
+        sizes = good + 1
         self._first_bound = np.cumsum(sizes) - sizes
         if len(indexes) != 1:  # one stays mapped, and workers share it
             bounds = [b + base for b, base in zip(bounds, self._files.bases, strict=True)]
@@ -1033,24 +1022,11 @@ class _Records(IndexedSource):
         self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
         self._verified = np.zeros(self.length, bool)
 
-    def _damage_error(self, i: int) -> DataError:
-        file, at = self._files.files[i], self._ends[i]
-        fault = _DAMAGE[self._damage[i]][1].format(file.size)
-        return DataError(
-            f"{file.path}, record {self._good[i]}, byte {at}: {fault}; the rest of the file "
-            f"({file.size - at} bytes) can not be read. {_REMEDY}"
-        )
-
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
         file, record, bound = self._find(ordinals)
         frames = self._bounds[bound]
         origin = Origin(self._names, file, record, frames - self._files.bases[file])
-        if self._damage:
-            beyond = np.flatnonzero(record >= self._good[file])
-            if beyond.size:  # without skipping, the first bad record raises
-                self.take(ordinals[: beyond[0]])
-                raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
         return without(Chunk(columns, ordinals, origin), faults, self._bad)
 
