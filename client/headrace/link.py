@@ -366,7 +366,7 @@ class Link:
             return ready
         now = self.clock()
         meter.spends("blocked", now)
-        if heard := not trainer.ready:
+        if heard := trainer.asks and not trainer.ready:
             self._driver.hear()
 
         def taken() -> Held | None:

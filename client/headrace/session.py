@@ -399,7 +399,8 @@ class Session:
 
     def _on_give(self, message: Give, frames: list[Any]) -> None:
         self._on_answer(message)
-        trainer = self._trainer
+        trainer, mapped = self._trainer, self.mapped
+        partitions = trainer.partitions
         for given in message.items:
             inline = not given.segment
             if inline and not 0 < given.frame <= len(frames):
@@ -407,15 +408,15 @@ class Session:
                     f"batch {given.partition}/{given.number} names frame {given.frame}, "
                     f"but the message has {len(frames)} frames"
                 )
-            if given.partition >= trainer.partitions:
+            if given.partition >= partitions:
                 raise ProtocolError(f"a batch is of partition {given.partition}, which is none")
             if given.token in trainer.hands or given.token in trainer.commits:  # sent twice
                 continue
             if inline:
                 body = Body(frames[given.frame - 1])
             else:
-                self.mapped.add(given.token)
-                body = Body(self.memory, partial(self.mapped.release, given.token))
+                mapped.add(given.token)
+                body = Body(self.memory, partial(mapped.release, given.token))
                 if self.memory is not None:
                     self.memory.keep(given.segment)
             trainer.give(self.number, given, body)

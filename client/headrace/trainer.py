@@ -233,6 +233,11 @@ class Trainer:
         return bool(self._ready)
 
     @property
+    def asks(self) -> bool:
+        """Whether a request has no answer."""
+        return bool(self._of)
+
+    @property
     def awaited(self) -> int | None:
         """The owner whose batch the loop waits for; None: trainers have to act."""
         request = self._next()
@@ -436,14 +441,13 @@ class Trainer:
         if self.any_order:
             owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request, request))
-        self._line_up(cell)
+        if cell.orders is not None:
+            self._line_up(cell, cell.orders)
         self._flying += 1
         self._changed(cell)
 
-    def _line_up(self, cell: _Cell) -> None:
+    def _line_up(self, cell: _Cell, orders: list[tuple[int, int]]) -> None:
         """Give requests the orders of the batches that answer them, returned ones first."""
-        if (orders := cell.orders) is None:
-            return
         for at, (request, epoch) in enumerate(cell.asked.items()):
             while orders[at:] and orders[at][0] < epoch:  # nothing more of that epoch is asked for
                 del orders[at]

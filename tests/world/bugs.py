@@ -348,9 +348,9 @@ def asks_before_all_welcomes():
 def returned_batch_out_of_place():
     line_up = Trainer._line_up
 
-    def apart(self, cell):
+    def apart(self, cell, orders):
         line, self._line = self._line, []
-        line_up(self, cell)
+        line_up(self, cell, orders)
         self._line = line
 
     return patched(Trainer, _line_up=apart)

@@ -1049,12 +1049,12 @@ class Desk:
             if not self._hand_out(partition, slot, epoch):
                 continue
             one = self.partitions[partition]
-            turn = one.next_turn(slot)
+            turn, here = one.next_turn(slot), one.epoch
             if turn[0] > epoch:  # later ones may wait for memory
                 work = Work(partition, slot, epoch, wanted)
                 self._answer_made(work, *wanted, Outlook.OVER)
                 continue
-            first = partition if epoch < one.epoch else self._first(partition)
+            first = partition if epoch < here or not here else self._first(partition)
             if first in self._ordered:
                 self._held_up.add(partition)
                 continue
@@ -1238,10 +1238,13 @@ class Desk:
         """Whether all is made, committed and stored."""
         if self._busy is not None:
             return False
+        for session in self.sessions.values():
+            if session.leases:  # as mostly: the caller asks after each step
+                return False
         ended = self._ended
         if not all(number in ended or one.finished for number, one in self.partitions.items()):
             return False
-        return not (self.leased or self.saving or self._waiting.total())
+        return not (self.saving or self._waiting.total())
 
     @property
     def leased(self) -> int:

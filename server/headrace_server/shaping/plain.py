@@ -203,18 +203,20 @@ class Plain:
             turn = source.epoch, number - source.first_of_epoch
         rows = draft.ends
         if rows is None:
-            rows = sum(
-                taken.stop - taken.start if isinstance(taken, slice) else len(taken)
-                for taken in (part.rows for part in draft.parts)
-            )
+            rows = 0
+            for part in draft.parts:
+                taken = part.rows
+                rows += taken.stop - taken.start if isinstance(taken, slice) else len(taken)
         epoch = source.epoch_of(draft.parts[0].chunk)
         place = self._place_of(number)
         batch = Batch(self.number, number, ANYONE, turn, rows, place, epoch, draft.bucket)
         return self._deal(Plan(batch, draft), turn)
 
     def _place_of(self, number: int) -> bytes:
+        if not self._orders:
+            return b""
         before = (order.count for order in reversed(self._orders) if order.number <= number)
-        count = next(before, self._orders[0].count - 1 if self._orders else 0)
+        count = next(before, self._orders[0].count - 1)
         return count.to_bytes(4, "little") if count else b""
 
     def _deal(self, plan: Plan, turn: Turn) -> list[Plan]:

@@ -128,11 +128,11 @@ class Segments(Admission):
         if self._again:
             plans, self._again = self._again, []
             return plans
-        while epoch >= self.epoch:
+        while epoch >= (here := self.epoch):
             self._carry_out()
             if self._pending:  # a read stops at the place of an order
                 limit = min(limit, self._pending[0].read - self.next_line)
-            self._asking = slot if epoch == self.epoch or self.input.across_batches else None
+            self._asking = slot if epoch == here or self.input.across_batches else None
             step = self.input.next_step(limit)
             if step is None:
                 return Outlook.ENDED
@@ -141,7 +141,7 @@ class Segments(Admission):
                 return made
             if not self.input.at_border:
                 return Outlook.IDLE
-            if epoch == self.epoch:
+            if epoch == here:
                 return Outlook.OVER
             self.input.begin_epoch()
         return Outlook.OVER

@@ -195,10 +195,11 @@ class Owner:
             made = self._step(partitions.make, feed, work)
             now = time.monotonic()
             took, began = now - began, now  # the next one takes as long
-            partitions.made(feed, work, made, took)
+            partitions.made(feed, work, made, now, took)
             found = None
             if isinstance(made, list) and feed.serves:
-                nbytes += sum(batch.nbytes for batch in made)
+                for batch in made:
+                    nbytes += batch.nbytes
                 if now + took < until and nbytes < _GATHER_BYTES:
                     found = partitions.next_work()
             switchboard.act()

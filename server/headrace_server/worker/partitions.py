@@ -147,10 +147,12 @@ class Partitions:
             self._look_at_sources(now)
         if self._lacks:
             self._tell_lacks(now)
-        found = self._next_of(self._order())
-        if found is None:  # else its step beats
-            self._diary.beat()
-        return found
+        for feed in self._order():
+            work = feed.desk.next_work(ahead=not self._rests(feed.name))
+            if work is not None:
+                return feed, work
+        self._diary.beat()  # as a step would
+        return None
 
     def hand_out(self) -> None:
         """Hand out what is there while a partition works."""
@@ -163,13 +165,6 @@ class Partitions:
         if len(feeds) > 1:
             feeds.sort(key=lambda feed: (not feed.desk.wanted, self._shares[feed.name].spent_s))
         return feeds
-
-    def _next_of(self, feeds: list[ServedFeed]) -> tuple[ServedFeed, Work] | None:
-        for feed in feeds:
-            work = feed.desk.next_work(ahead=not self._rests(feed.name))
-            if work is not None:
-                return feed, work
-        return None
 
     def _look_at_sources(self, now: float) -> None:
         for name in [one for one, look in self._sources.items() if now >= look]:
@@ -214,15 +209,19 @@ class Partitions:
         return made
 
     def made(
-        self, feed: ServedFeed, work: Work, made: list[Batch] | Outlook | None, took_s: float
+        self,
+        feed: ServedFeed,
+        work: Work,
+        made: list[Batch] | Outlook | None,
+        now: float,
+        took_s: float,
     ) -> None:
         """Give the desk what a partition has made."""
         self._at_work = self.stores.busy = None
         if made is None or feed.failure is not None:
             return
         name = feed.name, work.partition
-        run, now = self.runs[name], time.monotonic()
-        share = self._shares[feed.name]
+        run, share = self.runs[name], self._shares[feed.name]
         self._worked_s = max(self._worked_s, share.spent_s)
         share.spent_s = self._worked_s + took_s
         if isinstance(made, list):
