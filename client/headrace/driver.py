@@ -151,8 +151,8 @@ class Driver:
         With ``heard`` this thread has just handled all that has arrived.
         """
         if not now:
-            used_at = max(self._said_at, *[session.heard_at for session in self.sessions])
-            now = self.clock() - used_at > _RECENT_S
+            recent = self.clock() - _RECENT_S
+            now = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
         if now:
             self._guarded(self._say_and_poll if heard else self._exchange)
 

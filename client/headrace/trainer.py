@@ -521,15 +521,18 @@ class Trainer:
         """Note that the connection with an owner ended: nothing is sent before it is greeted."""
         self._owners[owner].welcome = False
 
-    def _answered(self, request: int) -> tuple[_Cell | None, int]:
-        """Forget a request that has its answer; return its cell, and the order of its batch."""
+    def _answered(self, request: int) -> tuple[_Cell | None, int, int | None]:
+        """Forget a request that has its answer; return its cell, and the order of its batch.
+
+        Also return the epoch under which it is in the line; None where it is not.
+        """
         if (p := self._of.pop(request, None)) is None:
-            return None, request
-        cell, order = self._cells[p], request
+            return None, request, None
+        cell, order, epoch = self._cells[p], request, None
         if request in cell.asked:
             if cell.orders is not None:
                 order = self._order(cell, request)
-            del cell.asked[request]
+            epoch = cell.asked.pop(request)
             self._flying -= 1
             if self.any_order:
                 self._owners[self.owner_of[p]].asked.pop(request, None)
@@ -537,12 +540,12 @@ class Trainer:
                 self._idle.discard(request)
         else:
             del cell.standing[request]
-        return cell, order
+        return cell, order, epoch
 
     def give(self, owner: int, given: Given, source: Any) -> bool:
         """Take a batch; return False where it is returned at once."""
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
-        cell, order = self._answered(request)
+        cell, order, lined = self._answered(request)
         if cell is None:
             self._owners[owner].returned.append(given.token)
             return False
@@ -556,7 +559,8 @@ class Trainer:
             self._home, cell.live = given.partition, given.live
         held = self.hands[given.token] = Held(given, source, request, order)
         self._ready[request] = held
-        heapq.heappush(self._line, (epoch, order, request))
+        if (epoch, order) != (lined, request):
+            heapq.heappush(self._line, (epoch, order, request))
         self._flying += 1
         self._move(cell, (epoch, index + 1))
         self._changed(cell)
@@ -568,7 +572,7 @@ class Trainer:
         """Take requests back that did not get a batch."""
         for request in requests:
             p = self._of[request]
-            cell, _ = self._answered(request)
+            cell, _, _ = self._answered(request)
             owner = self._owners[self.owner_of[p]]
             owner.withdrawn.append(request)
             owner.gets = [get for get in owner.gets if get[0] != request]
