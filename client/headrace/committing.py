@@ -11,17 +11,16 @@ under the lock of the link.
 from __future__ import annotations
 
 import operator
-import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from .batch import Batch
 from .link import Link
 from .segments import SegmentBatch
+from .session import named
+from .trainer import Held
 
 #: Committed batches that are remembered, so that a second commit of one is recognised.
 _REMEMBERED = 10_000
@@ -41,36 +40,23 @@ class DatasetRun:
     ended: bool = False  # the feed has no more batches for it
 
 
-class _Taken(NamedTuple):
-    order: int  # counts the batches that this trainer took
-    partition: int
-    number: int
-
-
 class TakenBatches:
     """The batches in one trainer's hands, of one session of a feed."""
 
     def __init__(self, link: Link) -> None:
         self.explicit = link.member.explicit
-        self.durable = False  # whether there are snapshots of the feed
         self._link = link
         self._lock = link.lock
-        self._open: dict[int, _Taken] = {}  # in the order in which they were taken
-        self._done: OrderedDict[int, _Taken] = OrderedDict()  # the last that were committed
-        self._count = 0
-        self._last_done: _Taken | None = None  # the committed batch that was taken last
-        self._memory: list[weakref.ref[Any]] = []  # of the batch in hand, and of the one before
+        self._open: dict[int, Held] = {}  # in the order in which they were taken
+        self._done: OrderedDict[int, int] = OrderedDict()  # the last committed: their orders
+        self._last_done: Held | None = None  # the committed batch that was taken last
         self.runs: list[DatasetRun] = []  # iterations of TensorFlow, in threads of its own
         self._warned = False
 
-    def take(self, batch: Batch | SegmentBatch, memory: np.ndarray) -> None:
-        """Note that the trainer has taken a batch.  Its arrays lie in ``memory``."""
+    def take(self, held: Held) -> None:
+        """Note that the trainer has taken a batch."""
         with self._lock:
-            self._count += 1
-            self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
-            if self.durable and not self.explicit:
-                owner = memory.base if isinstance(memory.base, np.ndarray) else memory
-                self._memory = [*self._memory[-1:], weakref.ref(owner)]
+            self._open[held.given.token] = held
 
     def on_next(self) -> None:
         """Commit what asking for another batch commits."""
@@ -90,7 +76,7 @@ class TakenBatches:
         with self._lock:
             wanted = dict.fromkeys(tokens)
             for token in wanted:
-                self._find("commit", token)
+                self._order("commit", token)
             self._settle([token for token in wanted if token in self._open])
 
     def for_snapshot(self, upto: Any, feed: Any = None) -> None:
@@ -105,14 +91,14 @@ class TakenBatches:
         if len(tokens) != 1:
             raise ValueError(f"upto={upto!r:.120} are {len(tokens)} batches; name the last one")
         with self._lock:
-            here, last = self._find("snapshot(upto=…)", tokens[0]), self._last_done
-            if last is not None and last.order > here.order:
+            order, last = self._order("snapshot(upto=…)", tokens[0]), self._last_done
+            if last is not None and last.taken > order:
                 remedy = "" if self.explicit else f" by asking for the next one: {_REMEDY}"
                 raise ValueError(
-                    f"snapshot(upto=…): batch {last.partition}/{last.number}, taken after "
-                    f"{here.partition}/{here.number}, is committed already{remedy}"
+                    f"snapshot(upto=…): {named(last.given)}, taken after token={tokens[0]}, "
+                    f"is committed already{remedy}"
                 )
-            self._settle([t for t, b in self._open.items() if b.order <= here.order])
+            self._settle([token for token, held in self._open.items() if held.taken <= order])
 
     @property
     def tokens(self) -> list[int]:
@@ -168,23 +154,14 @@ class TakenBatches:
     # Words
 
     def doubt(self) -> str:
-        """Return, once, why a snapshot may hold untrained batches; empty if it can not.
-
-        There are two signs where asking for the next batch commits: TensorFlow iterates, or the
-        memory of the batch before the one in hand is still read.
-        """
+        """Return, once, why a snapshot may hold untrained batches; empty if it can not."""
         with self._lock:
-            if self.explicit or self._warned:
-                return ""
-            if self._iterating:
-                why = "TensorFlow fetches batches ahead of the loop that trains on as_dataset()"
-            elif len(self._memory) == 2 and self._memory[0]() is not None:
-                why = "the batch before the last one is still in use, so the loop may fetch ahead"
-            else:
+            if self.explicit or self._warned or not self._iterating:
                 return ""
             self._warned = True
             return (
-                f"snapshot(): {why}, and asking for a batch commits the one before: the snapshot "
+                "snapshot(): TensorFlow fetches batches ahead of the loop that trains on "
+                "as_dataset(), and asking for a batch commits the one before: the snapshot "
                 f"may hold batches that are not trained yet.  For exact checkpoints {_REMEDY}; "
                 "snapshot(upto=batch) names the last trained one"
             )
@@ -194,30 +171,34 @@ class TakenBatches:
         with self._lock:
             if not self._open:
                 return ""
-            first, count = next(iter(self._open.values())), len(self._open)
+            first = next(iter(self._open.values()))
+            count = len(self._open)
         return (
-            f".  It has taken {count} of them and committed none of these, the first is batch "
-            f'{first.partition}/{first.number}: with commit="explicit" a batch is committed by '
+            f".  It has taken {count} of them and committed none of these, the first is "
+            f'{named(first.given)}: with commit="explicit" a batch is committed by '
             "feed.commit(batch) or batch.commit(), and by nothing else"
         )
 
     # Under the lock
 
-    def _find(self, what: str, token: int) -> _Taken:
-        known = self._open.get(token) or self._done.get(token)
-        if known is None:
+    def _order(self, what: str, token: int) -> int:
+        """Return when a batch was taken, in the order of all; ValueError where it was not."""
+        held = self._open.get(token)
+        order = self._done.get(token) if held is None else held.taken
+        if order is None:
             raise ValueError(
                 f"{what}: token={token} is of no batch that this trainer holds: it was taken in "
                 "another session, before the feed was taken back to a snapshot, or was given back"
             )
-        return known
+        return order
 
     def _settle(self, tokens: list[int]) -> None:
         for token in tokens:
             self._link.commit(token)  # Ctrl-C may come after it: a second commit changes nothing
-            done = self._done[token] = self._open.pop(token)
-            if self._last_done is None or done.order > self._last_done.order:
-                self._last_done = done
+            held = self._open.pop(token)
+            self._done[token] = held.taken
+            if self._last_done is None or held.taken > self._last_done.taken:
+                self._last_done = held
             if len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
 

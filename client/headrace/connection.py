@@ -174,7 +174,6 @@ class Connection:
         """``place``: where the owner is tried; ``tell`` reports that its session has news."""
         self.session = session
         self.address, self.place = session.address, place
-        self.hint = ""  # a likely reason why no server answers
         self.amid_message = False
         self.channel: Channel | None = None
         # no message waits in the socket, and its descriptor reports the next one
@@ -245,7 +244,6 @@ class Connection:
         # The locator has let this trainer in; a busy owner may break handshakes off.
         known = self.session.welcome is not None or bool(self.session.owner_address)
         fault = self._handshakes.fault(now, known)
-        self.hint = self._handshakes.hint
         if fault is not None:
             raise fault
 

@@ -107,10 +107,9 @@ class Driver:
 
     @property
     def hint(self) -> str:
-        """A likely reason why no server answers, in words."""
+        """The addresses that were tried for names of servers, in words."""
         names = {one.session.address: None for one in self.connections if one.unreached}
-        tried = "".join(self._words.get(name, "") for name in names)
-        return next((one.hint for one in self.connections if one.hint), "") + tried
+        return "".join(self._words.get(name, "") for name in names)
 
     def reached(self, address: str) -> str:
         """Return the address at which the server of a name is tried."""

@@ -8,7 +8,6 @@ feed.load_state_dict(token) ─► the feed is left, and connected again from th
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import sys
 import warnings
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import HeadraceError, from_code, kind_of
+from headrace_proto.errors import HeadraceError, from_code
 from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
@@ -113,7 +112,6 @@ class Feed:
             known = self._link.properties
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
-            self._commits.durable = known.get("durable") is True
             if known.get("shape") == "sequences":
                 segments = SegmentLayout(self._layout, known)
                 segments.ranked = self._link.member.rank >= 0
@@ -203,7 +201,7 @@ class Feed:
             block = self._blocks.block(held)
             batch = saving.begin(held, block) if saving else self._plain(held, block)
             if saving is None:
-                self._commits.take(batch, block)
+                self._commits.take(held)
             return batch
         except BaseException as error:
             if saving is None:
@@ -399,25 +397,18 @@ class Feed:
                 "state_placement='server', or iterate over the feed"
             )
         for name in wanted:
-            if name not in self.facts:
-                known = ", ".join(self.facts) or "none"
+            if name not in self.facts or name in self.schema:
+                known = ", ".join(self.facts.keys() - self.schema.keys()) or "none"
                 raise ValueError(
-                    f"facts: {name!r:.80} is not a fact of the rows of this feed; it has {known}"
+                    f"facts: {name!r:.80} is not a fact of the rows of this feed beside its "
+                    f"columns; it has {known}"
                 )
-            if name in self.schema:
-                raise ValueError(f"facts: {name!r} is a column of the feed too")
         if tokens and "token" in self.schema:
             raise ValueError("tokens=True: the feed has a column 'token' too; select other columns")
         if self._framework.name != "tf":
             raise ValueError(
                 f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
             )
-        for name, field in self.schema.items():
-            if field.ragged and field.dtype.startswith("float8"):
-                raise ValueError(
-                    f"as_dataset(): column {name!r} is {field}, and datasets of TensorFlow hold no "
-                    "ragged tensors of float8; iterate over the feed, or pad with dynamic_pad=True"
-                )
         return wanted
 
     # Snapshots
@@ -722,25 +713,12 @@ def _value_of(answer: Answered) -> Any:
 
 def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     """Return the sizes as integers; TypeError or ValueError where no feed can have them."""
-    several = isinstance(batch_size, (Sequence, np.ndarray)) and np.ndim(batch_size) == 1
-    given = [*batch_size] if several else [batch_size]
-    if not given or len(given) > _MOST_SIZES:
-        what = f" has {len(given)} sizes" if given else f"={batch_size!r} is empty"
+    sizes = np.atleast_1d(np.asarray(batch_size))
+    if sizes.dtype.kind not in "iu" or sizes.ndim != 1:
+        raise TypeError(f"batch_size={batch_size!r:.80} is not an int, or a list of ints")
+    if len(sizes) > _MOST_SIZES or sizes.min() < 1:
         raise ValueError(
-            f"batch_size{what}; the most is {_MOST_SIZES}: give one size, or one a bucket"
+            f"batch_size={batch_size!r:.80}: give one size, or one for each bucket: at most "
+            f"{_MOST_SIZES} sizes, each of at least 1"
         )
-    sizes = []
-    for i, value in enumerate(given):
-        name = f"batch_size[{i}]" if several else "batch_size"
-        try:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            sizes.append(operator.index(value))
-        except TypeError:
-            raise TypeError(
-                f"{name}={value!r:.80} is {kind_of(value)}; it is an int, or a list of ints"
-            ) from None
-        if not 1 <= sizes[-1] < 2**63:
-            kind = "small: the least is 1" if sizes[-1] < 1 else "large: the most is 1048576"
-            raise ValueError(f"{name}={sizes[-1]:.4g} is too {kind}")
-    return tuple(sizes)
+    return tuple(sizes.tolist())

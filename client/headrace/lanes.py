@@ -70,31 +70,14 @@ class Going:
         self._starts = starts.astype(np.int64)
         self._index: np.ndarray | None = None  # index of each start's initial state, if any has one
         self._source: np.ndarray | None = None
-        if len(starts):
-            self._check_starts(batch, starts.tolist())
+        if len(starts) and (index := batch.array("@state_of")).max() >= 0:
+            self._index = np.array(index)
         if kept is None or kept.lanes.tobytes() != self.lanes.tobytes():
             self._find_rows(batch)
-
-    def _check_starts(self, batch: SegmentBatch, starts: list[int]) -> None:
-        rows = batch.rows
-        if starts[0] < 0 or starts[-1] >= rows or sorted(set(starts)) != starts:
-            raise _refused(batch, f"has @starts that are not ascending rows below {rows}")
-        known = min([batch._places["state:" + name].shape[0] for name in batch._layout.states])
-        index = batch.array("@state_of").tolist()
-        if len(index) != len(starts) or max(index) >= known or min(index) < -1:
-            raise _refused(
-                batch, f"has @state_of that are not {len(starts)} indices below {known}, or -1"
-            )
-        if max(index) >= 0:
-            self._index = np.array(index)
 
     def _find_rows(self, batch: SegmentBatch) -> None:
         """Find where the kept state of each row lies; 0 for rows that begin."""
         lanes, limit = self.lanes, batch._layout.batch_size
-        if len(lanes) and (lanes.min() < 0 or lanes.max() >= limit):
-            raise _refused(batch, f"has a lane that does not lie in 0 … {limit - 1}")
-        if len(np.unique(lanes)) != len(lanes):
-            raise _refused(batch, "has two rows in one lane")
         place = np.full(limit, -1, np.int64)
         if self._kept is not None:
             place[self._kept.lanes] = np.arange(len(self._kept.lanes))
@@ -102,10 +85,9 @@ class Going:
         source[self._starts] = 0
         if (source < 0).any():
             row = int(np.argmax(source < 0))
-            raise _refused(
-                batch,
-                f"goes on in lane {lanes[row]} with a sequence that was not in this trainer's "
-                "hands",
+            raise ProtocolError(
+                f"batch {batch.partition}/{batch.number} of lanes goes on in lane {lanes[row]} "
+                "with a sequence that was not in this trainer's hands"
             )
         self._source = source
 
@@ -148,10 +130,6 @@ class Going:
         return initial
 
 
-def _refused(batch: SegmentBatch, what: str) -> ProtocolError:
-    return ProtocolError(f"batch {batch.partition}/{batch.number} of lanes {what}")
-
-
 def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
     """Return kept strings as an object array; frameworks without strings keep lists."""
     if framework.owns(value):
@@ -160,26 +138,15 @@ def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
 
 
 class Lanes:
-    """Kept states by partition, and which partitions have an unsaved batch."""
+    """Kept states by partition."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
         self._kept: dict[int, LaneStates] = {}
-        self._unsaved: dict[int, int] = {}  # by partition: the token of its batch in hand
         self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
 
-    def unsaved(self, partition: int) -> int | None:
-        """Return the token of the batch of a partition that waits for its states."""
-        return self._unsaved.get(partition)
-
-    def release(self, partition: int, token: int) -> None:
-        """Note that a batch is saved, or will not be used."""
-        if self._unsaved.get(partition) == token:
-            del self._unsaved[partition]
-
-    def reject(self, partition: int, token: int) -> None:
+    def reject(self, partition: int) -> None:
         """Note that a batch will not be used, so those that continue it can not be used either."""
-        self.release(partition, token)
         self._torn.add(partition)
 
     def going(self, batch: SegmentBatch) -> Going:
@@ -188,7 +155,6 @@ class Lanes:
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
         partition = batch.partition
-        self._unsaved[partition] = batch.token
         if partition in self._torn:
             if len(batch.array("@starts")) < batch.rows:
                 raise BatchGone
@@ -204,7 +170,6 @@ class Lanes:
             batch.array("@sequence_count").copy(),
             states,
         )
-        self.release(batch.partition, batch.token)
 
     def hand_over_no_more(self, kept: LaneStates) -> None:
         """Note that the server refuses these states; batches here still continue from them."""

@@ -51,25 +51,12 @@ class Handshakes:
         self._since = 0.0
         self._refused = ""  # why this trainer is not let in
         self.unreached = False  # whether the last attempt to connect has failed
-        self._reached = False  # whether any has not
         endpoint = f"inproc://headrace-handshakes-{id(self)}"
         socket.monitor(endpoint, _ALL)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0
         self._monitor.rcvhwm = 0  # a full queue would hold up ZeroMQ's own thread
         self._monitor.connect(endpoint)
-
-    @property
-    def hint(self) -> str:
-        """Return a likely reason why no server answers, for the text of a deadline."""
-        if self._broken < _IN_A_ROW:
-            return "  Nothing listens there." if self.unreached and not self._reached else ""
-        if self._keys is None:
-            return "  What is there breaks connections off: is it a server of headrace?"
-        return (
-            "  What is there breaks connections off: is it a server of headrace, and is "
-            f"server.public of {self._keys.source} its key?"
-        )
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when ``look`` has something to read."""
@@ -82,7 +69,6 @@ class Handshakes:
             kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
                 self.unreached = kind == _RETRIED
-                self._reached |= kind == _CONNECTED
             elif kind == _SUCCEEDED:
                 self._broken = 0
             elif kind == _DISCONNECTED:

@@ -92,19 +92,12 @@ class Saving:
     # Taking
 
     def accepts(self, held: Held) -> bool:
-        """Return whether the batch before in the same lanes is saved.
-
-        One whose lease has ended is waited for no more.
-        """
-        assert self.lanes is not None
-        partition, hands = held.given.partition, self._link.trainer.hands
-        token = self.lanes.unsaved(partition)
-        if token is None or token == held.given.token:  # that batch was taken and put back
-            return True
-        if token in hands and not hands[token].stale:
-            return False
-        self.lanes.release(partition, token)
-        return True
+        """Return whether the batch before in the same lanes is saved, or its lease has ended."""
+        partition = held.given.partition
+        return not any(
+            one.taken and not one.stale and one is not held and one.given.partition == partition
+            for one in self._link.trainer.hands.values()
+        )
 
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
         """Make the batch that was taken."""
@@ -126,7 +119,7 @@ class Saving:
         """Note that a batch that was taken can not be used."""
         self._in_hand.pop(token, None)
         if self.lanes is not None:
-            self.lanes.reject(partition, token)
+            self.lanes.reject(partition)
         self._link.give_back(token)
 
     def give_back(self) -> None:

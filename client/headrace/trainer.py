@@ -52,7 +52,7 @@ class Held:
     request: int
     order: int  # its place among batches of its epoch: the first request for it
     stale: bool = False  # its owner has given it to another trainer
-    taken: bool = False
+    taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
 
     @property
     def turn(self) -> Turn:
@@ -129,6 +129,7 @@ class Trainer:
         self.commits: dict[Token, tuple[Held, Any]] = {}  # without an answer
         self.epoch = 0  # of the loop
         self.waits = False  # whether the loop waits for a batch
+        self._taken = 0  # batches that the loop took
         self._flying = 0  # requests under way, and batches that the loop has not taken
         self._request = 0
         self._last = 0  # the request whose batch the loop has taken last
@@ -295,13 +296,14 @@ class Trainer:
         del self._ready[request]
         self._flying -= 1
         self._last = request
-        held.taken = True
+        self._taken += 1
+        held.taken = self._taken
         return held
 
     def untake(self, held: Held) -> None:
         """Put a batch back that the loop has not used: it is the next one again."""
         if held.given.token in self.hands:
-            held.taken = False
+            held.taken = 0
             self._ready = {held.request: held, **self._ready}
             heapq.heappush(self._line, (held.given.turn_epoch, held.order, held.request))
             self._flying += 1

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from headrace.batch import Batch
 from headrace.committing import TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
+from headrace.trainer import Held
 from headrace_proto.messages import Given
 
 
+def given_of(token: int) -> Given:
+    return Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
+
+
 def batch(token: int) -> Batch:
-    item = Given(token, token, 0, token, 0, token, 0, 1, 8, [], frame=1)
-    return Batch(item, {}, np.zeros(0, np.uint8), NumpyFramework())
-
-
-MEMORY = np.zeros(0, np.uint8)
+    return Batch(given_of(token), {}, np.zeros(0, np.uint8), NumpyFramework())
 
 
 class Commits(TakenBatches):
@@ -40,6 +41,11 @@ class Commits(TakenBatches):
             give_back=self.given_back.append,
         )
         super().__init__(link)  # type: ignore[arg-type]
+        self.taken = 0
+
+    def take_batch(self, token: int) -> None:
+        self.taken += 1
+        self.take(Held(given_of(token), None, token, token, taken=self.taken))
 
 
 def since(commits: Commits, call: Callable[[], object]) -> list[int]:
@@ -54,7 +60,7 @@ def after(taken: int, explicit: bool = True) -> Commits:
     commits = Commits(explicit)
     for token in range(1, taken + 1):
         commits.on_next()
-        commits.take(batch(token), MEMORY)
+        commits.take_batch(token)
     return commits
 
 
@@ -82,18 +88,18 @@ def test_batches_are_committed_in_the_order_of_taking_and_not_of_tokens():
     """A batch that another trainer gave back has an early number, and comes late."""
     commits = Commits(True)
     for token in (8, 3, 5):
-        commits.take(batch(token), MEMORY)
+        commits.take_batch(token)
     assert since(commits, lambda: commits.for_snapshot(3)) == [8, 3]
 
 
 def test_no_snapshot_can_leave_out_a_batch_that_is_committed():
     commits = after(3)
     commits.commit([3])
-    with pytest.raises(ValueError, match=r"batch 0/3, taken after 0/2, is committed already$"):
+    with pytest.raises(ValueError, match=r"0/3 \(.*\), taken after token=2, is committed .*y$"):
         commits.for_snapshot(2)
     commits = after(3, explicit=False)
     assert since(commits, lambda: commits.for_snapshot(2)) == []  # the one in hand stays in hand
-    with pytest.raises(ValueError, match=r'0/2, taken after 0/1, .* commit="explicit"'):
+    with pytest.raises(ValueError, match=r'0/2 .*, taken after token=1, .* commit="explicit"'):
         commits.for_snapshot(1)
     assert since(commits, lambda: commits.for_snapshot(3)) == [3]
 
@@ -105,7 +111,7 @@ def test_every_batch_that_was_taken_is_committed_or_given_back_once(
     commits = Commits(explicit)
     for token in range(1, taken + 1):
         commits.on_next()
-        commits.take(batch(token), MEMORY)
+        commits.take_batch(token)
     for token in named:
         if token <= taken:
             commits.commit([token])

@@ -66,9 +66,7 @@ def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer
 
 def test_an_absent_server_is_an_error_when_the_timeout_is_over():
     with linked("tcp://127.0.0.1:9", 0.3) as link:
-        with pytest.raises(
-            ConnectionLost, match=r"no server answered .* timeout=0.3 s.* Nothing listens there\."
-        ):
+        with pytest.raises(ConnectionLost, match=r"no server answered .* timeout=0.3 s"):
             link.open()
 
 

@@ -119,20 +119,15 @@ def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
     with hs.run({"plain": NUMBERS.batch(5)}) as server:
         with connect(server) as feed:
             wrong = [
-                (0, ValueError, "batch_size=0 is too small: the least is 1"),
-                (-1, ValueError, "batch_size=-1 is too small"),
-                ([], ValueError, r"batch_size=\[\] is empty"),
-                (True, TypeError, "batch_size=True is a bool"),
-                (2.0, TypeError, "batch_size=2.0 is a float"),
-                (None, TypeError, "batch_size=None is a NoneType"),
-                ("4", TypeError, "batch_size='4' is a str"),
-                ([4, None], TypeError, r"batch_size\[1\]=None is a NoneType"),
-                (np.ones((1, 1), int), TypeError, "is an ndarray"),
-                (np.ones(2), TypeError, r"batch_size\[0\]=.*is a float64"),
+                (0, ValueError, "batch_size=0: give one size"),
+                ([4, -1], ValueError, r"batch_size=\[4, -1\]: .* each of at least 1"),
+                *(
+                    (wrong, TypeError, "is not an int, or a list of ints")
+                    for wrong in ([], True, 2.0, None, "4", [4, None], [[1]], np.ones(2), 2**70)
+                ),
                 ([4, 4], ValueError, r"set_batch_size\(\[4, 4\]\): there are 2 sizes"),
                 (2**21, ValueError, "batch_size=2097152 is too large"),
-                (2**70, ValueError, r"batch_size=1.181e\+21 is too large"),
-                ([1] * 4097, ValueError, "batch_size has 4097 sizes; the most is 4096"),
+                ([1] * 4097, ValueError, "at most 4096 sizes"),
                 ([2**20] * 4096, ValueError, "there are 4096 sizes"),
             ]
             for size, kind, text in wrong:
