@@ -312,15 +312,20 @@ def _value(selector: Any, row: Row) -> Any:
     return row.example[selector] if isinstance(selector, str) else selector
 
 
+def _generator(seed: int | None, number: int, row: Row, segment: int = 0) -> tuple[Any, ...]:
+    """Return the generator of a stage for a row, if it has a seed."""
+    if seed is None:
+        return ()
+    key = np.array(_key(_derive(seed, _MAPS, number), _MAPS, row.epoch), np.uint64)
+    counter = np.array([0, 0, row.ordinal & _WORD, segment], np.uint64)
+    return (np.random.Generator(np.random.Philox(key=key, counter=counter)),)
+
+
 def _mapped(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
-    function, seed = _function(given["fn"]), given.get("seed")
+    function = _function(given["fn"])
 
     def drawn(row: Row) -> tuple[Any, ...]:
-        if seed is None:
-            return ()
-        key = np.array(_key(_derive(seed, _MAPS, number), _MAPS, row.epoch), np.uint64)
-        counter = np.array([0, 0, row.ordinal & _WORD, 0], np.uint64)
-        return (np.random.Generator(np.random.Philox(key=key, counter=counter)),)
+        return _generator(given.get("seed"), number, row)
 
     def step(rows: list[Row]) -> list[Row]:
         if not given.get("vectorized"):
@@ -860,6 +865,16 @@ def _segment(one: _Going, given: dict[str, Any]) -> Batch:
             listed[f"sequences:{name}_mask"] = real
     for name, column in _names(given["input_context"]).items():
         listed[f"context:{name}"] = row.example[column]
+    if after := given.get("map_segments"):
+        parts = [
+            {n.removeprefix(prefix): listed[n] for n in listed if n.startswith(prefix)}
+            for prefix in ("sequences:", "context:")
+        ]
+        for name in parts[0]:
+            del listed[f"sequences:{name}"]
+        drawn = _generator(after.get("seed"), -1, row, one.at)
+        made = _function(after["fn"])(*parts, *drawn)
+        listed |= {f"sequences:{name}": value for name, value in made.items()}
     for name, value in given["initial_states"].items():
         state = row.example[value] if isinstance(value, str) else np.asarray(value)
         for sequence in range(one.at):

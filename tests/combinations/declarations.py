@@ -101,7 +101,7 @@ class Feed:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The arguments of the shape."""
+        """The arguments of the shape; ``map_segments`` has those of the call after it."""
         return self.calls[-1][1]
 
     @property
@@ -162,7 +162,9 @@ class Feed:
             pipeline = read(_files(self.kind, self.count, self.first), functions.FEATURES)
         for name, given in calls:
             options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
+            after = options.pop("map_segments", None)
             pipeline = getattr(pipeline, name)(**options)
+            pipeline = pipeline.map_segments(**after) if after else pipeline
         return pipeline
 
 
@@ -319,6 +321,10 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
         given |= {"phase": "random", "phase_seed": chance.randrange(9)}
     if chance.random() < 0.3:
         given |= {"padding_values": {next(iter(given["input_sequences"])): -1.5}, "mask": True}
+    if chance.random() < 0.3:
+        given["map_segments"] = chance.choice(
+            [{"fn": f"{_HERE}:summed"}, {"fn": f"{_HERE}:shaken_steps", "seed": 6}]
+        )
     return "batch_sequences_with_states", given
 
 

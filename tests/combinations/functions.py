@@ -101,3 +101,14 @@ def thirds(columns: dict[str, Any]) -> Any:
 def other_key(example: Example, rng: Any) -> Example:
     """Give each copy of an example a key of its own."""
     return {**example, "key": example["key"] + b"-%d" % rng.integers(1 << 30)}
+
+
+def summed(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Make of a segment a number, a text of another length for each, and an array."""
+    x = sequences["x"]
+    text = b"%d" % x.sum() + b"".join(b"+%d" % context[name] for name in context)
+    return {"sum": x.sum(), "text": text, "names": np.full((len(sequences), 2), x[:1])}
+
+
+def shaken_steps(sequences: dict[str, Any], context: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {**sequences, "x": sequences["x"] + rng.integers(9, size=2)[:1].astype(np.float32)}

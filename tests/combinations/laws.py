@@ -108,12 +108,10 @@ class Case:
             got.pop(f"state:{MARK}", None)
             if cell is None:
                 # initial states of the rows that states at a trainer begin with are no one's
-                blanks = {
-                    f"sequences:{n}": v
-                    for n, v in (self.feed.shape.get("padding_values") or {}).items()
-                }
-                for name, blank in blanks.items():
-                    got[name] = got[name] - np.float32(blank)
+                shape = self.feed.shape
+                if "map_segments" not in shape:
+                    for name, blank in (shape.get("padding_values") or {}).items():
+                        got[f"sequences:{name}"] = got[f"sequences:{name}"] - np.float32(blank)
                 full = [n for n, v in got.items() if n[:5] != "state" and _is_full(v)]
                 if full:
                     return f"empty row {row} has {full}"

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
@@ -66,6 +67,7 @@ class Run(ABC):
 
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
+    calls = False  # whether a function of the user's is called when a batch is written
 
     def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake
@@ -253,7 +255,11 @@ class Run(ABC):
                 return placed or Outlook.FULL
             self._begun = None
             del self._unplaced[0]
-            written.fill(self._slab.memory(block))
+            try:
+                written.fill(self._slab.memory(block))
+            except DataError:  # of a function that writes its part
+                self._slab.free(block)
+                raise
             plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
             placed.append(plan.batch)
         self._unmarked += len(placed)

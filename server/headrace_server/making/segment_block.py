@@ -8,7 +8,7 @@ layout computes them once for each combination.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, repeat
@@ -100,6 +100,8 @@ def write_windows(
         target[at : at + size] = source[start : start + size]
 
 
+#: Gives the sequences of each row of a batch, by name, or None for a bad one.
+Results = Callable[[Rows, Mapping[int, Offer]], Iterable[tuple[int, Any]]]
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
 
@@ -126,7 +128,7 @@ _OF_BATCH = {"@sequence": "segments", "@sequence_count": "counts", "@insertion_i
 #: Columns of lanes, which have values for the empty rows of a rank's block, too.
 _OF_BLOCK = ("@lane", "@starts")
 #: Columns that count steps.
-_LENGTHS = ("@total_length", "@length", "@left_length", "@right_length")
+LENGTHS = ("@total_length", "@length", "@left_length", "@right_length")
 #: Maximum number of combinations of sizes whose offsets are cached.
 _MOST_KNOWN = 256
 
@@ -140,23 +142,27 @@ class BlockLayout:
         geometry: Geometry,
         masks: Collection[str],
         values: Mapping[str, Any],
+        results: Results | None = None,
     ) -> None:
-        """``masks`` are the sequences that tell real steps, ``values`` pad sequences."""
+        """``masks`` are the sequences that tell real steps, ``values`` pad sequences.
+
+        With ``results`` a function makes all sequences, and none is copied.
+        """
+        self.results = results
         self.fields = dict(fields)
         self.geometry = geometry
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
         self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
         self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
         self.masks = ["sequences:" + name for name in masks]
-        self.sequences = [
-            (n, n[10:]) for n in numbers if n.startswith("sequences:") and n not in self.masks
-        ]
+        named = [(n, n[10:]) for n in numbers if n.startswith("sequences:") and n not in self.masks]
+        self.sequences, self.made = ([], named) if results else (named, [])
         self.values = [(n, values[of]) for n, of in self.sequences if of in values]
         self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
         self.of_block = [n for n in numbers if n in _OF_BLOCK]
         self.context = [(n, n[8:]) for n in numbers if n.startswith("context:")]
-        named = (n for n, _ in (*self.sequences, *self.context))
-        known = {*_OF_BATCH, *_OF_BLOCK, *_LENGTHS, *self.extra, *self.masks, *named}
+        columns = (n for n, _ in (*named, *self.context))
+        known = {*_OF_BATCH, *_OF_BLOCK, *LENGTHS, *self.extra, *self.masks, *columns}
         self.facts = [(n, n[1:]) for n in numbers if n not in known]
         self._numbers = numbers
         #: By column: its strings in a row without an example.
@@ -237,7 +243,12 @@ class SegmentBlock:
             self._of_block = np.arange(self.rows), places_of_starts(batch)
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
-        self._columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
+        self.columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
+        self._results: Iterable[tuple[int, Any]] = ()
+        if layout.results is not None:
+            self._results = layout.results(batch, offers)
+            if any(name.startswith("sequences:") for name in layout.strings):
+                self._results = list(self._results)
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
         self._places = layout.places((self.rows, len(self._of_block[1]), states), sizes)
@@ -246,24 +257,24 @@ class SegmentBlock:
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        if not self._columns:
+        if not self.columns:
             self.fill_examples(block)
         for name in self._layout.extra:
             column = self.extra[name]
             if isinstance(column, tuple):
                 table, taken = column
                 if self._in_order:
-                    table.take(taken, 0, self._columns[name], "clip")
+                    table.take(taken, 0, self.columns[name], "clip")
                 else:
-                    self._columns[name][self._at] = table[taken]
+                    self.columns[name][self._at] = table[taken]
             else:
-                self._columns[name][...] = column
+                self.columns[name][...] = column
 
     def fill_examples(self, block: np.ndarray) -> None:
         """Write all but numeric states, so that ``fill`` has only these left to write."""
         batch, layout, places = self.batch, self._layout, self._places
         geometry = layout.geometry
-        self._columns = columns = places.columns(block)
+        self.columns = columns = places.columns(block)
         if not self._in_order:
             block[: self.nbytes] = 0
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
@@ -309,6 +320,14 @@ class SegmentBlock:
             columns[name][~there] = value
         for name in layout.masks:
             columns[name][:] = real
+        for row, result in self._results:
+            place = row if self._in_order else batch.lanes[row]
+            for name in LENGTHS[1:] if result is None else ():
+                if name in columns:
+                    columns[name][place] = 0
+            for name, made in layout.made:
+                columns[name][place] = 0 if result is None else result[made]
+        self._results = ()
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
@@ -322,6 +341,12 @@ class SegmentBlock:
                 flat = whole.reshape(-1).tolist()
             return flat
         out = [self._layout.blanks[name]] * self.rows
+        if self._layout.results is not None and name.startswith("sequences:"):
+            for row, result in self._results:
+                if result is not None:
+                    place = row if self._in_order else self.batch.lanes[row]
+                    out[place] = result[name[10:]].reshape(-1).tolist()
+            return [text for texts in out for text in texts]
         for offer, at, rows in self._groups:
             if name == "@key" and self._in_order and isinstance(at, slice):  # mostly of one chunk
                 return [offer.keys[row] for row in rows.tolist()]

@@ -131,6 +131,8 @@ class Offer:
     """The sound examples of a chunk.  All sequences are ragged columns."""
 
     origin: Origin  # of its rows
+    ordinals: np.ndarray
+    epoch: int
     keys: list[bytes]
     totals: np.ndarray  # int32 [n], length that the user declares
     counts: np.ndarray  # int64 [n], segments
@@ -214,6 +216,7 @@ class Cutting:
         self.sequences = {name: known[column] for name, column in self._sequences.items()}
         self.padding_values = options["padding_values"] or {}
         self.masked = bool(options["mask"])
+        self.map = options.get("map")  # options of ``map_segments``
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["initial_states"]]
         self.stateless = not self.states
@@ -309,6 +312,8 @@ class Cutting:
         firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
         return chunk, Offer(
             chunk.origin,
+            chunk.ordinals,
+            epoch,
             self._keys(chunk, epoch),
             np.minimum(steps if totals is None else totals, MOST_STEPS).astype(np.int32),
             self.geometry.counts(steps, firsts),

@@ -52,6 +52,7 @@ from .segment_block import (
     stored_states,
 )
 from .segment_cutting import Cutting, Offer
+from .segment_map import SegmentMap
 from .slab import Slab
 from .stored_examples import Commit, StoredExamples
 
@@ -91,11 +92,18 @@ class Preparing:
             return False
         if run.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
             return False  # they start from states that may still be flushed
-        written = run._written(batch)
-        block = self._slab.lend(written.nbytes)
-        if block is None:
+        block = None
+        try:
+            written = run._written(batch)
+            block = self._slab.lend(written.nbytes)
+            if block is None:
+                return False
+            written.fill_examples(self._slab.memory(block))
+        except DataError:  # of a function: it is raised again when the batch is wanted
+            if block is not None:
+                self._slab.give_back(block)
+            self._pause = 1
             return False
-        written.fill_examples(self._slab.memory(block))
         self._ready = written, block
         return True
 
@@ -129,6 +137,14 @@ class SegmentRun(Run):
         fields = cutting.fields(intake.stages.fact_fields)
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
         self._layout = BlockLayout(fields, cutting.geometry, masks, cutting.padding_values)
+        if cutting.map is not None:
+            self.calls = True
+            segment_map = SegmentMap(cutting, self._layout, intake)
+            made = {n: f for n, f in fields.items() if not n.startswith("sequences:")}
+            for name, field in segment_map.fields.items():
+                shape = *fields["@key"].shape, *field.shape
+                made[f"sequences:{name}"] = Field(field.dtype, shape)
+            self._layout = BlockLayout(made, cutting.geometry, (), {}, segment_map.results)
         self.offers: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = kind(cutting.states)

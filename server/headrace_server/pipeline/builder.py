@@ -50,7 +50,7 @@ from .declaration import (
     unbatched_field,
 )
 from .function_names import Sent, name_of
-from .segment_options import segmented
+from .segment_options import block_name, segmented
 from .signatures import checking
 
 _SHAPES = (
@@ -773,6 +773,50 @@ class Pipeline:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
         return self._ended(Shape(SEQUENCES, segmented(given, self.fields)))
 
+    @checking
+    def map_segments(
+        self,
+        fn: Function,
+        seed: int | None = None,
+        *,
+        schema: Mapping[str, Feature | Field] | None = None,
+    ) -> Pipeline:
+        """Replace the sequences of each segment by the result of a function, after their shape.
+
+        ``fn`` is called as ``fn(sequences, context)`` when a batch is made, with one segment: dicts
+        of ``batch.sequences`` and ``batch.context`` without the dimension of the batch, padding and
+        masks included.  It returns a dict of the new sequences: arrays or bytes of any shapes, the
+        same for all segments.  So the frames of one segment are decoded, and not those of the whole
+        example.
+
+        With ``seed`` the call is ``fn(sequences, context, rng)``: ``rng`` is a
+        ``numpy.random.Generator`` of this example, epoch and segment alone.
+
+        ``schema`` declares the result; without it the first segment of the source shows it.  A call
+        that raises, or gives something else, is a bad example.  Where these are skipped the segment
+        stays in its batch, with ``length`` 0 and zeros, and its example goes on.
+        """
+        shape = self._shape
+        if shape is None or shape.kind != SEQUENCES:
+            raise ValueError(
+                ".map_segments() comes after .batch_sequences_with_states() or "
+                ".sequence_queueing_state_saver(): its function gets one segment"
+            )
+        if "map" in shape.options:
+            raise ValueError(
+                "map_segments() is called twice: call it once, with a function that does both"
+            )
+        wire: Any = schema  # since it was checked
+        for name, _, dims in wire or ():
+            block_name("a name in schema", "sequences", name)
+            if -1 in dims:
+                raise ValueError(
+                    f"schema[{name!r}] varies; segments give arrays of one shape: declare it as "
+                    "hs.fixed(dtype, shape)"
+                )
+        mapping = {"function": name_of(fn), "seed": seed, "schema": schema}
+        return replace(self, _shape=Shape(SEQUENCES, {**shape.options, "map": mapping}))
+
     # The feed
 
     @checking
@@ -803,7 +847,7 @@ class Pipeline:
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)
 
     def _open(self, method: str) -> None:
-        if self._shape is not None and method != "options":
+        if self._shape is not None and method not in ("options", "map_segments"):
             kind = self._shape.kind
             shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
             shape = f".shape({kind})" if is_theirs(kind) else shape

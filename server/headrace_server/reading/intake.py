@@ -50,6 +50,7 @@ class Intake:
         self.bad = bad  # shared by the partitions of a reader: emptied after each read
         self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
         self.partition = partition
+        self._source = reader
         self._reader = partition_reader(reader, declaration.order, partition, partitions, bad)
         #: The number of examples of an epoch; None where only reading shows it.
         self.share: int | None = self._reader.share
@@ -81,6 +82,13 @@ class Intake:
         """The schema of an example after the stages."""
         known = self.stages.fields
         return None if known is None else dict(known)
+
+    def first_chunks(self) -> Iterator[Chunk]:
+        """Yield the first examples of the source after the stages; they are read later all the
+        same."""
+        hand = self.bad.hand
+        for chunk in _from_the_start(self._source, 1):
+            yield self.stages.probe(hand.admitted(chunk, 0, self.bad), self.bad)
 
     @property
     def stratified(self) -> list[StratifiedSample]:
@@ -206,12 +214,14 @@ def _probe(
     """
     seen, hand = 0, bad.hand
     suspects = [*set().union(*hand.suspects.values())]
-    for chunk in _from_the_start(reader):
+    for chunk in _from_the_start(reader, _PROBE_ROWS):
         for place in np.flatnonzero(np.isin(chunk.ordinals, suspects)).tolist():
             one = hand.admitted(chunk.take(slice(place, place + 1)), 0, bad)
             again().probe(one, bad)
         chunk = hand.admitted(chunk, 0, bad)
-        if len(chunk) and stages.probe(chunk, bad) is not None:
+        if len(chunk):
+            stages.probe(chunk, bad)
+        if stages.fields is not None:
             return
         seen += len(chunk)
         if seen >= _MOST_PROBE_ROWS:
@@ -221,9 +231,8 @@ def _probe(
             )
 
 
-def _from_the_start(reader: StreamSource) -> Iterator[Chunk]:
-    """Yield the source from its first row on, in growing chunks."""
-    rows = _PROBE_ROWS
+def _from_the_start(reader: StreamSource, rows: int) -> Iterator[Chunk]:
+    """Yield the source from its first row on, in growing chunks; the first has ``rows``."""
     for stream in range(reader.streams):
         position: bytes | None = b""
         while position is not None:

@@ -252,10 +252,10 @@ class Draws:
     def __init__(self, seed: int, stage: int) -> None:
         self._seed = chance.derive(seed, chance.MAPS, stage)
 
-    def generator(self, epoch: int, ordinal: int) -> np.random.Generator:
-        """Return the generator of one example in an epoch."""
+    def generator(self, epoch: int, ordinal: int, segment: int = 0) -> np.random.Generator:
+        """Return the generator of one example in an epoch, or of one segment of it."""
         key = chance.key(self._seed, chance.MAPS, epoch)
-        counter = np.array([0, 0, ordinal & (2**64 - 1), 0], np.uint64)
+        counter = np.array([0, 0, ordinal & (2**64 - 1), segment], np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
@@ -288,7 +288,7 @@ class RowFunction:
         """Return the fault of a row, or (None) of the whole chunk."""
         return fault_of(chunk, row, f"{self.label} {text}", cause)
 
-    def _tried(self, check: Callable[[Any], str], *given: Any) -> tuple[Any, str, Exception | None]:
+    def tried(self, check: Callable[[Any], str], *given: Any) -> tuple[Any, str, Exception | None]:
         """Return the result, its fault or "", and the exception that was raised instead."""
         try:
             result = self.call(*given)
@@ -309,7 +309,7 @@ class RowFunction:
         for i, example in enumerate(examples_of(chunk)):
             progress()
             drawn = () if draws is None else (draws.generator(epoch, int(chunk.ordinals[i])),)
-            result, fault, cause = self._tried(check, example, *drawn)
+            result, fault, cause = self.tried(check, example, *drawn)
             if fault:
                 bad.report(self.fault(chunk, i, fault, cause), self.reason)
                 continue
@@ -329,7 +329,7 @@ class RowFunction:
         draws = self.draws
         drawn = () if draws is None else (draws.generator(epoch, int(chunk.ordinals[0])),)
         bad.enters(self.name)
-        result, fault, cause = self._tried(check, columns_of(chunk), *drawn)
+        result, fault, cause = self.tried(check, columns_of(chunk), *drawn)
         bad.enters("")
         if not fault:
             return result

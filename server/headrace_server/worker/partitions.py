@@ -191,15 +191,17 @@ class Partitions:
         return most, most_bytes
 
     def reads_next(self, feed: ServedFeed, work: Work) -> bool:
-        """Return whether a step reads, and so may call user functions."""
-        return self.runs[feed.name, work.partition].reads_next
+        """Return whether a step may call user functions: it reads, or makes batches by them."""
+        run = self.runs[feed.name, work.partition]
+        return run.calls or run.reads_next
 
     def make(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
         """Take one step of a partition; None where its feed fails.  It may take long."""
         run = self.runs[feed.name, work.partition]
         self._at_work, self.stores.busy = feed, (feed.name, work.partition)
         try:
-            step = Step(self._diary, feed.name, work.partition, reads=run.reads_next)
+            reads = self.reads_next(feed, work)
+            step = Step(self._diary, feed.name, work.partition, reads=reads)
             with step:
                 made = run.make(work.slot, work.epoch, work.beyond)
                 step.lasts = made is Outlook.WAITS
@@ -302,7 +304,9 @@ class Partitions:
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
-        for run in self.runs.values():
+        for name, run in self.runs.items():
+            if run.calls:
+                self._diary.begin(*name)
             if run.prepare() and (events := poll(0)):
                 return events  # other partitions can prepare later
         return None

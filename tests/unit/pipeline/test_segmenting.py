@@ -187,6 +187,39 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
         declare(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("declare", "error", "text"),
+    [
+        (lambda: source().map_segments("m:f"), ValueError, r"comes after \.batch_sequences_with"),
+        (
+            lambda: source().batch(2).map_segments("m:f"),
+            ValueError,
+            r"\.map_segments\(\) comes after \.batch_sequences_with_states\(\) or .*state_saver",
+        ),
+        (
+            lambda: batch().map_segments("m:f").options().map_segments("m:g"),
+            ValueError,
+            r"map_segments\(\) is called twice",
+        ),
+        (
+            lambda: batch().map_segments("m:f", schema={"x": hs.sequence("int8")}),
+            ValueError,
+            r"schema\['x'\] varies; segments give arrays of one shape: declare it as hs.fixed",
+        ),
+        (
+            lambda: batch().map_segments("m:f", schema={"a:b": hs.scalar("int8")}),
+            ValueError,
+            "a name in schema='a:b' holds a colon",
+        ),
+        (lambda: batch().map_segments(3), TypeError, "fn: 3 is an int"),
+        (lambda: batch().map_segments("m:f", seed=0.5), TypeError, "seed=0.5 is a float"),
+    ],
+)
+def test_a_function_of_segments_is_declared_once_after_their_shape(declare, error, text):
+    with pytest.raises(error, match=text):
+        declare()
+
+
 @pytest.mark.parametrize(("arguments", "error", "text"), KNOWN)
 def test_errors_that_need_the_schema_are_raised_when_it_is_known(arguments, error, text):
     declared = options(batch(unknown(), **arguments))

@@ -126,15 +126,15 @@ class RowStages:
             return chunk
         return chunk.with_columns(Chunk.empty(self.fields or {}).columns)
 
-    def probe(self, chunk: Chunk, bad: BadRecords) -> Fields | None:
-        """Infer the schema from a chunk that is not used otherwise.
+    def probe(self, chunk: Chunk, bad: BadRecords) -> Chunk:
+        """Return a chunk after all stages that is not used otherwise; it shows their schema.
 
         Rows that break a rule are ignored here; they are reported when they are read for use.
         """
         before, states = dict(self.counts), self.state()
-        self.apply(chunk, replace(bad, skip=True, counts={}, logged=_LOGS_NOTHING))
+        after = self.apply(chunk, replace(bad, skip=True, counts={}, logged=_LOGS_NOTHING))
         self.counts.clear()
         self.seconds.clear()
         self.counts.update(before)
         self.restore(states)
-        return self.fields
+        return after

@@ -1,0 +1,178 @@
+"""``map_segments``: a function of the user's makes the sequences of each segment of a batch.
+
+    segments ─► windows, as without the function ─► fn(sequences, context[, rng]) ─► the block
+
+It is called while a batch is written, segment by segment, so beside the block no more than one
+result is in memory (of a batch where results have strings, whose sizes decide where columns lie).
+The same segment gives the same result in every batch and process.
+
+A segment whose call fails is a bad example.  Where these are skipped its row stays in the batch,
+for its states go on, without a real step: sequences are zero, and so are lengths.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import DataError, brief, kind_of, rewording
+from headrace_proto.layout import strings_at
+from headrace_proto.schema import Field, schema_from_wire
+
+from ..pipeline.examples import fitted_array, infer_field, names_fault
+from ..pipeline.segment_options import block_name
+from ..reading.chunk import READ_BEFORE
+from ..reading.intake import Intake
+from ..reading.row_functions import Draws, RowFunction
+from ..shaping.slots import Rows
+from .segment_block import LENGTHS, BlockLayout, SegmentBlock
+from .segment_cutting import Cutting, Offer
+
+#: The number that tells its draws from those of stages with the same seed.
+_STAGE = -1
+#: The result of one segment: arrays by the names of sequences; None for a bad one.
+Result = Mapping[str, np.ndarray] | None
+_Part = dict[str, Any]
+
+
+class SegmentMap:
+    """The function of one partition."""
+
+    def __init__(self, cutting: Cutting, windows: BlockLayout, intake: Intake) -> None:
+        """``windows`` is the layout of batches without the function."""
+        declared = cutting.map or {}
+        function, seed, schema = (declared[name] for name in ("function", "seed", "schema"))
+        label = f"map_segments function {function}"
+        self._function = RowFunction(function, label, "map_segments_failed")
+        self._function.load()
+        self._draws = None if seed is None else Draws(seed, _STAGE)
+        shown = {n: f for n, f in windows.fields.items() if n in LENGTHS or ":" in n}
+        masks = [name.removeprefix("sequences:") for name in windows.masks]
+        self._windows = BlockLayout(shown, cutting.geometry, masks, cutting.padding_values)
+        self._intake = intake
+        self._reported: set[tuple[int, int]] = set()  # insertion indices and segments
+        if schema is None:
+            self.fields: Mapping[str, Field] = self._inferred(cutting)
+        else:
+            self.fields = schema_from_wire(schema)
+
+    def _inferred(self, cutting: Cutting) -> Mapping[str, Field]:
+        """Return the fields that the first segment of the first sound example shows."""
+        intake = self._intake
+        for chunk in intake.first_chunks():
+            _, offer = cutting.offer(chunk, intake.bad, 0)
+            intake.bad.counts.clear()  # these examples are read again
+            for row in range(len(offer.keys)):
+                one = np.array([row])
+                numbers = np.stack([one, one, one * 0, one, one * 0, offer.counts[one], one * 0])
+                first = Rows(one, numbers)
+                for _, fields in self._called(first, {0: offer}, _fields_of, self._ignore):
+                    if fields is not None:
+                        shown: Mapping[str, Field] = fields
+                        return shown
+        raise DataError(
+            "no example shows what map_segments gives: declare it with map_segments(…, schema=…)"
+        )
+
+    def results(self, batch: Rows, offers: Mapping[int, Offer]) -> Iterator[tuple[int, Result]]:
+        """Yield the result of each row of a batch, with its number; report bad ones."""
+        return self._called(batch, offers, self._fitted, self._report)
+
+    def _called(
+        self,
+        batch: Rows,
+        offers: Mapping[int, Offer],
+        checked: Callable[[Any], Any],
+        report: Callable[[DataError, tuple[int, int]], None],
+    ) -> Iterator[tuple[int, Any]]:
+        bad, function = self._intake.bad, self._function
+        windows = self._shown(batch, offers)
+        places = batch.chunks.tolist(), batch.rows.tolist(), batch.segments.tolist()
+        bad.enters(function.name)
+        for i, (chunk, row, segment) in enumerate(zip(*places, strict=True)):
+            offer = offers[chunk]
+            where = (
+                f"{offer.origin.describe(row)}, key {offer.keys[row]!r:.200}, segment {segment} of "
+                f"{batch.counts[i]}"
+            )
+            bad.progress()
+            bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, READ_BEFORE, where)
+            given: list[Any] = [{n: v[i] for n, v in part.items()} for part in windows]
+            if self._draws is not None:
+                ordinal = int(offer.ordinals[row])
+                given.append(self._draws.generator(offer.epoch, ordinal, segment))
+            began = time.monotonic()
+            result, fault, cause = function.tried(lambda _: "", *given)
+            self._intake.stages.seconds[function.label] += time.monotonic() - began
+            if not fault:
+                try:
+                    result = checked(result)
+                except (ValueError, TypeError, OverflowError) as misfit:
+                    fault = f"gave {misfit}"
+            if fault:
+                result = None
+                error = DataError(f"{where}: {function.label} {fault}")
+                error.__cause__ = cause
+                report(error, (int(batch.indices[i]), segment))
+            yield i, result
+        bad.enters("")
+
+    def _shown(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[_Part, _Part]:
+        """Return the sequences and the context of a batch, by name, with a row for each segment."""
+        written = SegmentBlock(self._windows, Rows(batch.slots, batch.numbers), offers, {}, 0)
+        block = np.empty(written.nbytes, np.uint8)
+        written.fill_examples(block)
+        columns: dict[str, Any] = dict(written.columns)
+        for name, slot in zip(self._windows.fields, written.slots, strict=True):
+            if slot.dtype == BYTES:
+                columns[name] = strings_at(block, slot)
+        parts: tuple[_Part, _Part] = {}, {}
+        for part, prefix in zip(parts, ("sequences:", "context:"), strict=True):
+            named = [name for name in columns if name.startswith(prefix)]
+            part |= {name.removeprefix(prefix): columns[name] for name in sorted(named)}
+        return parts
+
+    def _fitted(self, result: Any) -> dict[str, np.ndarray]:
+        """Return a result as arrays; ValueError where it does not fit."""
+        _check_mapping(result)
+        if result.keys() != self.fields.keys():
+            raise ValueError(f"the sequences {list(result)}; this feed has {list(self.fields)}")
+        arrays = {}
+        for name, field in self.fields.items():
+            with rewording(ValueError, f"sequence {name!r}: ", ValueError):
+                arrays[name] = fitted_array(result[name], field)
+        return arrays
+
+    def _ignore(self, error: DataError, segment: tuple[int, int]) -> None:
+        """Raise the error of a bad segment, unless these are skipped: its batch reports it."""
+        if not self._intake.bad.skip:
+            raise error
+
+    def _report(self, error: DataError, segment: tuple[int, int]) -> None:
+        """Report a bad segment, and count it once, in however many batches it comes."""
+        if segment in self._reported:
+            return
+        self._intake.bad.report(error, self._function.reason)
+        self._reported.add(segment)
+        self._intake.count_dropped()
+        self._intake.check_bad()
+
+
+def _check_mapping(result: Any) -> None:
+    if not isinstance(result, Mapping):
+        raise ValueError(f"{brief(result)}, {kind_of(result)}; it gives a dict of name to array")
+
+
+def _fields_of(result: Any) -> dict[str, Field]:
+    """Return the fields that a result shows; ValueError where a batch can not hold it."""
+    _check_mapping(result)
+    if fault := names_fault(result):
+        raise ValueError(fault)
+    return {
+        block_name("a name in the result", "sequences", name): infer_field([value])
+        for name, value in result.items()
+    }

@@ -1,0 +1,210 @@
+"""Functions of segments, beyond what the drawn combinations show: how often they are called, what
+they may get and give, bad segments, memory, and functions that kill their worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import eventually
+
+from .serving import connect, serving
+
+
+def clips(count: int, frames: int = 6) -> hs.Pipeline:
+    """Clips of frames that are compressed: each is the text of a number."""
+    return hs.from_examples(
+        [
+            {"clip": f"c{i}", "frames": [f"{100 * i + k}" for k in range(frames)], "size": 1 + i}
+            for i in range(count)
+        ]
+    )
+
+
+def in_segments(source: hs.Pipeline, **options: Any) -> hs.Pipeline:
+    given = {"initial_states": {"h": hs.zeros((1,))}, "num_unroll": 2, "batch_size": 2, **options}
+    return source.batch_sequences_with_states("clip", ["frames"], ["size"], **given)
+
+
+def train(feed: headrace.Feed) -> list[Any]:
+    """Train to the end; return [key, segment, length, sequences] of each segment."""
+    found = []
+    for batch in feed:
+        for row in range(batch.rows):
+            sequences = {name: batch.sequences[name][row].tolist() for name in batch.sequences}
+            which = bytes(batch.original_key[row]), int(batch.sequence[row])
+            found.append([*which, int(batch.length[row]), sequences])
+        batch.save_state("h", batch.state("h"))
+    return found
+
+
+def decoded(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Decode the frames of a segment, each into an image; padding is black."""
+    images = np.zeros((len(sequences["frames"]), 2, 2), np.uint16)
+    for image, frame, real in zip(
+        images, sequences["frames"], sequences["frames_mask"], strict=True
+    ):
+        if real:
+            image[:] = int(frame) + int(context["size"])
+    return {"images": images, "real": sequences["frames_mask"]}
+
+
+def test_the_frames_of_a_segment_alone_are_decoded(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    calls.touch()
+
+    def noted(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        with calls.open("a") as file:
+            file.write(f"{len(sequences['frames'])}\n")
+        return decoded(sequences, context)
+
+    pipeline = in_segments(clips(4, 5), left=1, mask=True).map_segments(noted)
+    with hs.run(pipeline, partitions=2, workers=2) as server, connect(server) as feed:
+        assert feed.schema["sequences:images"].shape == (None, 3, 2, 2)
+        assert "sequences:frames" not in feed.schema
+        found = train(feed)
+    assert len(found) == 12
+    for key, segment, length, sequences in found:
+        clip = int(key[1:])
+        steps = range(2 * segment - 1, 2 * segment + 2)
+        assert sequences["real"] == [0 <= step < 5 for step in steps]
+        assert sum(sequences["real"]) == length + (segment > 0)
+        want = [100 * clip + step + 1 + clip if 0 <= step < 5 else 0 for step in steps]
+        assert [image[0][0] for image in sequences["images"]] == want
+    # one more for each partition, whose schema the first segment shows
+    assert calls.read_text().split() == ["3"] * (12 + 2)
+
+
+def failing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    if sequences["frames"][0] == b"102":
+        raise ValueError("no image")
+    return {"number": np.int64(int(sequences["frames"][0]))}
+
+
+def test_a_bad_segment_stops_the_feed_by_name_or_is_left_without_a_step() -> None:
+    stops = in_segments(clips(3)).map_segments(failing)
+    skips = stops.options(on_bad_example="skip")
+    never = stops.options(on_bad_example="skip", max_bad_examples=0)
+    with serving({"stops": stops, "skips": skips, "never": never}) as server:
+        where = r"^examples, record 1, key b'c1', segment 1 of 3: map_segments function .*:failing "
+        with (
+            pytest.raises(headrace.DataError, match=rf"{where}raised ValueError: no image \("),
+            connect(server, feed="stops") as feed,
+        ):
+            train(feed)
+        with (
+            pytest.raises(headrace.DataError, match=r"max_bad_examples=0 .* 1 map_segments_failed"),
+            connect(server, feed="never") as feed,
+        ):
+            train(feed)
+        with connect(server, feed="skips") as feed:
+            found = train(feed)
+        assert server.stats()["skips"]["dropped"] == {"bad:map_segments_failed": 1}
+        assert server.pids.keys() >= {"worker-0-0"}
+    assert len(found) == 9
+    for key, segment, length, sequences in found:
+        bad = (key, segment) == (b"c1", 1)
+        number = 100 * int(key[1:]) + 2 * segment
+        assert (length, sequences["number"]) == ((0, 0) if bad else (2, number))
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (lambda n: [n], r"gave \[2\], a list; it gives a dict of name to array"),
+        (lambda n: {"y": n}, r"gave the sequences \['y'\]; this feed has \['x'\]"),
+        (lambda n: {"x": np.zeros(n)}, r"gave sequence 'x': shape \[2\] does not fit float64\[\]"),
+        (lambda n: {"x": "a"}, r"gave sequence 'x': is bytes .* which does not fit float64"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_a_bad_segment(result: Any, text: str) -> None:
+    def some(sequences: dict[str, Any], context: dict[str, Any]) -> Any:
+        return result(2) if sequences["frames"][0] == b"2" else {"x": 0.5}
+
+    with (
+        serving(in_segments(clips(1), batch_size=1).map_segments(some)) as server,
+        pytest.raises(headrace.DataError, match=text),
+        connect(server) as feed,
+    ):
+        train(feed)
+
+
+def test_a_segment_that_fails_while_its_batch_is_prepared_fails_when_it_is_wanted(
+    tmp_path: Path,
+) -> None:
+    """1. A trainer holds the first batch, so the worker prepares the second one.
+    2. Its segment fails, and nothing happens.
+    3. The trainer saves its states, and gets the error for the next batch.
+    """
+
+    def noted(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        if sequences["frames"][0] == b"2":
+            (tmp_path / f"call-{len(list(tmp_path.iterdir()))}").touch()
+            raise ValueError("the second segment")
+        return {"x": 1.5}
+
+    pipeline = in_segments(clips(1), batch_size=1).map_segments(noted)
+    with serving(pipeline) as server, connect(server, prefetch=1) as feed:
+        batch = next(iter(feed))
+        eventually(lambda: any(tmp_path.iterdir()))
+        batch.save_state("h", batch.state("h"))
+        with pytest.raises(headrace.DataError, match=r"segment 1 of 3: .* the second segment"):
+            next(iter(feed))
+        assert "worker-0-0" in server.pids
+
+
+def test_results_lie_in_the_slab_alone() -> None:
+    def large(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        return {"x": np.zeros(5 << 20, np.uint8)}
+
+    pipeline = in_segments(clips(3), batch_size=2).map_segments(large)
+    with (
+        serving(pipeline, slab_bytes=8 << 20) as server,
+        pytest.raises(headrace.LimitExceeded, match="does not fit into a slab of 8388608 bytes"),
+        connect(server) as feed,
+    ):
+        train(feed)
+
+
+def killing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    if sequences["frames"][0] == b"2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"x": 0.5}
+
+
+def test_a_segment_that_kills_its_worker_three_times_fails_its_feed_by_name() -> None:
+    """The first time it does while its batch is prepared: the trainer holds the one before."""
+    kills = in_segments(clips(1), batch_size=1).map_segments(killing)
+    with serving({"kills": kills, "other": in_segments(clips(2))}) as server:
+        with connect(server, feed="kills", prefetch=1) as feed:
+            batch = next(iter(feed))
+            eventually(lambda: "worker-0-1" in server.pids)
+            batch.save_state("h", batch.state("h"))
+            where = "record 0, key b'c0', segment 1 of 3"
+            with pytest.raises(headrace.HeadraceError, match=f"{where}: its worker died 3 times"):
+                next(iter(feed))
+            eventually(lambda: "worker-0-3" in server.pids)
+        with connect(server, feed="other") as feed:
+            assert len(train(feed)) == 6
+
+
+def test_a_feed_without_examples_needs_a_schema() -> None:
+    empty = clips(1).filter(lambda example: False)
+    declared = in_segments(empty).map_segments(failing, schema={"number": hs.scalar("int64")})
+    with serving(
+        {"shown": in_segments(empty).map_segments(failing), "declared": declared}
+    ) as server:
+        with connect(server, feed="declared") as feed:
+            assert train(feed) == [] and feed.schema["sequences:number"].shape == (None,)
+        with (
+            pytest.raises(headrace.DataError, match=r"declare it with map_segments\(…, schema=…\)"),
+            connect(server, feed="shown") as feed,
+        ):
+            train(feed)
