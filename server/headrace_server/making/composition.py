@@ -51,6 +51,7 @@ def compose(
         cutting = Cutting(shape, intake.fields, partition)
         cutting.check_state_bytes(max_state_bytes)
         segments = cutting.machine
+        segments.targets = intake.stratified
         segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
         return SegmentRun(intake, cutting, slab)
     made = shape.made()
