@@ -87,6 +87,8 @@ def _rows(declared: Declared, partition: int, partitions: int) -> tuple[list[lis
     source = list(enumerate(_cut(declared.examples, declared.calls)))
     repeat = order.get("repeat", {"n": 1})
     group = _group(stages, kind, given)
+    if order.get("mix", {}).get("by") == "batch":
+        given = {**given, "sources": len(order["mix"]["sources"])}
     numbered = enumerate(stages, start=int("mix" in order))  # a mix is the first stage
     steps = [_STAGES[name](number, options) for number, (name, options) in numbered]
     parts: list[list[Row]] = []
@@ -541,9 +543,9 @@ def _plain(rows: list[Row], given: dict[str, Any], least: int = 0) -> Batch:
 def _shape(
     kind: str, given: dict[str, Any], partition: int
 ) -> Callable[[list[Row]], Iterator[Batch]]:
-    if kind == "batch":
+    if kind == "batch" and "sources" not in given:
         return lambda rows: _batched(rows, given)
-    if kind in _BUCKETS:
+    if kind in ("batch", *_BUCKETS):
         return lambda rows: _bucketed(rows, kind, given)
     if kind == "stratified_sample_unknown_dist":
         return _by_class(given, partition)
@@ -568,23 +570,25 @@ def _length(selector: Any, row: Row) -> int:
 
 def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Batch]:
     edges = given.get("bucket_boundaries")
-    count = given["num_buckets"] if edges is None else len(edges) + 1
-    sizes = given["batch_size"]
+    count = given.get("num_buckets", 1) if edges is None else len(edges) + 1
+    sizes, each = given["batch_size"], given.get("sources", 1)  # buckets of each source
     sizes = sizes if isinstance(sizes, list) else [sizes] * count
+    sizes = [size for size in sizes for _ in range(each)]
+    tops = [edge for edge in edges or [] for _ in range(each)]
     budget, multiple = given.get("max_padded_elements"), given.get("pad_to_multiple") or 1
-    waiting: list[list[Row]] = [[] for _ in range(count)]
+    waiting: list[list[Row]] = [[] for _ in sizes]
 
     def steps(rows: list[Row], bucket: int) -> int:
         lengths = [max(1, row.facts["length"]) for row in rows]
         if given.get("ragged"):
             return sum(lengths)
         longest = max(lengths, default=1)
-        if given.get("pad_to_boundary") and bucket < count - 1:
-            longest = max(longest, edges[bucket])
+        if given.get("pad_to_boundary") and bucket < len(tops):
+            longest = max(longest, tops[bucket])
         return -(-longest // multiple) * multiple * len(rows)
 
     def formed(bucket: int) -> Batch:
-        least = edges[bucket] if given.get("pad_to_boundary") and bucket < count - 1 else 0
+        least = tops[bucket] if given.get("pad_to_boundary") and bucket < len(tops) else 0
         batch = {**_plain(waiting[bucket], given, least), "@bucket": bucket}
         waiting[bucket] = []
         return batch
@@ -593,14 +597,14 @@ def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Bat
         if given.get("input_length") is not None:
             length = _length(given["input_length"], row)
             row = replace(row, facts={**row.facts, "length": np.int32(length)})
-        b = bisect_right(edges, length) if edges else int(_value(given["which_bucket"], row))
+        b = bisect_right(edges, length) if edges else int(_value(given.get("which_bucket", 0), row))
+        b = b * each + (int(row.facts["source"]) if each > 1 else 0)
         if budget is not None and waiting[b] and steps([*waiting[b], row], b) > budget:
             yield formed(b)
         waiting[b].append(row)
         if len(waiting[b]) == sizes[b]:
             yield formed(b)
-    for b in range(count):
-        held = waiting[b]
+    for b, held in enumerate(waiting):
         full = (
             budget is not None
             and held

@@ -481,6 +481,29 @@ class Feed:
             raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
         return self._change(requests.set_target_probs(wanted), str([*wanted]))
 
+    def set_weights(self, weights: Mapping[str, float]) -> dict[int, int]:
+        """Change the weights by which examples of a mix are drawn, for all trainers.
+
+        ``weights`` names every source.  They hold to the end, in place of a schedule.  Returns, for
+        each partition, the number of the first batch that they can affect.  ValueError where the
+        feed is no mix, or can not be drawn so.
+        """
+        self._link.check_usable()
+        names = self._link.properties.get("sources")
+        if names is None:
+            raise ValueError("set_weights(): the feed is no mix (hs.mix), so it has no weights")
+        if not isinstance(weights, Mapping):
+            raise TypeError(f"weights={weights!r:.80} is not a dict of sources to numbers")
+        if weights.keys() != set(names):
+            raise ValueError(f"weights={weights!r:.80} names other sources than {names}")
+        try:
+            wanted = tuple(float(weights[name]) for name in names)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"weights={weights!r:.80} is not a dict of sources to numbers"
+            ) from None
+        return self._change(requests.set_weights(wanted), repr(weights))
+
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
 

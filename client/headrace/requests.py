@@ -59,6 +59,11 @@ def set_target_probs(probs: tuple[float, ...]) -> Request:
     return Request("set_target_probs", Retarget, [((probs,), [])], _since, _ENDED)
 
 
+def set_weights(weights: tuple[float, ...]) -> Request:
+    """Draw the sources of a mix by other weights, as ``set_target_probs`` does of classes."""
+    return Request("set_weights", Retarget, [((weights, True), [])], _since, _ENDED)
+
+
 def set_batch_size(sizes: tuple[int, ...]) -> Request:
     """Make batches of other sizes; each owner answers with the first changed batches."""
     return Request("set_batch_size", Resize, [((sizes,), [])], _since, _ENDED)

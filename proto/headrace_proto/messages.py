@@ -159,11 +159,12 @@ class Bye:
 
 @message(FROM_TRAINER, 7)
 class Retarget:
-    """Draw classes in other proportions from now on."""
+    """Draw classes in other proportions from now on, or the sources of a mix by other weights."""
 
     session: Count
     request: Count  # the answer carries it
     probs: Annotated[tuple[float, ...], list_of(check_number)]
+    mix: Flag = False  # whether these are weights, in the order of the sources
 
 
 @message(FROM_TRAINER, 8)

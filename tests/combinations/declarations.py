@@ -384,7 +384,11 @@ def drawn(chance: random.Random, stage: str, shape: str) -> Feed:
     mixed = chance.random() < 0.3
     if shape == "state saver" and (mixed or any(name in _REPEATING for name, _ in calls)):
         calls.append(("map", {"fn": f"{_HERE}:other_key", "seed": 1}))
-    feed = _mix(chance, batched) if mixed else _source(chance, batched, chance.randrange(24, 40))
+    feed = (
+        _mix(chance, batched, shape)
+        if mixed
+        else _source(chance, batched, chance.randrange(24, 40))
+    )
     if chance.random() < 0.3:
         feed = feed.repeat(n=2, across_batches=chance.random() < 0.4)
     return replace(feed, calls=(*feed.calls, *calls, SHAPES[shape](chance)))
@@ -405,8 +409,9 @@ def _source(chance: random.Random, batched: bool, count: int, first: int = 0) ->
     return feed
 
 
-def _mix(chance: random.Random, batched: bool) -> Feed:
+def _mix(chance: random.Random, batched: bool, shape: str) -> Feed:
     """Draw sources and how they are mixed."""
+    apart = shape in ("batch", "bucket", "by length", "rejection_sample", "stratified_sample")
     sources = {}
     for k, name in enumerate(("web", "code", "books")[: chance.choice((1, 2, 2, 3))]):
         sources[name] = _source(chance, batched, chance.randrange(10, 25), 1000 * k)
@@ -421,4 +426,5 @@ def _mix(chance: random.Random, batched: bool) -> Feed:
         weights=weights if chance.random() < 0.5 else some[1],
         seed=chance.randrange(99),
         stop=chance.choice(("all", "all", "first")),
+        by="batch" if apart and chance.random() < 0.4 else "example",
     )

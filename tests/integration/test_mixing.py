@@ -88,6 +88,114 @@ def _shaken(example: dict[str, Any], rng: Any) -> dict[str, Any]:
     return {**example, "x": example["x"] + np.float32(rng.integers(10))}
 
 
+def test_a_pure_batch_has_rows_of_one_source() -> None:
+    sources = {name: source(k, 40) for k, name in enumerate(NAMES)}
+    weights = {"web": 2, "code": 1, "books": 1}
+    pure = hs.mix(sources, weights, by="batch")
+    shapes = {
+        "batch": pure.batch(4, allow_smaller_final_batch=True, dynamic_pad=True),
+        "sampled": pure.rejection_sample(1.0, 4, allow_smaller_final_batch=True, ragged=True),
+        "bucket": pure.bucket_by_sequence_length(
+            "x", [4, 3], [3], allow_smaller_final_batch=True, dynamic_pad=True, pad_to_boundary=True
+        ),
+    }
+    with hs.run(shapes, partitions=2, workers=2) as server:
+        for name in shapes:
+            rows = Counter[int]()
+            with connect(server, feed=name) as feed:
+                for batch in feed:
+                    (of,) = set(batch.source.tolist())
+                    rows[of] += batch.rows
+                    assert batch.bucket % 3 == of
+                    if name == "bucket":
+                        assert set((batch.length >= 3).tolist()) == {batch.bucket // 3 == 1}
+                        assert batch.bucket >= 3 or batch["x"].shape[1] == 3
+            assert rows == {0: 40, 1: 40, 2: 40}
+
+
+def weights_of(since: dict[int, int], taken: list[Any]) -> tuple[Counter[int], Counter[int]]:
+    """Return the sources of rows before the batches ``since``, and those of later ones."""
+    before, after = Counter[int](), Counter[int]()
+    for partition, number, of in taken:
+        if number != since[partition]:  # it may have rows of both
+            (before if number < since[partition] else after).update(of)
+    return before, after
+
+
+def test_other_weights_hold_from_the_batch_that_is_told_and_are_repeated_after_a_death() -> None:
+    pipeline = mixed([(0, {"web": 1, "code": 0, "books": 0})], seed=2, stop="never")
+    taken: list[Any] = []
+    with hs.run(pipeline.batch(8, dynamic_pad=True), partitions=2, workers=2) as server:
+        with connect(server, prefetch=0) as feed:
+            for count, batch in enumerate(feed):
+                taken.append((batch.partition, batch.number, batch.source.tolist()))
+                if count == 9:
+                    since = feed.set_weights({"books": 3, "code": 1, "web": 0})
+                    assert since.keys() == {0, 1} and min(since.values()) >= 5
+                    kill_worker(server)
+                if min(batch.number - first for first in since.values()) > 40 if count > 9 else 0:
+                    break
+    before, after = weights_of(since, taken)
+    assert before.keys() == {0} and after.keys() == {1, 2}
+    n = sum(after.values())
+    assert n > 500 and abs(after[2] - n * 3 / 4) <= 5 * math.sqrt(n * 3 / 16)
+
+
+def test_other_weights_outlive_a_snapshot_and_the_server(tmp_path: Path) -> None:
+    pipeline = mixed(
+        [(0, {"web": 1, "code": 0, "books": 0}), (200, {"web": 0, "code": 1, "books": 0})]
+    )
+    pipeline = pipeline.batch(8, dynamic_pad=True)
+    with hs.run(pipeline, state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
+        next(feed)
+        feed.set_weights({"web": 1, "code": 1, "books": 1})
+        next(feed)
+        token = feed.snapshot()
+        whole = [(batch.number, batch["key"].tolist()) for batch in feed]
+    with (
+        hs.run(pipeline, state_dir=tmp_path) as server,
+        connect(server, prefetch=0, resume=token) as feed,
+    ):
+        assert [(batch.number, batch["key"].tolist()) for batch in feed] == whole
+
+
+def test_segments_take_other_weights() -> None:
+    pipeline = mixed({"web": 1, "code": 0, "books": 0}, stop="never", count=50)
+    pipeline = pipeline.batch_sequences_with_states(
+        "key", ["x"], ["of"], None, {}, num_unroll=5, batch_size=4, order="lanes", capacity=8
+    )
+    with hs.run(pipeline) as server, connect(server, prefetch=0) as feed:
+        assert next(feed).source.tolist() == [0] * 4
+        since = feed.set_weights({"web": 0, "code": 1, "books": 0})[0]
+        for batch in feed:
+            if batch.number > since + 8:
+                assert batch.source.tolist() == [1] * 4
+                break
+
+
+def test_weights_that_can_not_be_are_refused() -> None:
+    feeds = {
+        "mix": mixed({"web": 1, "code": 1, "books": 1}, stop="never").batch(4, dynamic_pad=True),
+        "plain": source(0, 40).batch(4, dynamic_pad=True),
+    }
+    with hs.run(feeds) as server:
+        with connect(server, feed="mix") as feed:
+            for weights, kind, text in (
+                ([1, 1, 1], TypeError, r"weights=\[1, 1, 1\] is not a dict"),
+                ({"web": 1, "code": 1}, ValueError, r"names other sources than \['web', 'code'"),
+                ({"web": "a", "code": 1, "books": 1}, TypeError, "not a dict of sources to num"),
+                ({"web": -1, "code": 1, "books": 1}, ValueError, r"weights\['web'\]=-1.0 does not"),
+                ({"web": 0, "code": 0, "books": 0}, ValueError, "gives no source a weight"),
+                ({"web": math.nan, "code": 0, "books": 1}, ValueError, r"weights\['web'\]=nan"),
+            ):
+                with pytest.raises(kind, match=text):
+                    feed.set_weights(weights)  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="0 stages with target proportions"):
+                feed.set_target_probs([1, 0, 0])
+        with connect(server, feed="plain") as feed, pytest.raises(ValueError, match="is no mix"):
+            feed.set_weights({"web": 1})
+
+
 def test_a_lane_keeps_the_source_of_its_example() -> None:
     pipeline = mixed({"web": 1, "code": 1, "books": 1}, count=30).batch_sequences_with_states(
         "key", ["x"], ["of"], None, {}, num_unroll=1, batch_size=4, order="lanes"

@@ -19,7 +19,7 @@ from headrace_proto.errors import DataError
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.composition import shape_check
-from ..pipeline.declaration import Declaration, Policy, ReadingOrder
+from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
 from ..reading.chunk import BadRecords
 from ..reading.intake import Intake
@@ -173,14 +173,15 @@ def _scan(
     found: Survey, declaration: Declaration, files: tuple[DataFile, ...], cache: IndexCache
 ) -> None:
     """Read every example, run the stages, and see whether the shape can place it."""
-    bad, rows, source = _Noted(), 0, declaration.source
-    if source.kind == "mix":  # each of its sources to the end, once
-        every = len(source.parts)
-        orders, schedule = [asdict(ReadingOrder())] * every, [[0, [1.0] * every]]
-        drawn = {"orders": orders, "schedule": schedule, "stop": "all"}
-        source = replace(source, options={**source.options, **drawn})
-    whole = replace(declaration, order=ReadingOrder(), policy=Policy("skip"))
-    with closing(open_reader(source, files, bad, cache)) as reader:
+    bad, rows, whole = _Noted(), 0, declaration
+    if whole.source.kind == "mix":  # each of its sources to the end, once
+        every, (stage, *others) = len(whole.source.parts), whole.stages
+        once = {"orders": [asdict(ReadingOrder())] * every, "stop": "all"}
+        alike = {**stage.options, "schedule": [[0, [1.0] * every]]}
+        source = replace(whole.source, options={**whole.source.options, **once})
+        whole = replace(whole, source=source, stages=(Stage("mix", alike), *others))
+    whole = replace(whole, order=ReadingOrder(), policy=Policy("skip"))
+    with closing(open_reader(whole.source, files, bad, cache)) as reader:
         intake = Intake(reader, whole, 0, 1, bad)
         if intake.fields is None and whole.segmented:
             text = "no example shows what map gives: declare it with map(…, schema=…)"

@@ -51,13 +51,14 @@ def compose(
         cutting = Cutting(shape, intake.fields, partition)
         cutting.check_state_bytes(max_state_bytes)
         segments = cutting.machine
-        segments.targets = intake.stratified
+        segments.targets, segments.mix = intake.stratified, intake.mix
         segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
         return SegmentRun(intake, cutting, slab)
     made = shape.made()
     made.open(partition)
     rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
     machine = Plain(partition, rows, made.shaper, intake.stratified)
+    machine.mix = intake.mix
     run = PlainRun(intake, machine, slab, made)
     run.schema  # noqa: B018 - the shape refuses columns that it can not batch
     return run

@@ -325,8 +325,8 @@ class Run(ABC):
         None: ask again after the next step.  That makes batches again which an earlier life has
         made, and needs no memory: they are written later.
 
-        ("close", whether to cancel); ("target", proportions of classes); ("batch_size", a size for
-        each bucket, or one for all).
+        ("close", whether to cancel); ("target", proportions of classes); ("weights", one for each
+        source of a mix); ("batch_size", a size for each bucket, or one for all).
         """
         kind, value = what
         if kind == "target":
@@ -337,6 +337,10 @@ class Run(ABC):
                     "set_target_probs() needs exactly one"
                 )
             targets[0].check_target(value)
+        elif kind == "weights":
+            if self.intake.mix is None:
+                raise ValueError("the feed is no mix (hs.mix), so its sources have no weights")
+            self.intake.mix.check_target(value)
         elif kind == "batch_size":
             least = max(value, default=0) * least_bytes(self.schema)
             if least > self._slab.budget_bytes:

@@ -566,11 +566,12 @@ class Pipeline:
                 raise ValueError(f"{name} has {len(listed)} entries; it must have exactly {count}")
         if most is not None:
             # Fewer, and buckets that wait for their last row could fill it up: nothing would move.
-            least = sum((size or budget) - 1 for size in sizes) + 1
+            apart = self._sources_apart or 1
+            least = apart * sum((size or budget) - 1 for size in sizes) + 1
             if most < least:
                 raise ValueError(
-                    f"max_examples_in_flight={most} is too small: {count} buckets that each lack "
-                    f"one row of a batch hold {least - 1}, so the least is {least}"
+                    f"max_examples_in_flight={most} is too small: {apart * count} buckets that "
+                    f"each lack one row of a batch hold {least - 1}, so the least is {least}"
                 )
         cost = given.pop("cost")
         if cost is not None:
@@ -872,9 +873,25 @@ class Pipeline:
     def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
         """Return the pipeline with a shape of padded rows, of these arguments of a call."""
         given = {name: value for name, value in options.items() if name != "self"}
+        if apart := self._sources_apart:
+            given["sources"] = apart
+            if kind == "batch":
+                kind, given["batch_sizes"] = "bucket", [given.pop("batch_size")]
+                given["capacity"] = None
         return self._ended(Shape(kind, padded(given, self.fields)))
 
+    @property
+    def _sources_apart(self) -> int:
+        """The number of sources of a mix of which no batch has rows of two; 0: it may."""
+        return self._stages[0].made().apart if self._source.kind == "mix" else 0
+
     def _ended(self, shape: Shape) -> Pipeline:
+        if self._sources_apart and shape.kind != "bucket":
+            what = "segments" if shape.kind == SEQUENCES else f".{shape.kind}()"
+            raise ValueError(
+                f"{what} gathers rows of all sources, and by='batch' of mix() is for .batch() and "
+                "for buckets: declare the mix with by='example'"
+            )
         return replace(self, _stages=_grouped(self._stages, shape), _shape=shape)
 
     def __hash__(self) -> int:

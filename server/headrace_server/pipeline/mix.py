@@ -14,8 +14,10 @@ from .declaration import Plain, Source, Stage, fields_text
 from .signatures import checking
 
 Weights = Mapping[str, float]
-#: Every example has a time for each source.
-_MAX_SOURCES = 1000
+#: Every example has a time for each source, and trainers get all names in one header.
+_MAX_SOURCES = 256
+#: Bytes of a name of a source.
+_MAX_NAME = 100
 #: The largest weight: far below it sums and quotients of weights are finite.
 _MAX_WEIGHT = 1e100
 
@@ -27,6 +29,7 @@ def mix(
     seed: int = 0,
     *,
     stop: Literal["all", "first", "never"] = "all",
+    by: Literal["example", "batch"] = "example",
 ) -> Pipeline:
     """Draw each example from one of several sources, with a chance in proportion to its weight.
 
@@ -42,6 +45,10 @@ def mix(
     weight.  ``"first"``: the mix ends where an example is drawn from a source that has no more.
     ``"never"``: a source that ends begins again.  Each partition draws from its share of each
     source.
+
+    With ``by="batch"`` every batch has rows of one source: ``.batch``, and each bucket, gathers
+    the examples of each source apart.  ``batch.bucket`` is then the bucket times the number of
+    sources, plus the number of the source.
     """
     _check_sources(sources)
     names = list(sources)
@@ -50,12 +57,12 @@ def mix(
         "sources": [part.to_plain() for part in parts],
         "names": names,
         "orders": [asdict(pipeline._order) for pipeline in sources.values()],
-        "schedule": _schedule(weights, names),
         "seed": seed,
         "stop": stop,
     }
+    stage = Stage("mix", {"names": names, "schedule": _schedule(weights, names), "by": by})
     paths = tuple(path for part in parts for path in part.paths)
-    return Pipeline(Source("mix", paths, None, options), _stages=(Stage("mix", {"names": names}),))
+    return Pipeline(Source("mix", paths, None, options), _stages=(stage,))
 
 
 def _check_sources(sources: Any) -> None:
@@ -66,8 +73,8 @@ def _check_sources(sources: Any) -> None:
     columns: tuple[str, Any] | None = None
     for name, pipeline in sources.items():
         what = f"sources[{name!r}]"
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"{what:.200}: a source's name is a non-empty string")
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
+            raise TypeError(f"{what:.200}: a source's name is a string of 1 … {_MAX_NAME} bytes")
         check_kind(what, pipeline, Pipeline, "a pipeline without stages")
         later = pipeline._shape or next(iter(pipeline._stages), None)
         if later is not None:

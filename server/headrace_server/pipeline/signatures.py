@@ -90,6 +90,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
         ("mask ragged reshuffle vectorized", _by(checks.flag)),
         ("on_bad_example", _choice("fail", "skip")),
+        ("by", _choice("example", "batch")),
         ("order", _choice("arrival", "lanes")),
         ("phase", _choice("random")),
         ("state_placement", _choice("server", "trainer")),

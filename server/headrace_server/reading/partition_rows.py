@@ -42,7 +42,7 @@ from headrace_proto.errors import DataError
 from ..pipeline.declaration import ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
-from ..shaping.mix import suppliers, times
+from ..shaping.mix import Schedule, suppliers, times
 from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
 from .source import IndexedSource, MixedReader, StreamSource, read_on
@@ -321,6 +321,8 @@ class MixedShare:
     """
 
     counted_elsewhere = False
+    #: The weights of the sources from here on.
+    schedule: Schedule
 
     def __init__(self, reader: MixedReader, partition: int, partitions: int, bad: BadRecords):
         if reader.streams >= 1 << (63 - ORDINAL_BITS):
@@ -358,7 +360,7 @@ class MixedShare:
         have = [0] * count
         live = self._live(places)
         drawn, numbers = self._drawn(epoch, came, limit)
-        of = suppliers(drawn, numbers, self._reader.schedule, live)
+        of = suppliers(drawn, numbers, self.schedule, live)
         while True:
             ends: dict[int, int] = {}  # by example which source has ended before it
             for k in range(count):
@@ -376,7 +378,7 @@ class MixedShare:
                 of[at:] = -1
                 break
             live[ends[at]] = False
-            of[at:] = suppliers(drawn[at:], numbers[at:], self._reader.schedule, live)
+            of[at:] = suppliers(drawn[at:], numbers[at:], self.schedule, live)
         chunk = self._mixed(epoch, found, of)
         self._bad.hand.read(chunk)
         over = len(chunk) < limit
@@ -449,7 +451,7 @@ class MixedShare:
         """Return how many examples a read gives without a wait, at most ``limit``."""
         came, places = position
         drawn, numbers = self._drawn(epoch, came, limit)
-        of = suppliers(drawn, numbers, self._reader.schedule, self._live(places))
+        of = suppliers(drawn, numbers, self.schedule, self._live(places))
         for k, place in enumerate(places):
             own = np.flatnonzero(of == k)
             if len(own) and place is not None:

@@ -27,7 +27,6 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Feature, ReadingOrder
 from ..pipeline.declaration import Source as Declared
-from ..shaping.mix import Schedule
 from .chunk import BadRecords, Chunk
 from .columns import Rows
 
@@ -255,10 +254,9 @@ class MixedReader(JoinedStreams):
         readers: Sequence[StreamSource],
         names: Sequence[str],
         orders: Sequence[ReadingOrder],
-        schedule: Schedule,
         seed: int,
         stop: str,
     ) -> None:
         super().__init__(readers)
         self.names, self.orders, self.stop = names, orders, stop
-        self.schedule, self.seed = schedule, seed
+        self.seed = seed

@@ -141,6 +141,7 @@ class Plain:
         self.gone: list[Batch] = []
         self.left_out = 0  # rows of incomplete rounds
         self._stages = targets
+        self.mix: Any = None  # the stage of a mix, of which the weights can be changed
         self._deals = 0
         self._ended = False
         self._numbers = Numbers()
@@ -430,6 +431,8 @@ class Plain:
             elif order.kind == "target":
                 (target,) = self.targets()
                 target.set_target(order.what, order.since)
+            elif order.kind == "weights":
+                self.mix.set_target(order.what, order.since)
             elif tuple(order.what) != self.shaper.batch_sizes:
                 self.shaper.set_batch_sizes(order.what)
 

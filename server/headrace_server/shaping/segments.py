@@ -93,6 +93,7 @@ class Segments(Admission):
         self.run = self.world = 0
         self.gone: list[Batch] = []
         self.targets: Sequence[Any] = ()  # stages with proportions that can be changed
+        self.mix: Any = None  # the stage of a mix, of which the weights can be changed
         self.rewound = 0  # number of committed segments that are handed out again
         self._next_number = self._index = 0  # of the next batch, or round
         #: The same, as far as commits go; by rank the first round that it has not committed.
@@ -768,6 +769,8 @@ class Segments(Admission):
                 self._close(order.what)
             elif order.kind == "target":
                 self.targets[0].set_target(order.what, order.since)
+            elif order.kind == "weights":
+                self.mix.set_target(order.what, order.since)
             else:
                 (self.batch_size,) = order.what
                 self._adapt()

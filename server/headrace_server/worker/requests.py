@@ -127,8 +127,9 @@ class FeedRequests:
         self.close(feed, message.cancel, partial(self.outbox.answer_request, drained))
 
     def _retarget(self, session: Session, feed: ServedFeed, message: Retarget, frames: Any) -> None:
-        """Change the proportions of classes for a trainer."""
-        self._change(session, feed, message.request, ("target", list(message.probs)))
+        """Change the proportions of classes, or the weights of a mix, for a trainer."""
+        kind = "weights" if message.mix else "target"
+        self._change(session, feed, message.request, (kind, list(message.probs)))
 
     def _resize(self, session: Session, feed: ServedFeed, message: Resize, frames: Any) -> None:
         """Change the batch sizes for a trainer."""

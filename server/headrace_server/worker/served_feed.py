@@ -162,6 +162,8 @@ class ServedFeed:
             self.properties["epochs"] = order.epochs
         if not order.across_batches:
             self.properties["across_batches"] = False
+        if self._config.declaration.source.kind == "mix":
+            self.properties["sources"] = self._config.declaration.source.options["names"]
 
     def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""

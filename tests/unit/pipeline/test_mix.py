@@ -29,7 +29,7 @@ def test_a_mix_survives_the_wire_and_names_all_its_files():
     declared = pipeline.map(one).batch(2).declaration()
     assert Declaration.from_plain(msgpack.unpackb(msgpack.packb(declared.to_plain()))) == declared
     assert declared.source.paths == ("/data/a", "/data/b")
-    assert declared.source.options["schedule"] == [[0, [1.0, 1.0]], [9, [2.0, 0.0]]]
+    assert declared.stages[0].options["schedule"] == [[0, [1.0, 1.0]], [9, [2.0, 0.0]]]
     assert pipeline.fields == source().fields
     assert repr(pipeline).startswith("mix(sources={'a': read_tfrecord(")
 
@@ -61,10 +61,22 @@ def test_a_mix_survives_the_wire_and_names_all_its_files():
             ValueError,
             r"weights\[1\]\[1\] has 'c', which is no source",
         ),
+        (lambda: mixed(by="row"), ValueError, "by='row' is not one of 'example', 'batch'"),
+        (
+            lambda: mixed(by="batch").stratified_sample_unknown_dist("x", [1], 2),
+            ValueError,
+            r"\.stratified_sample_unknown_dist\(\) gathers rows of all sources, and by='batch'",
+        ),
+        (
+            lambda: mixed(by="batch").bucket("x", 4, 2, max_examples_in_flight=12),
+            ValueError,
+            "max_examples_in_flight=12 is too small: 4 buckets that each .* the least is 13",
+        ),
         (lambda: mixed(stop="last"), ValueError, "stop='last' is not one of 'all', 'first', 'ne"),
         (lambda: hs.mix({}, {}), ValueError, "sources has 0 entries"),
         (lambda: hs.mix([source()], {}), TypeError, "sources=.* it is a dict of names to pipe"),
-        (lambda: hs.mix({1: source()}, {1: 1}), TypeError, "a source's name is a non-empty string"),
+        (lambda: hs.mix({1: source()}, {1: 1}), TypeError, "a source's name is a string of 1"),
+        (lambda: hs.mix({"é" * 51: source()}, {}), TypeError, "is a string of 1 … 100 bytes"),
         (lambda: mixed(source().map(one)), ValueError, r"sources\['a'\] has \.map\(\)"),
         (lambda: mixed(mixed()), ValueError, r"sources\['a'\] has \.mix\(\)"),
         (lambda: mixed(source().batch(2)), ValueError, r"sources\['a'\] has \.batch\(\)"),

@@ -26,14 +26,16 @@ from tests.unit.reading.test_partition_rows import (
 
 
 def mix(readers, orders, schedule=None, seed=0, stop="all"):
-    schedule = schedule or [[0, [1.0] * len(readers)]]
-    return MixedReader(
-        readers, [f"s{k}" for k in range(len(readers))], orders, schedule, seed, stop
-    )
+    names = [f"s{k}" for k in range(len(readers))]
+    reader = MixedReader(readers, names, orders, seed, stop)
+    reader.schedule = schedule or [[0, [1.0] * len(readers)]]
+    return reader
 
 
-def share(reader, k=0, count=1):
-    return partition_reader(reader, ReadingOrder(), k, count)
+def share(reader, k=0, count=1, bad=None):
+    part = partition_reader(reader, ReadingOrder(), k, count, bad)
+    part.schedule = reader.schedule
+    return part
 
 
 @st.composite
@@ -170,7 +172,7 @@ def test_rows_that_are_left_out_or_at_hand_have_the_numbers_of_the_mix():
     hand.left_out = {low + 3: (0, "it killed")}
     bad = BadRecords(skip=True, hand=hand)
     reader = mix([Numbered(5), Streamed([5])], [ReadingOrder(), ReadingOrder()])
-    part = partition_reader(reader, ReadingOrder(), 0, 1, bad)
+    part = share(reader, bad=bad)
     chunk, _ = part.read(0, part.start, 20)
     expected = [*range(5), *(low + n for n in range(5) if n != 3)]
     assert sorted(chunk.ordinals.tolist()) == expected

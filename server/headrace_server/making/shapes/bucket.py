@@ -24,21 +24,24 @@ class Bucket(PaddedRows):
         bucket: Any = None,
         length: Any = None,
         boundaries: Sequence[int] | None = None,
-        capacity: int = 32,
+        capacity: int | None = 32,
         bucket_capacities: Sequence[int] | None = None,
         max_padded_elements: int | None = None,
         max_examples_in_flight: int | None = None,
         cost: Any = None,
         pad_to_boundary: bool = False,
+        sources: int = 0,
         **padding: Any,
     ) -> None:
+        """``sources``: the number of those whose rows have buckets of their own; 0: none has."""
         kind, name = length or ("", "")
+        self._sources = sources
         super().__init__(
             **padding,
             length_column=name if kind == "column" else None,
-            boundaries=(boundaries or ()) if pad_to_boundary else (),
+            boundaries=self._of_sources(boundaries or ()) if pad_to_boundary else (),
         )
-        self.batch_sizes, self.capacity = batch_sizes, capacity
+        self.batch_sizes, self.capacity = self._of_sources(batch_sizes), capacity
         self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
         self._capacities, self._budget = bucket_capacities, max_padded_elements
         self._in_flight = max_examples_in_flight
@@ -51,6 +54,10 @@ class Bucket(PaddedRows):
             )
             if selector is not None
         }
+
+    def _of_sources(self, values: Sequence[Any]) -> list[Any]:
+        """Return values of buckets for those of each source: bucket after bucket."""
+        return [value for value in values for _ in range(self._sources or 1)]
 
     def read_bound(self, batch_sizes: Sequence[int | None] | None = None) -> int | None:
         bounds = list(self._capacities or [])
@@ -100,10 +107,14 @@ class Bucket(PaddedRows):
             if self._boundaries is not None:
                 chunk = noted(chunk, "bucket", bucket_of(whole, self._boundaries))
         if "bucket" in values:
-            chunk = numbered(chunk, values["bucket"], "bucket", len(self.batch_sizes), bad)
+            count = len(self.batch_sizes) // (self._sources or 1)
+            chunk = numbered(chunk, values["bucket"], "bucket", count, bad)
         if "cost" in values:  # in place of the length, which only a budget needs
             rule = Rule("a cost is finite and 0 or more")
             chunk, costs = values["cost"].sound(chunk, bad, rule)
             whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
             chunk = noted(chunk, "length", whole)
-        return split(chunk)
+        chunk, facts = split(chunk)
+        if self._sources:
+            facts["bucket"] = facts.get("bucket", 0) * self._sources + chunk.facts["source"]
+        return chunk, facts

@@ -1,4 +1,4 @@
-"""``mix``: the source of each row of a mix as a fact, and how many came of each."""
+"""``mix``: the weights of the sources, the source of each row as a fact, the counts by source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...shaping.mix import pass_ordinals
+from ...pipeline.mix import weights_of
+from ...shaping.mix import Schedule, pass_ordinals
 from ..chunk import BadRecords, Chunk
 from ..partition_rows import PASS
 from ..stage import Fields, Stage
@@ -20,8 +21,12 @@ class Mix(Stage):
 
     keeps_count = True
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
+    def __init__(self, names: list[str], schedule: Schedule, by: str) -> None:
+        self.names = names
+        #: The weights from here on: those that were declared, or one entry that a trainer gave.
+        self.schedule = schedule
+        #: Number of sources of which no batch has rows of two; 0: it may.
+        self.apart = len(names) if by == "batch" else 0
         #: Examples that came of each source.
         self.came = np.zeros(len(names), np.int64)
 
@@ -36,12 +41,24 @@ class Mix(Stage):
         chunk = chunk.without_fact(PASS)
         return replace(chunk, ordinals=pass_ordinals(chunk.ordinals, passes))
 
+    def check_target(self, weights: list[float]) -> None:
+        """Raise ValueError where these can not be the weights of the sources."""
+        if len(weights) != len(self.names):
+            raise ValueError(
+                f"there are {len(weights)} weights; the mix has {len(self.names)} sources"
+            )
+        weights_of("weights", dict(zip(self.names, weights, strict=True)), self.names)
+
+    def set_target(self, weights: list[float], number: int) -> None:
+        """Draw by other weights from the next example on, in place of the schedule."""
+        self.schedule = [[0, weights]]
+
     def state(self) -> Any:
-        return {"came": self.came.tolist()}
+        return {"came": self.came.tolist(), "schedule": self.schedule}
 
     def restore(self, state: Any) -> None:
-        self.came = np.array(state["came"], np.int64)
+        self.came, self.schedule = np.array(state["came"], np.int64), state["schedule"]
 
     def stats(self) -> dict[str, int]:
         """Return how many examples came of each source, by its name."""
-        return dict(zip(self._names, self.came.tolist(), strict=True))
+        return dict(zip(self.names, self.came.tolist(), strict=True))
