@@ -367,16 +367,19 @@ class Run(ABC):
         """Number of examples of an epoch; None where only reading shows it."""
         return self.intake.share
 
-    def stats(self) -> dict[str, Any]:
-        """Return counters, as in ``FeedStatus``: of dropped rows, and those of stages and shape."""
+    def status(self) -> dict[str, Any]:
+        """Return the partition's part of a ``FeedStatus``."""
         by_class = [{}, *(target.stats() for target in self.targets())]
+        progress = self.intake.progress(self.machine.input.reading())
+        status = {
+            "dropped": self.dropped(),
+            "classes": by_class[-1],
+            "read": progress.pop("read"),
+            "seconds": progress.pop("seconds"),
+            "partitions": [{"partition": self.number, **progress}],
+        }
         mix = self.intake.mix
-        sources = {} if mix is None else {"sources": mix.stats()}
-        return {"dropped": self.dropped(), "classes": by_class[-1], **sources}
-
-    def progress(self) -> dict[str, Any]:
-        """Return its progress as numbers, for people."""
-        return self.intake.progress(self.machine.input.reading())
+        return status if mix is None else {**status, "sources": mix.stats()}
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""

@@ -110,10 +110,10 @@ class PlainRun(Run):
         parts = [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
         return self.shape.assembly(parts, self._fields, plan.draft), None
 
-    def stats(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         counts = self.machine.shaper.padding.items()
         padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts}
-        return {**super().stats(), "padding": padding}
+        return {**super().status(), "padding": padding}
 
     def _sizes(self) -> dict[str, int]:
         """Return the number of rows that were read and are in no batch yet."""

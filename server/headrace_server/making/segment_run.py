@@ -413,17 +413,15 @@ class SegmentRun(Run):
 
     # Queries
 
-    def stats(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         machine = self.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
-        return {**super().stats(), "segments": segments}
+        standing = machine.standing()
+        return {**super().status(), "segments": segments, "segment_standing": standing}
 
     def _sizes(self) -> dict[str, int]:
         """Return the number of ready and incomplete segments, and of examples in flight."""
         return self.machine.sizes()
-
-    def progress(self) -> dict[str, Any]:
-        return {**super().progress(), "segments": self.machine.standing()}
 
     def seek(self, key: bytes) -> list[list[Any]]:
         return self.machine.seek(key)

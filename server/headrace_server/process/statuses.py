@@ -219,7 +219,7 @@ class StoreStatus(TypedDict):
     """
 
     commits: Annotated[Count, "store_commits_total"]
-    since_commit_s: Annotated[float | None, _known(max), "store_seconds_since_commit"]
+    since_commit_s: Annotated[float | None, _known(min), "store_seconds_since_commit"]
     faults: Annotated[list[str], _distinct]
 
 

@@ -1,7 +1,7 @@
 """The stores of one worker's partitions, and the changes that gather for them.
 
     open(partition) ─► lock of its file ─► what earlier processes stored
-    submit(partition, run) ──┐               ┌► written at once ─────────────────────┐
+    submit(partition) ───────┐               ┌► written at once ─────────────────────┐
     then(partition, call) ───┴► write() ─► [ Store ] ─► fileno() ─► call_stored() ───┴► call()
 
 A call is made after all changes that its partition submitted before it are stored.  So changes may
@@ -10,15 +10,12 @@ gather for a moment: no trainer relies on a change before its answer.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -27,10 +24,8 @@ from headrace_proto.errors import ServerError
 from ..files.durable_file import writing
 from ..journal.feed_directory import SUFFIX, own_partition, partition_path
 from ..journal.journal import Journal
-from ..making.partition_run import Run
 from ..shaping.stored_state import Change, Saved
-
-logger = logging.getLogger("headrace.worker")
+from .served_feed import Part
 
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.  Half as many are enough for a worker that would rest.
@@ -39,8 +34,6 @@ _GATHER_S, _MOST_GATHERED = 0.008, 24
 #: factor.
 _TIMES_IF_SYNCED = 2
 
-#: Feed and number of a partition.
-PartitionName = tuple[str, int]
 Call = Callable[[], object]
 
 
@@ -48,7 +41,7 @@ Call = Callable[[], object]
 class _Gathered:
     """The unwritten changes of one partition."""
 
-    run: Run | None = None
+    changed: bool = False  # whether the run has some
     tokens: list[int] = field(default_factory=list)  # tokens of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
@@ -61,26 +54,22 @@ class Stores:
 
     directory: str
     durability: str
-    fail: Callable[[PartitionName, Exception], object]  # of a partition, with the error
-    waits: Callable[[PartitionName, str], object]  # called while nothing can be stored, and why
+    fail: Callable[[Part, Exception], object]  # of a partition, with the error
     term: int = 0  # of this process, which its tokens contain
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
-        self._stores: dict[PartitionName, Journal] = {}
+        self._parts: list[Part] = []  # whose journals are open
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
-        self._used: dict[PartitionName, list[float]] = {}
-        self._tokens: dict[PartitionName, set[int]] = {}  # of commits of earlier processes
-        self._noted: dict[PartitionName, dict[str, bytes]] = {}  # by earlier processes
         #: The record that is written part by part: its changes, None once they are written.
-        self._record: tuple[PartitionName, _Gathered, list[Change] | None] | None = None
-        self._gathered: dict[PartitionName, _Gathered] = {}  # since the last write() …
+        self._record: tuple[Part, _Gathered, list[Change] | None] | None = None
+        self._gathered: dict[Part, _Gathered] = {}  # since the last write() …
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
         self._write_at = inf  # … and when they are due
         #: The partition that works now: what it has to store waits.
-        self.busy: PartitionName | None = None
+        self.busy: Part | None = None
         self._hurried = False  # whether a trainer waits for answers alone
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -88,88 +77,57 @@ class Stores:
         """Return the file that is readable when ``call_stored`` has something to do."""
         return self._wake_fd
 
-    def open(self, name: PartitionName) -> Saved:
+    def open(self, part: Part) -> Saved:
         """Take over a partition's store; return its content."""
-        path = partition_path(self.directory, *name)
+        path = partition_path(self.directory, part.feed.name, part.number)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = own_partition(path)  # it may wait for another process
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Journal(path, self.durability, self._wake_fd, begun)
-        saved = store.load()
+        part.journal = Journal(path, self.durability, self._wake_fd, begun)
+        self._parts.append(part)
+        saved = part.journal.load()
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
-        self._tokens[name] = set(saved.tokens)
-        self._noted[name] = saved.meta
+        part.tokens, part.noted = set(saved.tokens), saved.meta
         if "used" in saved.meta:
-            self._used[name] = msgpack.unpackb(saved.meta["used"])
+            commits, *_, rows = msgpack.unpackb(saved.meta["used"])
+            part.used = commits, rows
         return saved
 
-    def used(self, name: PartitionName) -> list[float] | None:
-        """Return the number of commits, times of the first and the last, and rows; None if none."""
-        return self._used.get(name)
-
-    def noted(self, name: PartitionName, key: str) -> bytes:
-        """Return a value that an earlier process noted; b"" where there is none."""
-        return self._noted[name].get(key, b"")
-
-    def tokens(self, name: PartitionName) -> set[int]:
-        """Return the tokens of the commits that earlier processes stored."""
-        return self._tokens[name]
-
-    def progress(self, name: PartitionName) -> list[Any] | None:
-        """Return the number of records written by this process, time of the last, and any fault."""
-        store = self._stores.get(name)
-        if store is None or store.in_memory:
-            return None
-        return [store.commits, store.committed_at, store.fault[:500]]
-
-    def lacks(self, name: PartitionName, token: int) -> bool:
+    def lacks(self, part: Part, token: int) -> bool:
         """Return whether this commit was never stored; the oldest of many commits are forgotten."""
-        tokens = self._tokens.get(name, set())
-        if token in tokens or name not in self._stores:  # not opened: its feed has failed
+        tokens = part.tokens
+        if token in tokens or part not in self._parts:  # not opened: its feed has failed
             return False
-        return len(tokens) < self._stores[name].tokens or token > max(tokens)
+        return len(tokens) < part.journal.tokens or token > max(tokens)
 
     def submit(
-        self,
-        name: PartitionName,
-        run: Run,
-        tokens: Sequence[int] = (),
-        rows: int = 0,
-        at_once: bool = False,
+        self, part: Part, tokens: Sequence[int] = (), rows: int = 0, at_once: bool = False
     ) -> None:
-        """Have the changes of a run stored, with these commits of ``rows`` rows.
+        """Have the changes of a partition stored, with these commits of ``rows`` rows.
 
         The tokens are stored with the last change, and not before.
         """
-        gathered = self._of(name)
-        gathered.run = run
+        gathered = self._of(part)
+        gathered.changed = True
         gathered.tokens += tokens
         gathered.rows += rows
         self._commits += len(tokens)
         if at_once:
             self._write_at = 0.0
 
-    def _of(self, name: PartitionName) -> _Gathered:
-        found = self._gathered.get(name)
+    def _of(self, part: Part) -> _Gathered:
+        found = self._gathered.get(part)
         if found is None:
-            found = self._gathered[name] = _Gathered()
+            found = self._gathered[part] = _Gathered()
             self._write_at = min(self._write_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
-    def _count(self, name: PartitionName, commits: int, rows: int) -> bytes:
-        """Count more commits at this time; return the packed totals."""
-        now = time.time()
-        count, since, _, *before = self._used.get(name, (0, now, now, 0))
-        self._used[name] = [count + commits, since, now, sum(before) + rows]
-        return bytes(msgpack.packb(self._used[name]))
-
-    def note(self, name: PartitionName, key: str, value: bytes) -> None:
+    def note(self, part: Part, key: str, value: bytes) -> None:
         """Have a value stored beside the examples of a partition."""
-        if name in self._stores:
-            self._of(name).notes[key] = value
-            self._write_at = 0.0
+        self._of(part).notes[key] = value
+        self._write_at = 0.0
 
     def hurry(self) -> None:
         """Have all changes written now: a trainer waits for the answers."""
@@ -216,91 +174,88 @@ class Stores:
         Return False where there is nothing to do.
         """
         if self._record is None:
-            free = (n for n, one in self._gathered.items() if n != self.busy or one.run is None)
-            name = next(free, None)
-            if name is not None:
+            free = (n for n, one in self._gathered.items() if n != self.busy or not one.changed)
+            part = next(free, None)
+            if part is not None:
                 # A later commit of this partition is of its next record, with its change and token.
-                gathered = self._gathered.pop(name)
+                gathered = self._gathered.pop(part)
                 self._commits -= len(gathered.tokens)
-                self._record = name, gathered, self._changes_of(name, gathered)
+                self._record = part, gathered, self._changes_of(part, gathered)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
-            return name is not None
-        (name, gathered, changes), self._record = self._record, None
+            return part is not None
+        (part, gathered, changes), self._record = self._record, None
         if changes is None:
             for call in gathered.calls:
                 call()
             return True
         try:
-            store = self._stores[name]
-            if store.write(changes):
-                self._record = name, gathered, None
+            if part.journal.write(changes):
+                self._record = part, gathered, None
             else:
-                store.submit(*changes, tickets=gathered.calls)
+                part.journal.submit(*changes, tickets=gathered.calls)
         except ServerError as error:
-            self.fail(name, error)
+            self.fail(part, error)
         return True
 
-    def _changes_of(self, name: PartitionName, gathered: _Gathered) -> list[Change]:
-        changes = [] if gathered.run is None else gathered.run.take_records()
+    def _changes_of(self, part: Part, gathered: _Gathered) -> list[Change]:
+        changes = part.run.take_records() if gathered.changed else []
         if gathered.tokens:
             changes = changes or [Change()]
             changes[-1].tokens += gathered.tokens
             earlier = (token for token in gathered.tokens if token >> 32 != self.term)
-            self._tokens[name].update(earlier)  # a trainer that greets again may ask about them
-            changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
+            part.tokens.update(earlier)  # a trainer that greets again may ask about them
+            part.used = part.used[0] + len(gathered.tokens), part.used[1] + gathered.rows
+            changes[-1].meta["used"] = msgpack.packb(part.used)
         if gathered.notes:
             changes.append(Change(meta=gathered.notes))
         return changes
 
-    def settled(self, name: PartitionName) -> bool:
-        """Return whether all changes are written and answered, or the store is not open."""
-        store = self._stores.get(name)
-        if store is None or name in self._gathered:
-            return store is None
-        return (self._record is None or self._record[0] != name) and store.settled
+    def settled(self, part: Part) -> bool:
+        """Return whether all changes are written and answered."""
+        if part in self._gathered:
+            return False
+        return (self._record is None or self._record[0] is not part) and part.journal.settled
 
     @property
     def writing(self) -> bool:
         """Whether a store has still changes to write or to answer."""
-        return not all(store.settled for store in self._stores.values())
+        return not all(part.journal.settled for part in self._parts)
 
-    def then(self, name: PartitionName, call: Call) -> None:
+    def then(self, part: Part, call: Call) -> None:
         """Make a call once all earlier changes of a partition are stored."""
-        if self.settled(name):
+        if self.settled(part):
             call()
         else:
-            self._of(name).calls.append(call)
+            self._of(part).calls.append(call)
 
-    def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
-        """Copy the journals of a feed; call ``then`` with each partition and any fault."""
-        for (of, partition), store in self._stores.items():
-            if of == feed:
-                copied = partial(then, partition)
-                try:
-                    store.copy(Path(directory, f"{partition}{SUFFIX}"), copied)
-                except ServerError as error:
-                    copied(str(error))
+    def copy(self, part: Part, directory: str, copied: Callable[[str], object]) -> None:
+        """Copy the journal of a partition; call ``copied`` then, with any fault."""
+        try:
+            part.journal.copy(Path(directory, f"{part.number}{SUFFIX}"), copied)
+        except ServerError as error:
+            copied(str(error))
 
     def call_stored(self) -> None:
         """Make the calls of changes that are stored by now, and of ended copies."""
         os.eventfd_read(self._wake_fd)
-        for name, store in self._stores.items():
+        for part in self._parts:
+            journal = part.journal
             try:
-                for call in store.take_done():
+                for call in journal.take_done():
                     call()
-                store.take_failure()
-                if store.fault:
-                    self.waits(name, f"nothing can be committed to {store.fault}"[:1000])
+                journal.take_failure()
+                if journal.fault:
+                    part.waits = f"nothing can be committed to {journal.fault}"[:1000]
             except Exception as error:
-                self.fail(name, error)
+                self.fail(part, error)
 
     def close(self) -> None:
         """Write gathered changes, and release the files."""
         self.write()
-        stores, self._stores = self._stores, {}
-        for store in stores.values():
-            store.close()
+        parts, self._parts = self._parts, []
+        for part in parts:
+            part.journal.close()
         for lock in self._locks:
             os.close(lock)
         self._locks.clear()

@@ -1,13 +1,10 @@
 """The counters of one feed, as plain data.
 
-    desk: commits, leases that ended …  ───────────────────┐
-    workers: rows dropped, padding, classes …; a total of  ├─► totals(), dropped(), bad()
-             each partition, of which the last one counts  ┤
-    each batch: its rows and bytes, added up ──────────────┘
-    sent to a trainer, answered to it: its Tally
+    desk: commits, leases that ended … ─────┐
+    each batch: its rows and bytes, added up ┼─► totals()
+    sent to a trainer, answered to it: Tally ┘
 
-A worker reports totals of its partition, not of its life, so a death loses none and counts none
-twice.  Counting takes no clock and no lock: it happens where an event is handled.
+Counting takes no clock and no lock: it happens where an event is handled.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import Any
 from headrace_proto.messages import Renew
 
 from ..leasing.protocol import Answer, Batch
-from ..process.statuses import PartitionCounts, added, joined
+from ..process.statuses import added
 
 
 @dataclass(slots=True)
@@ -75,7 +72,6 @@ class Counters:
             "stale": 0,
             "expired": 0,
         }  # of the desk
-        self._counts: dict[int, dict[str, Any]] = {}  # by partition
         self._made = {"batches": 0, "rows": 0, "bytes": 0}
         self._left = Tally().totals  # of sessions that have left
         self.before = 0  # batches that earlier lives have stored
@@ -93,29 +89,11 @@ class Counters:
         counts["rows"] += batch.rows
         counts["bytes"] += batch.nbytes
 
-    def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
-        """Take the totals of a partition, see ``Run.stats``."""
-        self._counts[partition] = counts
-
     def on_left(self, tally: Tally) -> None:
         """Keep the counts of a session that has left."""
         self._left = added([self._left, tally.totals])
 
-    def dropped(self) -> dict[str, int]:
-        """Return rows dropped by reason, over all partitions."""
-        return added(of["dropped"] for of in self._counts.values())
-
-    def bad(self) -> dict[str, int]:
-        """Return bad examples by fault."""
-        return {r[4:]: n for r, n in self.dropped().items() if r.startswith("bad:")}
-
-    def totals(self, present: Iterable[Tally] = ()) -> dict[str, Any]:
+    def totals(self, present: Iterable[Tally]) -> dict[str, Any]:
         """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
-        here: dict[str, Any] = {"dropped": {}, "padding": {}, "classes": {}}
-        parts = [self._counts[partition] for partition in sorted(self._counts)]
-        return {
-            **self.counts,
-            "made": dict(self._made),
-            **added([self._left, *(tally.totals for tally in present)]),
-            **joined(PartitionCounts, [here, *parts]),
-        }
+        sent = added([self._left, *(tally.totals for tally in present)])
+        return {**self.counts, "made": dict(self._made), **sent}

@@ -2,7 +2,7 @@
 
     feed, its desk, its counters ───────┐
     sessions of its trainers ───────────┼► feed_status() ──► answer to the supervisor
-    the last report of the partitions ──┘
+    the last status of each partition ──┘
 
 No state is kept between two questions.
 """
@@ -14,8 +14,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from ..process.config import MOST_TRAINERS
-from ..process.statuses import FeedStatus, TrainerStatus
-from .reporter import FeedReport
+from ..process.statuses import FeedStatus, TrainerStatus, joined
 from .served_feed import ServedFeed
 from .sessions import Session, SessionTable
 
@@ -26,34 +25,31 @@ _NOTHING = {"ready": 0, "leased": 0, "saving": 0}
 _ID_BYTES = 6
 
 
-def feed_status(
-    feed: ServedFeed, sessions: SessionTable, now: float, report: FeedReport
-) -> FeedStatus:
+def feed_status(feed: ServedFeed, sessions: SessionTable, now: float) -> FeedStatus:
     """Return the status of one feed, as far as an owner knows it."""
     present = (s for s in sessions.present() if s.feed == feed.name)
     mine = sorted(present, key=lambda s: s.number)
     status = {
         **feed.counters.totals(session.tally for session in mine),
-        **report.status,
         "state": state_of(feed),
         "failure": list(feed.failure) if feed.failure is not None else None,
         "waiting": feed.describe(now, sessions.name_of)[:_LONGEST_TEXT],
         "standing": feed.desk.standing() if feed.serves else dict(_NOTHING),
         "partitions": [
             {
-                "partition": partition,
+                "partition": part.number,
                 "worker": feed.owner,
-                "open": one.open,
-                "done": one.done,
-                "waits": one.waits,
-                **report.partitions.get(partition, {}),
+                "open": part.open,
+                "done": part.done,
+                "waits": part.waits,
             }
-            for partition, one in feed.partitions.items()
+            for part in feed.partitions.values()
         ],
         "trainers": [_trainer(feed, session, now) for session in mine[:MOST_TRAINERS]],
         "trainers_more": len(mine[MOST_TRAINERS:]),
     }
-    return cast(FeedStatus, status)
+    none = {"dropped": {}, "padding": {}, "classes": {}, "read": 0}
+    return joined(FeedStatus, [status, none, *(part.status for part in feed.partitions.values())])
 
 
 def state_of(feed: ServedFeed) -> str:
@@ -90,10 +86,10 @@ def users_of(feed: ServedFeed, sessions: SessionTable) -> list[str]:
 
 
 def example_status(
-    feed: ServedFeed, found: list[Any], now: float, sessions: SessionTable
+    feed: ServedFeed, partition: int, found: list[Any], now: float, sessions: SessionTable
 ) -> dict[str, Any]:
     """Return where an example is, and which trainer has it."""
-    partition, epoch, segment, segments, where, number = found
+    epoch, segment, segments, where, number = found
     place = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
     if where != "out":
         return {**place, "where": where}

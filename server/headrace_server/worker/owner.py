@@ -24,7 +24,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,17 +99,13 @@ class Owner:
             self._socket, directory, sessions, channels, config.slab_bytes, config.max_credits
         )
         self._clock = AwakeClock(2 * _TICK_S)
-        feeds: dict[str, ServedFeed] = {}
+        feeds = {feed.name: ServedFeed(feed, config, life.worker) for feed in config.feeds}
         stores = Stores(
             *config.journals,
-            fail=lambda name, error: self._partitions.fail(name, error),
-            waits=lambda name, text: feeds[name[0]].on_waiting(name[1], text),
+            fail=lambda part, error: self._partitions.fail(part, error),
             term=config.term,
             window=config.max_credits,
         )
-        for feed in config.feeds:
-            used = partial(lambda name, partition: stores.used((name, partition)), feed.name)
-            feeds[feed.name] = ServedFeed(feed, config, life.worker, used)
         self._partitions = Partitions(life, feeds, stores)
         self._outbox.blocks = self._partitions.blocks
         self._switchboard = Switchboard(
@@ -175,9 +170,9 @@ class Owner:
     def _open(self) -> None:
         """Open all partitions, and then the desk of each feed."""
         for feed in self._switchboard.feeds.values():
-            for partition in feed.partitions:
+            for part in feed.partitions.values():
                 if feed.failure is None:
-                    self._step(self._partitions.open, feed, partition)
+                    self._step(self._partitions.open, part)
             if feed.failure is None:
                 self._switchboard.open(feed)
             self._switchboard.act()

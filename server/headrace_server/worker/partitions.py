@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.mapped_files import RemoteCopies
 from ..leasing.desk import Work
-from ..leasing.protocol import Batch, Outlook
+from ..leasing.protocol import ANYONE, Batch, Outlook
 from ..making.composition import compose
-from ..making.partition_run import Run
 from ..making.slab import Slab
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
@@ -41,10 +40,10 @@ from ..reading.chunk import BadRecords, RowsAtHand
 from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
 from ..shaping.input import HOPELESS_EPOCHS
+from ..shaping.plan import Order
 from .blocks import Blocks
-from .commits import PartitionName, Stores
-from .reporter import Reporter
-from .served_feed import ServedFeed
+from .commits import Stores
+from .served_feed import Part, ServedFeed
 
 logger = logging.getLogger("headrace.worker")
 
@@ -55,6 +54,9 @@ _SOURCE_S = 0.02
 #: Seconds between two lines of the log on the progress of an index.
 _LOG_S = 10.0
 _NO_REMAINDER = "; allow_smaller_final_batch=True keeps rows that fill no batch at the end"
+#: Time between two reports of all partitions, which take at most the inverse of ``_PART`` of the
+#: worker's time: that is for any number of partitions.
+_REPORT_S, _PART = 0.25, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,9 @@ class Step(OwnProcess):
 
     lasts = False
 
-    def __init__(
-        self, diary: Diary, feed: str, partition: int, opening: bool = False, reads: bool = True
-    ) -> None:
+    def __init__(self, diary: Diary, part: Part, opening: bool = False, reads: bool = True) -> None:
         self._diary, self._reads = diary, reads
-        diary.begin(feed, partition, opening)
+        diary.begin(part.feed.name, part.number, opening)
 
     def __enter__(self) -> None:
         if self._reads:
@@ -117,7 +117,13 @@ class Partitions:
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, feeds, self._freed)
-        self.reporter = Reporter(feeds, slab, stores.progress)
+        self._life_began = time.monotonic()
+        self._report_at = 0.0
+        self._rested = {
+            "trainers": 0.0,
+            "states": 0.0,
+            "slab": 0.0,
+        }  # seconds, by what it waits for
         index = config.index_directory or Path(config.directory, "index")
         copies = None
         if config.remote_cache is not None:
@@ -126,23 +132,20 @@ class Partitions:
         self._logged = time.monotonic()
         self._readers: dict[str, StreamSource] = {}
         self._bad: dict[str, BadRecords] = {}
-        self.runs: dict[PartitionName, Run] = {}
         self._shares = {name: _Share() for name in feeds}
         self._worked_s = 0.0  # where the feed that has worked last began
         self._at_work: ServedFeed | None = None  # the feed of the step under way
-        self._made_at: dict[PartitionName, float] = {}  # when a partition made its last batch
-        self._lacks: dict[PartitionName, str] = {}  # what their next batches lack, not yet told
-        self._counted: dict[PartitionName, bool] = {}  # whether it has finished, as was reported
+        self._lacks: dict[Part, str] = {}  # what their next batches lack, not yet told
         self._full = False  # whether the slab has no room for the next batch
-        self._sources: dict[PartitionName, float] = {}  # that have nothing yet: the next look
+        self._sources: dict[Part, float] = {}  # that have nothing yet: the next look
 
     # Work
 
     def next_work(self) -> tuple[ServedFeed, Work] | None:
         """Return the next step of all feeds; None if the worker has to wait."""
         now = time.monotonic()
-        if now >= self.reporter.due:
-            self.reporter.look(self.runs)
+        if now >= self._report_at:
+            self.report()
         if self._sources:
             self._look_at_sources(now)
         if self._lacks:
@@ -167,10 +170,10 @@ class Partitions:
         return feeds
 
     def _look_at_sources(self, now: float) -> None:
-        for name in [one for one, look in self._sources.items() if now >= look]:
-            del self._sources[name]
-            if self.feeds[name[0]].serves:
-                self.feeds[name[0]].desk.wake(name[1])
+        for part in [one for one, look in self._sources.items() if now >= look]:
+            del self._sources[part]
+            if part.feed.serves:
+                part.feed.desk.wake(part.number)
 
     def _rests(self, name: str) -> bool:
         """Return whether a feed rests, since it is far enough ahead."""
@@ -184,29 +187,28 @@ class Partitions:
 
     def _bounds(self, feed: ServedFeed) -> tuple[int, int]:
         """Return how many batches may be made ahead of a feed, and their bytes."""
-        runs = [run for _, run in _of(feed.name, self.runs)]
-        most, most_bytes = self._config.ahead(runs[0].capacity, len(runs))
+        capacity = next(iter(feed.partitions.values())).run.capacity
+        most, most_bytes = self._config.ahead(capacity, len(feed.partitions))
         if len(self.feeds) > 1:
             most_bytes = min(most_bytes, self._config.slab_bytes // (2 * len(self.feeds)))
         return most, most_bytes
 
     def reads_next(self, feed: ServedFeed, work: Work) -> bool:
         """Return whether a step may call user functions: it reads, or makes batches by them."""
-        run = self.runs[feed.name, work.partition]
+        run = feed.partitions[work.partition].run
         return run.calls or run.reads_next
 
     def make(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
         """Take one step of a partition; None where its feed fails.  It may take long."""
-        run = self.runs[feed.name, work.partition]
-        self._at_work, self.stores.busy = feed, (feed.name, work.partition)
+        part = feed.partitions[work.partition]
+        self._at_work, self.stores.busy = feed, part
         try:
-            reads = self.reads_next(feed, work)
-            step = Step(self._diary, feed.name, work.partition, reads=reads)
+            step = Step(self._diary, part, reads=self.reads_next(feed, work))
             with step:
-                made = run.make(work.slot, work.epoch, work.beyond)
+                made = part.run.make(work.slot, work.epoch, work.beyond)
                 step.lasts = made is Outlook.WAITS
         except Exception as error:
-            self.fail((feed.name, work.partition), error)
+            self.fail(part, error)
             return None
         return made
 
@@ -222,8 +224,7 @@ class Partitions:
         self._at_work = self.stores.busy = None
         if made is None or feed.failure is not None:
             return
-        name = feed.name, work.partition
-        run, share = self.runs[name], self._shares[feed.name]
+        part, share = feed.partitions[work.partition], self._shares[feed.name]
         self._worked_s = max(self._worked_s, share.spent_s)
         share.spent_s = self._worked_s + took_s
         if isinstance(made, list):
@@ -232,27 +233,26 @@ class Partitions:
                     if self.blocks.placed(feed.name, batch):
                         feed.counters.on_made(batch)
             except ProtocolError as error:
-                self.fail(name, error)
+                self.fail(part, error)
                 return
             if made:
-                self._made_at[name] = now
-                self._lacks.pop(name, None)
-                feed.on_waiting(work.partition, "")
-            elif not run.reads_next:  # it has read
-                feed.on_counted(work.partition, run.stats())
-                self._note_wait(name, run.waits_for(), now)
+                part.made_at = now
+                self._lacks.pop(part, None)
+                part.waits = ""
+            elif not part.run.reads_next:  # it has read
+                feed.on_read(part)
+                self._note_wait(part, part.run.waits_for(), now)
         else:
-            self._note_outlook(name, run, made, now)
+            self._note_outlook(part, made, now)
         feed.desk.made(work, made)
-        if run.finished and not self._counted.get(name):
-            self._counted[name] = True
-            self._note_end(feed, name, run)
+        if part.run.finished and not part.done:
+            self._note_end(part)
 
-    def _note_outlook(self, name: PartitionName, run: Run, made: Outlook, now: float) -> None:
+    def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
         text = ""
         if made is Outlook.WAITS:
-            self._sources[name] = now + _SOURCE_S
-            text = f"it waits for its source {run.intake.awaited}"
+            self._sources[part] = now + _SOURCE_S
+            text = f"it waits for its source {part.run.intake.awaited}"
         elif made is Outlook.FULL:
             self._full = True  # only trainers can free a block
             text = (
@@ -260,37 +260,36 @@ class Partitions:
                 "for trainers (slab_bytes bounds it)"
             )
         elif made is Outlook.IDLE:
-            text = run.waits_for()
-        self._note_wait(name, text, now)
+            text = part.run.waits_for()
+        self._note_wait(part, text, now)
 
-    def _note_wait(self, name: PartitionName, text: str, now: float) -> None:
+    def _note_wait(self, part: Part, text: str, now: float) -> None:
         """Note what a partition lacks; people are told once it has made nothing for a second."""
-        self._made_at.setdefault(name, now)
-        self._lacks[name] = text[:1000]
+        part.made_at = part.made_at or now
+        self._lacks[part] = text[:1000]
 
     def _tell_lacks(self, now: float) -> None:
-        for name in [one for one in self._lacks if now - self._made_at[one] >= _SILENT_S]:
-            self.feeds[name[0]].on_waiting(name[1], self._lacks.pop(name))
+        for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
+            part.waits = self._lacks.pop(part)
 
-    def _note_end(self, feed: ServedFeed, name: PartitionName, run: Run) -> None:
+    def _note_end(self, part: Part) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
-        feed.partitions[name[1]].done = True
-        counts = run.stats()
-        feed.on_counted(name[1], counts)
-        if not run.machine.input.next_number and (dropped := counts["dropped"]):
+        part.done = True
+        part.feed.on_read(part)
+        if not part.run.machine.input.next_number and (dropped := part.status["dropped"]):
             logger.warning(
                 "partition %d of feed %r ends without a batch, and drops its rows: %s%s",
-                name[1],
-                name[0],
+                part.number,
+                part.feed.name,
                 ", ".join(f"{count} as {reason}" for reason, count in dropped.items()),
                 _NO_REMAINDER if "remainder" in dropped else "",
             )
-        if run.machine.input.hopeless and run.share != 0:
+        if part.run.machine.input.hopeless and part.run.share != 0:
             logger.warning(
                 "partition %d of feed %r ends: %d epochs in a row made no batch, since its stages "
                 "drop each example, or none fills a batch",
-                name[1],
-                name[0],
+                part.number,
+                part.feed.name,
                 HOPELESS_EPOCHS,
             )
 
@@ -304,11 +303,12 @@ class Partitions:
 
     def prepare(self, poll: Callable[[float], Any]) -> Any:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
-        for name, run in self.runs.items():
-            if run.calls:
-                self._diary.begin(*name)
-            if run.prepare() and (events := poll(0)):
-                return events  # other partitions can prepare later
+        for feed in self.feeds.values():
+            for part in feed.partitions.values() if feed.serves else ():
+                if part.run.calls:
+                    self._diary.begin(feed.name, part.number)
+                if part.run.prepare() and (events := poll(0)):
+                    return events  # other partitions can prepare later
         return None
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
@@ -319,25 +319,60 @@ class Partitions:
         self._diary.idle()
         starved = any(feed.serves and feed.desk.starved for feed in self.feeds.values())
         reason = "slab" if self._full else "states" if starved else "trainers"
-        return self.reporter.rest(reason, poll, at_most_s)
+        began = time.monotonic()
+        heard = poll(at_most_s)
+        self._rested[reason] += time.monotonic() - began
+        return heard
+
+    # Status
+
+    def report(self) -> None:
+        """Note the status of all partitions, which people may ask for while one of them works."""
+        began = time.monotonic()
+        for feed in self.feeds.values():
+            for part in feed.partitions.values() if feed.serves else ():
+                status = part.run.status()
+                status["partitions"][0]["number"] = part.run.next_turn(ANYONE)[1]
+                part.status = status
+                if not part.journal.in_memory:
+                    since = part.journal.committed_at
+                    status["store"] = {
+                        "commits": part.journal.commits,
+                        "since_commit_s": round(began - since, 3) if since else None,
+                        "faults": list(filter(None, [part.journal.fault[:500]])),
+                    }
+        now = time.monotonic()
+        self._report_at = now + max(_REPORT_S, _PART * (now - began))
+
+    def status(self) -> dict[str, Any]:
+        """Return fields of ``WorkerStatus``."""
+        life_s = time.monotonic() - self._life_began
+        return {
+            "slab_bytes": self._slab.used_bytes,
+            "work_s": max(0.0, life_s - sum(self._rested.values())),
+            "rests_s": dict(self._rested),
+        }
 
     # Calls between steps
 
-    def open(self, feed: ServedFeed, partition: int) -> None:
+    def open(self, part: Part) -> None:
         """Open a partition as the last process left it."""
-        name, config = (feed.name, partition), self._configs[feed.name]
-        with self._failing(name):
-            self._diary.begin(feed.name, partition, opening=True)
+        feed, number = part.feed, part.number
+        try:
+            self._diary.begin(feed.name, number, opening=True)
+            config = self._configs[feed.name]
             reader = self._reader(config)
-            if partition:  # partition 0 counts damage that shows when a file is opened
+            if number:  # partition 0 counts damage that shows when a file is opened
                 self._bad[feed.name].counts.clear()
             elif isinstance(reader, IndexedSource) and not reader.length:
                 logger.warning("feed %r: the source has no example", feed.name)
-            with Step(self._diary, feed.name, partition, opening=True):
+            with Step(self._diary, part, opening=True):
                 try:
-                    self.runs[name] = self._run_of(config, partition, reader)
+                    self._begin(part, config, reader)
                 except ImportError as error:  # a named function does not exist
                     raise ServerError(str(error)) from error
+        except Exception as error:
+            self.fail(part, error)
 
     def _reader(self, config: FeedConfig) -> StreamSource:
         reader = self._readers.get(config.name)
@@ -361,18 +396,17 @@ class Partitions:
             self._bad[config.name], self._readers[config.name] = bad, reader
         return reader
 
-    def _run_of(self, config: FeedConfig, partition: int, reader: StreamSource) -> Run:
-        run = compose(
+    def _begin(self, part: Part, config: FeedConfig, reader: StreamSource) -> None:
+        part.run = compose(
             reader,
             config.declaration,
-            partition,
+            part.number,
             config.partitions,
             self._slab,
             self._bad[config.name],
             self._config.max_state_bytes,
         )
-        run.resume(self.stores.open((config.name, partition)))
-        return run
+        part.run.resume(self.stores.open(part))
 
     def _indexed(self, file: DataFile, done: int) -> None:
         at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
@@ -386,57 +420,27 @@ class Partitions:
         """Note that all partitions of a feed are open."""
         self._shares[feed.name].most = self._bounds(feed)
 
-    def of(self, feed: str) -> dict[int, Run]:
-        """Return the partitions of a feed."""
-        return {name[1]: run for name, run in _of(feed, self.runs)}
-
-    def count(self) -> None:
-        """Report the totals of all partitions."""
-        for (name, partition), run in self.runs.items():
-            feed = self.feeds[name]
-            if feed.failure is None:
-                feed.on_counted(partition, run.stats())
-
-    def steer(self, feed: ServedFeed, partition: int, what: tuple[str, Any]) -> Any:
+    def steer(self, part: Part, what: tuple[str, Any]) -> Order | None:
         """Order a partition to make other batches; see ``Desk.steer``."""
-        with Step(self._diary, feed.name, partition):
-            return feed.desk.steer(partition, what)
+        with Step(self._diary, part):
+            order: Order | None = part.feed.desk.steer(part.number, what)
+            return order
 
-    def abandon(self, feed: str) -> None:
+    def abandon(self, feed: ServedFeed) -> None:
         """Stop all partitions of a feed, which has failed."""
-        for name, _ in _of(feed, self.runs):
-            del self.runs[name]
-            self._sources.pop(name, None)
+        for part in feed.partitions.values():
+            self._sources.pop(part, None)
 
-    def sizes(self, feed: str) -> list[tuple[dict[str, int], int, bool]]:
-        """Return the waiting rows of each partition, its epoch, and whether it is open."""
-        return [(run.sizes(), *run.epoch_due()) for _, run in _of(feed, self.runs)]
-
-    def seek(self, feed: str, key: bytes) -> list[list[Any]]:
-        """Return a key's examples: [partition, epoch, segment, of how many, where, batch]."""
-        return [
-            [partition, *example]
-            for (_, partition), run in _of(feed, self.runs)
-            for example in run.seek(key)
-        ]
-
-    def copy(self, feed: str, directory: str, then: Callable[[int, str], object]) -> None:
+    def copy(self, feed: ServedFeed, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
-        for name, run in _of(feed, self.runs):
-            run.note_places()
-            self.stores.submit(name, run)
+        for part in feed.partitions.values():
+            part.run.note_places()
+            self.stores.submit(part)
         self.stores.write()
-        self.stores.copy(feed, directory, then)
+        for part in feed.partitions.values():
+            self.stores.copy(part, directory, partial(then, part.number))
 
-    @contextmanager
-    def _failing(self, name: PartitionName) -> Iterator[None]:
-        """Let a feed fail by an error."""
-        try:
-            yield
-        except Exception as error:
-            self.fail(name, error)
-
-    def fail(self, name: PartitionName, error: Exception) -> None:
+    def fail(self, part: Part, error: Exception) -> None:
         """Report that a feed can not go on; an unforeseen error is logged with its traceback."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows
@@ -446,9 +450,4 @@ class Partitions:
         elif not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"
             logger.error("%s", "".join(traceback.format_exception(error)))
-        self.feeds[name[0]].fail(code_of(error), text)
-
-
-def _of(feed: str, runs: Mapping[PartitionName, Run]) -> list[tuple[PartitionName, Run]]:
-    """Return the runs of one feed, with their names."""
-    return [(name, run) for name, run in runs.items() if name[0] == feed]
+        part.feed.fail(code_of(error), text)

@@ -463,8 +463,9 @@ class Reception:
         feed.resuming.admit(hello, members, now)
         last = hello.acknowledged if feed.serves else ()
         for partition, token in zip(last[::2], last[1::2], strict=False):
-            known = partition not in feed.partitions or token >> protocol.COUNTER_BITS == feed.term
-            if not known and self._stores.lacks((feed.name, partition), token):
+            part = feed.partitions.get(partition)
+            known = part is None or token >> protocol.COUNTER_BITS == feed.term
+            if part is not None and not known and self._stores.lacks(part, token):
                 logger.warning("a trainer of %r greets: its commits are gone", feed.name)
                 what = f"commits of this trainer are not in the state of feed {feed.name!r}"
                 raise FeedRewound(f"{what}: {PUT_BACK}")
@@ -535,12 +536,11 @@ class Reception:
         """Return whether a feed is finished, and its batches, where a new trainer has to know."""
         if feed.failure is not None or hello.known:
             return False, 0
-        finished, done = feed.usage()
         at_work = any(  # not an earlier cell of the same notebook
             s.uses and s.process != session.process for s in self._sessions.of_feed(feed.name)
         )
-        tells = finished or not (wanted_by(hello) or at_work)
-        return finished, done if tells else 0
+        tells = feed.over or not (wanted_by(hello) or at_work)
+        return feed.over, feed.counters.counts["batches"] if tells else 0
 
     def _feed_of(self, name: str) -> ServedFeed:
         return self.feeds[feed_named(name, self.feeds)]

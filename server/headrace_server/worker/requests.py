@@ -12,7 +12,6 @@ its trainers are told of that in place of an answer.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Sn
 from ..process.config import MOST_FOUND
 from ..process.statuses import added
 from .feed_status import example_status
-from .served_feed import ServedFeed
+from .served_feed import Part, ServedFeed
 from .sessions import Session
 
 if TYPE_CHECKING:
@@ -38,11 +37,17 @@ class _Orders:
 
     what: tuple[str, Any]
     answer: Callable[[list[list[int]], str], object]  # with the first changed batch of each
-    left: list[int]  # partitions without it
-    unstored: int = 0
+    left: list[Part]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
     late: str = ""  # the refusal of finished partitions: it counts where all are finished
+
+    def stored(self, part: Part) -> None:
+        """Note that a partition needs, or can do, no more; answer after the last one."""
+        self.left.remove(part)
+        if not self.left:
+            late = "" if self.since else self.late
+            self.answer(sorted(self.since), self.fault or late)
 
 
 class FeedRequests:
@@ -79,21 +84,21 @@ class FeedRequests:
     def _keep(self, session: Session, feed: ServedFeed, flush: Flush, block: bytes) -> None:
         if not feed.serves:
             return
-        answered = Answered(session.number, flush.request)
-        fault, name = ("", ""), (feed.name, -1)
-        if flush.rows:
-            batch = feed.desk.last_committed(session.nonce, flush.token)
-            fault = feed.fault_of_flush(batch, flush.rows, flush.columns, block)
-            if batch is not None and not fault[0]:
-                name = feed.name, batch.partition
-                run = self.partitions.runs[name]
-                run.keep(batch, list(flush.rows), flush.columns, block)
-                self.partitions.stores.submit(name, run, at_once=True)
-        if fault[0]:
-            answered = Answered(session.number, flush.request, None, *fault)
-            self.outbox.answer_request(answered)
-        elif not flush.more:
-            self.partitions.stores.then(name, partial(self.outbox.answer_request, answered))
+        answer = partial(self.outbox.answer_request, Answered(session.number, flush.request))
+        if not flush.rows:
+            answer()
+            return
+        batch = feed.desk.last_committed(session.nonce, flush.token)
+        fault = feed.fault_of_flush(batch, flush.rows, flush.columns, block)
+        if batch is None or fault[0]:
+            failed = Answered(session.number, flush.request, None, *fault)
+            self.outbox.answer_request(failed)
+            return
+        part = feed.partitions[batch.partition]
+        part.run.keep(batch, list(flush.rows), flush.columns, block)
+        self.partitions.stores.submit(part, at_once=True)
+        if not flush.more:
+            self.partitions.stores.then(part, answer)
 
     def _snapshot(
         self, session: Session, feed: ServedFeed, message: Snapshot, frames: Sequence[Frame]
@@ -158,59 +163,54 @@ class FeedRequests:
         self, feed: ServedFeed, what: tuple[str, Any], answer: Callable[[list[list[int]], str], Any]
     ) -> None:
         """Order all partitions of a feed to make other batches."""
-        orders = _Orders(what, answer, list(feed.partitions))
-        self._call(feed, partial(self._steer, feed, orders))
+        parts = [*feed.partitions.values()]
+        orders = _Orders(what, answer, parts.copy())
+        self._call(feed, partial(self._steer, feed, orders, parts))
 
-    def _steer(self, feed: ServedFeed, orders: _Orders) -> None:
+    def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:
         """Give an order to the partitions that can take one now, and to the others later."""
         if not feed.serves:
             return
-        ordered: list[int] = []
-        for partition in orders.left.copy():
-            finished = self.partitions.runs[feed.name, partition].finished
+        ordered, later, over = list[Part](), list[Part](), list[Part]()
+        for part in parts:
+            finished = part.run.finished
             if finished and orders.what[0] == "close":
-                orders.left.remove(partition)
+                over.append(part)
                 continue
             try:
-                order = self.partitions.steer(feed, partition, orders.what)
+                order = self.partitions.steer(part, orders.what)
             except ValueError as error:  # the numbers come from a trainer
-                orders.left.remove(partition)
+                over.append(part)
                 text = str(error)[:1000]
                 if finished:
                     orders.late = text
                 else:
                     orders.fault = orders.fault or text
-                    orders.since.append([partition, 0])
+                    orders.since.append([part.number, 0])
                 continue
-            if order is not None:
-                orders.since.append([partition, order.since])
-                orders.left.remove(partition)
-                ordered.append(partition)
-        orders.unstored += len(ordered)
+            if order is None:
+                later.append(part)
+            else:
+                orders.since.append([part.number, order.since])
+                ordered.append(part)
         self.drain(feed)  # the desk's log has the orders
-        for partition in ordered:
-            stored = partial(self._on_stored, orders)
-            self.partitions.stores.then((feed.name, partition), stored)
-        if orders.left:
-            self._call(feed, partial(self._steer, feed, orders))
-        elif not ordered and not orders.unstored:
-            late = "" if orders.since else orders.late
-            orders.answer(sorted(orders.since), orders.fault or late)
-
-    def _on_stored(self, orders: _Orders) -> None:
-        """Note that an order is stored."""
-        orders.unstored -= 1
-        if not orders.unstored and not orders.left:
-            orders.answer(sorted(orders.since), orders.fault)
+        if later:
+            self._call(feed, partial(self._steer, feed, orders, later))
+        for part in over:
+            orders.stored(part)
+        for part in ordered:
+            self.partitions.stores.then(part, partial(orders.stored, part))
 
     def _stats(self, session: Session, feed: ServedFeed, message: Stats, frames: Any) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
 
         def call() -> None:
             if feed.serves:
-                sizes, epochs, still = zip(*self.partitions.sizes(feed.name), strict=True)
-                counts = added([feed.sizes(), *sizes])
-                least = min(itertools.compress(epochs, still), default=max(epochs))
+                runs = [part.run for part in feed.partitions.values()]
+                counts = added([feed.sizes(), *(run.sizes() for run in runs)])
+                due = [run.epoch_due() for run in runs]
+                still = [epoch for epoch, more in due if more]
+                least = min(still) if still else max(due)[0]
                 counts |= {name: feed.counters.counts[name] for name in ("batches", "rows")}
                 counts |= {"epoch": least, "open": not feed.over}
                 self.outbox.answer_request(Answered(session.number, message.request, counts))
@@ -252,7 +252,7 @@ class FeedRequests:
 
         def call() -> None:
             if feed.serves:
-                self.partitions.copy(feed.name, directory, copied)
+                self.partitions.copy(feed, directory, copied)
             else:
                 answer()
 
@@ -262,9 +262,12 @@ class FeedRequests:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
         def seek() -> None:
-            found = self.partitions.seek(feed.name, bytes.fromhex(key))[:MOST_FOUND]
-            now = self.clock()
-            places = [example_status(feed, example, now, self.outbox.sessions) for example in found]
+            now, sessions, wanted = self.clock(), self.outbox.sessions, bytes.fromhex(key)
+            places = [
+                example_status(feed, part.number, found, now, sessions)
+                for part in (feed.partitions.values() if feed.serves else ())
+                for found in part.run.seek(wanted)
+            ][:MOST_FOUND]
             self.pipe.report("answer", request=request, found=places)
 
         self._call(feed, seek)

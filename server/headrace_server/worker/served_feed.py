@@ -1,6 +1,6 @@
 """One feed at one owner: its partitions, its desk once all of them are open, and facts about it.
 
-    partitions ─► opened(), counted() ─┐
+    partitions ─► on_opened(), status ─┐
     trainers ─── commits, flushes ─────┼─► ServedFeed ─► properties, usage, status
     desk ◄─ start(), when all are open ┘
 
@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field, schema_to_wire
 
+from ..journal.journal import Journal
 from ..leasing.desk import Desk
-from ..leasing.protocol import Batch, Partition
+from ..leasing.protocol import Batch
 from ..making.partition_run import Run
 from ..process.config import FeedConfig, RunConfig
+from ..process.statuses import added
 from .counters import Counters
 from .farewell import Farewell
 from .resuming import Reports, Resuming
@@ -42,29 +44,30 @@ Known = tuple[int, int, int]
 _LONGEST_TEXT = 8000
 
 
-@dataclass(slots=True)
-class _Partition:
-    """The reports of one partition."""
+@dataclass(slots=True, eq=False)
+class Part:
+    """One partition of a feed at this owner.  It has a run and a journal once it is open."""
 
+    feed: ServedFeed
+    number: int
+    run: Run = field(init=False)
+    journal: Journal = field(init=False)
     open: bool = False
     done: bool = False  # whether it has made all its batches
     waits: str = ""  # what its next batch lacks
-    share: int | None = None  # examples of an epoch, where that is known
+    made_at: float = 0.0  # when it made its last batch
+    used: tuple[int, int] = (0, 0)  # number of commits and of their rows, in all lives
+    tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
+    noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``
+    status: dict[str, Any] = field(default_factory=dict)  # its part of a ``FeedStatus``
 
 
 class ServedFeed:
     """One feed at one owner."""
 
-    def __init__(
-        self,
-        config: FeedConfig,
-        run: RunConfig,
-        owner: int = 0,
-        used: Callable[[int], list[float] | None] = lambda partition: None,
-    ) -> None:
-        """``used`` returns the commits that a partition has stored, see ``Stores.used``."""
+    def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
         self.name, self.owner = config.name, owner
-        self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
+        self.partitions = {n: Part(self, n) for n in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
         self.share = config.share
@@ -95,7 +98,6 @@ class ServedFeed:
         self._policy = config.declaration.policy
         self._run = run
         self._config = config
-        self.used = used
 
     @property
     def over(self) -> bool:
@@ -103,8 +105,9 @@ class ServedFeed:
 
     # Partitions
 
-    def on_opened(self, partition: int, run: Run) -> None:
+    def on_opened(self, part: Part) -> None:
         """Note that a partition is open, and what its batches are like."""
+        run = part.run
         self.schema = self.schema or schema_to_wire(run.schema)
         self.properties = {**self.properties, **run.properties}
         if self.durable:
@@ -119,30 +122,20 @@ class ServedFeed:
         fields = [Field(dtype, tuple(dims)) for _, dtype, dims in states]
         rows = 0 if self.states_stay else self._shape.get("batch_size", 0)
         self.states = StateBlocks(fields, most, rows)
-        here = self.partitions[partition]
-        here.open, here.share = True, run.share
-        used = self.used(partition)
-        batches, rows = (int(used[0]), int(sum(used[3:]))) if used else (0, 0)
-        self.counters.go_on(batches, rows)
-        if used and not self.durable:  # batches of an earlier owner of this server
+        part.open = True
+        self.counters.go_on(*part.used)
+        if part.used[0] and not self.durable:  # batches of an earlier owner of this server
             self.resuming.touched()
 
-    def start(
-        self,
-        partitions: Mapping[int, Partition],
-        known: Mapping[bytes, Known],
-        tokens: Container[int],
-        ahead: int,
-        now: float,
-    ) -> None:
+    def start(self, known: Mapping[bytes, Known], ahead: int, now: float) -> None:
         """Open the desk: all partitions are open.  ``known``: the trainers that it waits for."""
-        self.known = dict(known)
+        self.known, parts = dict(known), self.partitions.values()
         self.desk = Desk(
-            dict(partitions),
+            {part.number: part.run for part in parts},
             self.term,
             known=self.known,
             births=self.births,
-            tokens=tokens,
+            tokens=set().union(*(part.tokens for part in parts)),
             now=now,
             ttl=self._run.lease_ttl_s,
             grace=GRACE_S,
@@ -153,7 +146,12 @@ class ServedFeed:
             self.desk.counts[name] += count
         self.counters.counts = self.desk.counts
         self.opened = self.serves = True
-        self.resuming.opened(any(map(self.used, self.partitions)))
+        self.resuming.opened(self.used)
+
+    @property
+    def used(self) -> bool:
+        """Whether a batch of its partitions is committed, in whatever life."""
+        return any(part.used[0] for part in self.partitions.values())
 
     def _add_epochs(self) -> None:
         """Add the epochs of the feed to its properties."""
@@ -176,7 +174,7 @@ class ServedFeed:
             return "its batch size was changed"
         if reason := declaration.uncounted():
             return reason
-        shares = [one.share for one in self.partitions.values()]
+        shares = [part.run.share if part.open else None for part in self.partitions.values()]
         if any(share is None for share in shares):
             return "only reading shows how many examples it has"
         counts = (declaration.batches_of(share or 0) for share in shares)
@@ -253,20 +251,6 @@ class ServedFeed:
             return {}
         return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
 
-    def usage(self) -> tuple[bool, int]:
-        """Return whether the feed is finished, and its batches at this and earlier servers."""
-        known = filter(None, map(self.used, self.partitions))
-        return self.failure is None and self.over, int(sum(commits[0] for commits in known))
-
-    def on_counted(self, partition: int, counts: dict[str, Any]) -> None:
-        """Take the totals of a partition."""
-        self.counters.on_counted(partition, counts)
-        self._check_bad()
-
-    def on_waiting(self, partition: int, text: str) -> None:
-        """Note what the next batch of a partition lacks; "" where it lacks nothing."""
-        self.partitions[partition].waits = text
-
     def on_stored(self, partition: int, count: int) -> None:
         """Note how many entries of the desk's log that name a partition are stored."""
         if self.serves:
@@ -296,10 +280,13 @@ class ServedFeed:
         self.closing = cancel
         return True
 
-    def _check_bad(self) -> None:
+    def on_read(self, part: Part) -> None:
+        """Count the rows that a partition has dropped; fail where too many are bad."""
+        part.status["dropped"] = part.run.dropped()
         if self._policy.max_bad_examples is None:
             return
-        bad = self.counters.bad()
+        dropped = added(part.status.get("dropped", {}) for part in self.partitions.values())
+        bad = {r[4:]: n for r, n in dropped.items() if r.startswith("bad:")}
         if text := self._policy.too_bad(bad):
             self.fail("data", text)
         elif self.owners > 1 and bad != self._bad:

@@ -114,31 +114,27 @@ class Switchboard:
 
     def open(self, feed: ServedFeed) -> None:
         """Open a feed's desk: all of its partitions are open."""
-        runs = self.partitions.of(feed.name)
-        tokens: set[int] = set()
-        for partition, run in runs.items():
-            feed.on_opened(partition, run)
-            tokens |= self._stores.tokens((feed.name, partition))
+        for part in feed.partitions.values():
+            feed.on_opened(part)
         self.partitions.opened(feed)
-        ahead = next(iter(runs.values())).capacity or self.config.max_ahead
-        feed.start(runs, self._known_before(feed), tokens, ahead, self.clock())
+        ahead = part.run.capacity or self.config.max_ahead
+        feed.start(self._known_before(feed), ahead, self.clock())
         feed.desk.paused = self._paused
 
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
         """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
         known: dict[bytes, Known] = {}
         complete = True
-        for number, partition in enumerate(feed.partitions):
-            name = feed.name, partition
-            note = self._stores.noted(name, _KNOWN)
+        for place, part in enumerate(feed.partitions.values()):
+            note = part.noted.get(_KNOWN, b"")
             owners, sessions, births = msgpack.unpackb(note) if note else (0, [], [])
             known.update({nonce: tuple(of) for nonce, *of in sessions})
             for rank, *of in births:
                 feed.births[rank] = max(tuple(of), feed.births.get(rank, (0, 0)))
-            if number and note:  # it was the first of another owner
-                self._stores.note(name, _KNOWN, b"")
-            if not number:
-                complete = owners == feed.owners or not any(map(feed.used, feed.partitions))
+            if place and note:  # it was the first of another owner
+                self._stores.note(part, _KNOWN, b"")
+            if not place:
+                complete = owners == feed.owners or not feed.used
         return known if complete else {**known, _ANYBODY: (0, -1, 0)}
 
     def do(self, action: Callable[..., object], *arguments: Any) -> None:
@@ -177,14 +173,10 @@ class Switchboard:
                 self.outbox.let_go(session)
 
     def _answer_stats(self, request: int) -> None:
-        self.do(self.partitions.count)
-        report = self.partitions.reporter
+        self.do(self.partitions.report)
         sessions, now = self.outbox.sessions, self.clock()
-        feeds = {
-            name: feed_status(feed, sessions, now, report.feeds[name])
-            for name, feed in self.feeds.items()
-        }
-        workers = [{"worker": self.worker, **report.worker}]
+        feeds = {name: feed_status(feed, sessions, now) for name, feed in self.feeds.items()}
+        workers = [{"worker": self.worker, **self.partitions.status()}]
         self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
@@ -254,21 +246,19 @@ class Switchboard:
             elif kind == "leave":
                 known = feed.known.pop(key, None) is not None or known
             else:
-                name = feed.name, key
                 tokens, rows = ((rest[0],), rest[1]) if kind == "commit" else ((), 0)
-                run = self.partitions.runs[name]
-                stores.submit(name, run, tokens, rows, at_once=kind in _AT_ONCE)
+                stores.submit(feed.partitions[key], tokens, rows, at_once=kind in _AT_ONCE)
             at = SESSIONS if kind in ("join", "leave") else key
             logged[at] += 1
             touched[at] = None
-        first = next(iter(feed.partitions))
+        first = next(iter(feed.partitions.values()))
         if known:
             sessions = [[nonce, *of] for nonce, of in feed.known.items()]
             births = [[rank, *of] for rank, of in feed.births.items()]
-            stores.note((feed.name, first), _KNOWN, pack([feed.owners, sessions, births]))
+            stores.note(first, _KNOWN, pack([feed.owners, sessions, births]))
         for at in touched:
-            name = feed.name, first if at == SESSIONS else at
-            stores.then(name, partial(feed.on_stored, at, logged[at]))
+            part = first if at == SESSIONS else feed.partitions[at]
+            stores.then(part, partial(feed.on_stored, at, logged[at]))
 
     def _welcome(self, session: Session, welcome: protocol.Welcome) -> None:
         self.reception.welcome(session, welcome)
@@ -302,11 +292,9 @@ class Switchboard:
                 if session.present and not session.welcome:
                     self.reception.welcome_to_failed(session, feed)
             self.outbox.end(feed.name, *feed.failure)
-            self.do(self.partitions.abandon, feed.name)
+            self.do(self.partitions.abandon, feed)
         elif self.deferred is not None or not self.reception.all_heard(feed, self.clock()):
             return
-        else:
-            self.partitions.count()
         self._reported_over.add(feed.name)
         code, text = feed.failure or ("", "")
         self.pipe.report("over", feed=feed.name, code=code, text=text)
