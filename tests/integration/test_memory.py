@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,6 @@ for batch in feed:
     kept.append(batch["x"])
     if len(kept) == int(sys.argv[2]):
         print(json.dumps({"event": "holds", "number": batch.number}), flush=True)
-        time.sleep(600)
-"""
-#: A hostile trainer: it commits its batches, and never releases their memory.
-_KEEPER = """
-import json, sys, time
-import headrace
-from headrace.session import MappedBatches
-MappedBatches.release = lambda self, token: None
-feed = headrace.connect(sys.argv[1], prefetch=2, timeout=60)
-for n, batch in enumerate(feed, 1):
-    assert (batch["x"] == (batch["i"] % 251).astype("uint8")[:, None]).all()
-    if n == int(sys.argv[2]):
-        feed.commit()
-        print(json.dumps({"event": "keeps", "batches": n}), flush=True)
         time.sleep(600)
 """
 
@@ -103,26 +88,6 @@ def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None
     for x, i in zip(views, numbers, strict=True):
         assert (x == (i % 251).astype(np.uint8)[:, None]).all()
         x += 1
-
-
-def test_trainers_that_keep_all_memory_they_can_stop_nobody() -> None:
-    """1. Trainers of this host commit four times what the slab holds, and release none of it.
-    2. Another one gets all the rest: memory that they may not have is left for it.
-    """
-    pipeline = blocks(400 * 4, _MIB // 16, 4)  # 32 batches fit
-    with serving(pipeline, slab_bytes=8 * _MIB, max_credits=4) as server:
-        with contextlib.ExitStack() as stack:
-            for _ in range(3):
-                keeper = stack.enter_context(Process("-c", _KEEPER, server.address, str(128 // 3)))
-                keeper.wait_for("keeps")
-            with connect(server) as feed:
-                got = 0
-                for batch in feed:
-                    assert is_right(batch)
-                    got += 1
-                    if got == 250:
-                        break
-        assert got == 250
 
 
 def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() -> None:

@@ -47,14 +47,13 @@ def is_channel(identity: bytes) -> bool:
 
 
 class _Connection(Channel):
-    """A channel, its name, and how many unsent bytes it may have."""
+    """A channel and its name."""
 
-    def __init__(self, end: socket.socket, name: bytes, most_unsent: int) -> None:
+    def __init__(self, end: socket.socket, name: bytes) -> None:
         most_bytes = limits.MAX_HEADER_BYTES + limits.MAX_UPLOAD_BYTES
         super().__init__(end, limits.MAX_FRAMES, most_bytes)
         self.number = end.fileno()
         self.name = name
-        self.allowed = most_unsent  # unsent bytes; more where payload waits to be written
         self.watched = False  # polled until it can be written
 
 
@@ -139,17 +138,6 @@ class ChannelServer:
         channel = self._named.get(identity)
         return channel is not None and self._tell(channel, frames)
 
-    def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
-        """Send a message with payload; at most ``most_bytes`` of payload may wait."""
-        channel = self._named.get(identity)
-        if channel is None:
-            return False
-        channel.allowed = most_bytes + self._most_unsent
-        there = self._tell(channel, frames)
-        if not channel.waits:
-            channel.allowed = self._most_unsent
-        return there
-
     def drop(self, identity: bytes) -> None:
         """End a connection; the other end can still read what was sent before."""
         if (channel := self._named.get(identity)) is not None:
@@ -206,7 +194,7 @@ class ChannelServer:
                 continue  # the peer has disconnected
             end.setblocking(False)
             # No peer can choose such a name on a ZeroMQ socket, and ZeroMQ's own have 5 bytes.
-            channel = _Connection(end, _CHANNEL + b"%d" % next(self._count), self._most_unsent)
+            channel = _Connection(end, _CHANNEL + b"%d" % next(self._count))
             self._channels[channel.number] = self._named[channel.name] = channel
             self._epoll.register(channel, select.EPOLLIN)
             if len(self._channels) > self._most:
@@ -214,7 +202,7 @@ class ChannelServer:
                 self._drop(next(one for one in every if not self._is_used(one.name)))
 
     def _tell(self, channel: _Connection, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_memory > channel.allowed:
+        if channel.unsent_memory > self._most_unsent:
             self._drop(channel)  # when a trainer greets again, all important messages are resent
             return False
         there = True
@@ -239,8 +227,6 @@ class ChannelServer:
         if waits != channel.watched:
             channel.watched = waits
             self._epoll.modify(channel, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
-        if not waits:
-            channel.allowed = self._most_unsent
 
     def _drop(self, channel: _Connection) -> None:
         self._epoll.unregister(channel)

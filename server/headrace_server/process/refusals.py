@@ -1,24 +1,45 @@
-"""Refused connections and messages, by reason: counted, and logged without flooding the log.
+"""Refused connections and messages: counted and logged; connections that only make work are muted.
 
-The first ones of a minute are logged one by one; of further ones only their number is.
+    garbage      answered once per connection; after 100 the connection is mute
+    too many     messages in a second: Refused (limit), and the connection is mute
+    fault        of this program at a message: Refused (server), and the connection is mute
+
+The receiver drops messages of a mute connection unread.  A trainer that reconnects has another one.
+The first refusals of a minute are logged one by one; of further ones only their number is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace_proto import __version__, limits
-from headrace_proto.errors import ServerError, UnknownFeed, VersionMismatch, near
-from headrace_proto.messages import Hello
+from headrace_proto.errors import (
+    HeadraceError,
+    LimitExceeded,
+    ServerError,
+    UnknownFeed,
+    VersionMismatch,
+    code_of,
+    near,
+)
+from headrace_proto.messages import Hello, Refused
+
+from .bounded_map import BoundedMap
 
 logger = logging.getLogger("headrace.trainers")
 
 _QUIET_S = 60.0
 #: Lines of a minute.
 _AT_ONCE = 20
+#: Number of garbage messages after which a connection is mute.
+_PATIENCE = 100
+#: Maximum number of connections to remember; a forgotten one is answered once more.
+_REMEMBERED = 10_000
+_SECOND = 1.0
 
 
 def check_version(hello: Hello) -> None:
@@ -76,3 +97,72 @@ class Refusals:
         for reason, count in self._unlogged.items():
             logger.warning("%d more were refused (%s)", count, reason)
         self._unlogged.clear()
+
+
+@dataclass(eq=False)
+class RateLimits:
+    """All connections of one public socket.
+
+    ``send`` sends a message to one of them; ``end`` ends the session that it may have.
+    """
+
+    most: int  # max_messages_per_s
+    refusals: Refusals
+    send: Callable[[bytes, Any], bool]
+    end: Callable[[bytes], None]
+
+    def __post_init__(self) -> None:
+        self.muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
+        self._bad: BoundedMap[bytes, int] = BoundedMap(_REMEMBERED)
+        self._messages: Counter[bytes] = Counter()  # of this second, by connection
+        self._second = 0.0
+
+    def drop(self) -> None:
+        """Count a message of a mute connection."""
+        self.refusals.counts["muted"] += 1
+
+    def bad(self, connection: bytes, who: str, error: HeadraceError, now: float) -> None:
+        """Count bytes that are no message, and answer the first ones."""
+        count = self._bad[connection] = self._bad.pop(connection, 0) + 1
+        said = str(error)[:1000]
+        text = f"refused a message of {who}: {said}" if count == 1 else ""
+        self.refusals.add("garbage", text, now)
+        if count == 1:
+            self.send(connection, Refused(code_of(error), said))
+        if count >= _PATIENCE:
+            self._mute(connection)
+
+    def bears(self, connection: bytes, who: str, now: float, messages: int = 1) -> bool:
+        """Count messages of a connection; mute it where they are too many in this second."""
+        if now - self._second >= _SECOND:
+            self._second = now
+            self._messages.clear()
+        self._messages[connection] += messages
+        if self._messages[connection] <= self.most:
+            return True
+        text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"
+        self.silence("messages", connection, who, LimitExceeded(text), now)
+        return False
+
+    def silence(
+        self,
+        reason: str,
+        connection: bytes,
+        who: str,
+        error: HeadraceError,
+        now: float,
+        fault: Exception | None = None,
+    ) -> None:
+        """Mute a connection, after a last message with the reason.
+
+        ``fault``: the exception by which this program failed to handle its message.
+        """
+        text = f"{who} is not listened to any more: {error}"
+        self.refusals.add(reason, text, now, fault)
+        self.send(connection, Refused(code_of(error), str(error)[:1000]))
+        self._mute(connection)
+
+    def _mute(self, connection: bytes) -> None:
+        self._bad.pop(connection, None)
+        self.muted[connection] = None
+        self.end(connection)

@@ -40,8 +40,7 @@ from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.keyring import KeyRing
 from ..process.public_socket import PublicSocket
-from ..process.rate_limits import RateLimits
-from ..process.refusals import check_version, fault_of_message, feed_named
+from ..process.refusals import RateLimits, check_version, fault_of_message, feed_named
 from ..process.sockets import EXPECTED, open_files_limit
 from ..process.worker_diary import DiaryReader, long_inside
 
@@ -195,7 +194,6 @@ class Locator:
 
     def _tick(self, now: float) -> None:
         self._socket.tick(now)
-        self._limits.second_is_over(now)
         self._pipe.check_parent()
 
     # Trainers
@@ -221,7 +219,8 @@ class Locator:
         except HeadraceError as error:
             self._limits.bad(connection, "a trainer", error, self._clock())
             return
-        if self._limits.bears(connection, self._clock()) and isinstance(message, Hello):
+        bears = self._limits.bears(connection, "a trainer", self._clock())
+        if bears and isinstance(message, Hello):
             self._answer(connection, message, self._socket.last_came_to)
 
     def _answer(self, connection: bytes, hello: Hello, reached: str) -> None:

@@ -10,10 +10,9 @@ alone asks for them.
 After a Welcome a line waits for the trainer's next message: until then the trainer may turn from
 the public address to a channel, and messages must not come by both.
 
-A trainer that keeps batches mapped makes the slab short of room for all.  While it is short,
-a trainer that maps more than its share gets bytes, as if it were on another host.
-
 A message leaves by the connection of the trainer: a channel, or the worker's public socket.
+Whether a batch leaves as a reference or as bytes is decided then: by that time the trainer has said
+whether it shares this host's memory.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its bytes wait to be sent.
 A message that can not be sent is dropped: its trainer notices that, and greets again.
@@ -51,9 +50,6 @@ _ANSWERS_PER_MESSAGE = 64
 _FAULTS_PER_MESSAGE = 8
 #: … and length of a fault's text: so all answers fit headers.
 _LONGEST_FAULT = 1000
-#: Part of the slab that all trainers together may keep mapped once it is short of room, that is
-#: half full: so a quarter always remains for new batches.
-_KEPT_SHARE = 0.25
 #: Time that answers wait for a batch to leave with: most steps of training take less …
 _MOMENT_S = 0.25
 #: … and to a trainer with state buffers, each of which it uses again once its commit is answered.
@@ -93,13 +89,10 @@ class Outbox:
     directory: Path
     sessions: SessionTable
     channels: ChannelServer
-    slab_bytes: int
-    max_credits: int
 
     def __post_init__(self) -> None:
         self.blocks: Blocks  # set once the slab is there
         self._segments: dict[str, memoryview] = {}  # that were sent from
-        self._kept_bytes = self.slab_bytes * _KEPT_SHARE
         self._lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
         self._due = inf  # … the first of them
@@ -133,18 +126,15 @@ class Outbox:
         self.blocks.taken(batch)
         self.blocks.pin(batch)
         session.tally.sent(batch.rows, batch.nbytes)
-        if session.local and not (batch.body.crowded and self._keeps_too_much(session)):
-            if (before := session.mapped.pop(give.token, None)) is not None:
-                self.blocks.unpin(before)
-                session.again.add(give.token)
-            session.mapped[give.token] = batch
-        elif not session.local:
-            session.tally.wire_batches += 1
-            session.tally.wire_bytes += batch.nbytes
         self.tell(session, give)
 
-    def _keeps_too_much(self, session: Session) -> bool:
-        return session.mapped_bytes * len(self.sessions) > self._kept_bytes
+    def _map(self, session: Session, give: Give) -> Given:
+        """Note that a trainer may read a batch in memory; return the reference to it."""
+        if (before := session.mapped.pop(give.token, None)) is not None:
+            self.blocks.unpin(before)
+            session.again.add(give.token)
+        session.mapped[give.token] = give.batch
+        return given_of(give)
 
     def unmap(self, session: Session, token: int) -> None:
         """Note that a trainer does not read a batch any more."""
@@ -202,12 +192,11 @@ class Outbox:
         line, session.line = session.line, []
         for kind, of in groupby(line, type):
             items = list(of)
-            if kind is Give:
-                here = [one for one in items if one.token in session.mapped]
-                self._send_references(session, [given_of(one) for one in here])
-                for one in items if len(here) < len(items) else ():
-                    if one.token not in session.mapped:
-                        self._send_bytes(session, one)
+            if kind is Give and session.local:
+                self._send_references(session, [self._map(session, give) for give in items])
+            elif kind is Give:
+                for give in items:
+                    self._send_bytes(session, give)
             else:
                 for message in _joined(items) if kind is Idle else items:
                     self._send(session, message)
@@ -239,16 +228,11 @@ class Outbox:
     def _send_bytes(self, session: Session, give: Give) -> None:
         session.said += 1
         batch, number = give.batch, session.number
+        session.tally.wire_batches += 1
+        session.tally.wire_bytes += batch.nbytes
         message = messages.Give(number, (given_of(give, 1),), *self._take_answers(session))
-        header = FROM_SERVER.encode(message)
-        block = self._block_of(batch)
-        unpin = partial(self.blocks.unpin, batch)
-        if is_channel(session.identity):  # a copy, since the block may be freed before it is read
-            most_bytes = self.max_credits * batch.nbytes
-            self.channels.send_payload(session.identity, [header, bytes(block)], most_bytes)
-            unpin()
-        else:
-            self.socket.send_block(session.identity, header, block, unpin)
+        header, unpin = FROM_SERVER.encode(message), partial(self.blocks.unpin, batch)
+        self.socket.send_block(session.identity, header, self._block_of(batch), unpin)
 
     def _block_of(self, batch: Batch) -> memoryview:
         """Return the memory of a batch."""
@@ -282,7 +266,7 @@ class Outbox:
     def forget(self, session: Session) -> None:
         """Drop the messages to a trainer that is gone, or greets again."""
         for message in session.line:
-            if type(message) is Give and message.token not in session.mapped:
+            if type(message) is Give:
                 self.blocks.unpin(message.batch)
         session.line = []
         session.committed, session.stale, session.faults = [], [], []

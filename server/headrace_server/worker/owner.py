@@ -95,9 +95,7 @@ class Owner:
             lambda identity: sessions.of_connection(identity) is not None,
         )
         self._sessions, self._channels, self._pipe = sessions, channels, pipe
-        self._outbox = Outbox(
-            self._socket, directory, sessions, channels, config.slab_bytes, config.max_credits
-        )
+        self._outbox = Outbox(self._socket, directory, sessions, channels)
         self._clock = AwakeClock(2 * _TICK_S)
         feeds = {feed.name: ServedFeed(feed, config, life.worker) for feed in config.feeds}
         stores = Stores(

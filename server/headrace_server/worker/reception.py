@@ -6,7 +6,7 @@ channels, socket ─► _take ─┬─ Hello ─► _greet ─► desk ─► w
                            │                 ─► Pulse              not yet: it is repeated
                            │                 ─► ServedShare        there are other workers
                            ├─ of a session ─► the handler of the message's type
-                           └─ neither ─► Unknown, or garbage: rate_limits.py
+                           └─ neither ─► Unknown, or garbage: refusals.py
 
 A message can do no more harm than end its sender's own session: bytes that are no message are
 counted and answered once, a session number that is not the sender's is answered Unknown, and a
@@ -59,8 +59,7 @@ from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
 from ..process.bounded_map import BoundedMap
 from ..process.channel_server import TURN_S
-from ..process.rate_limits import RateLimits
-from ..process.refusals import check_version, fault_of_message, feed_named
+from ..process.refusals import RateLimits, check_version, fault_of_message, feed_named
 from ..process.sockets import is_shortage
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed
@@ -221,29 +220,26 @@ class Reception:
     def _on_message(
         self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None
     ) -> None:
+        session = self._sessions.find(getattr(message, "session", 0), identity)
+        who, now = "a trainer" if session is None else session.who, self.clock()
+        if not self._limits.bears(identity, who, now):
+            return
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
-            if self._limits.bears(identity, self.clock()):
-                self._greet(identity, message, frames, key, self._socket.last_came_by)
+            self._greet(identity, message, frames, key, self._socket.last_came_by)
             return
         if isinstance(message, Bye) and not message.session:  # its greeting has no answer
             self._on_early_bye(identity)
             return
-        session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
             self._on_channel(identity, message)
             return
         if session is None or not session.welcome:
-            if self._limits.bears(identity, self.clock()):
-                self.outbox.send(identity, Unknown(message.session))
-            return
-        session.messages += 1
-        if session.messages > self.config.max_messages_per_s:
-            self._limits.is_too_much(session.messages, identity, session.who, self.clock())
+            self.outbox.send(identity, Unknown(message.session))
             return
         feed = self.feeds[session.feed]
-        session.seen = now = self.clock()
+        session.seen = now
         if feed.serves:
             feed.desk.seen(session.nonce, now)
         session.open = True
@@ -291,8 +287,6 @@ class Reception:
         self._leave(session)
 
     def _on_early_bye(self, identity: bytes) -> None:
-        if not self._limits.bears(identity, self.clock()):
-            return
         self._held.pop(identity, None)
         if (session := self._sessions.of_connection(identity)) is not None:
             self._leave(session)
@@ -300,9 +294,7 @@ class Reception:
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:
         """Reach a trainer of this host by its new channel from now on."""
-        session = None
-        if self._limits.bears(identity, self.clock()):
-            session = self._sessions.come_by_channel(attach.session, attach.proof, identity)
+        session = self._sessions.come_by_channel(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
             self._channels.drop(identity)
             return
@@ -321,8 +313,10 @@ class Reception:
         self, session: Session, feed: ServedFeed, step: Step, frames: Sequence[Frame]
     ) -> None:
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
-        if excess > 0:  # more commits than it can have batches
-            session.messages += _OF_FALSE * excess
+        if excess > 0 and not self._limits.bears(  # more commits than it can have batches
+            session.identity, session.who, session.seen, _OF_FALSE * excess
+        ):
+            return
         for token in step.released:
             self.outbox.unmap(session, token)
         if not feed.serves:
@@ -600,16 +594,12 @@ class Reception:
             self._budget.close(session)
 
     def _judge(self, now: float) -> None:
-        """End sessions with revoked keys, and begin another second of message counts."""
-        limits = self._limits
+        """End sessions with revoked keys."""
         if self._socket.tick(now):
             for session in self._sessions.present():
                 if self._socket.name_of(session.key) is None:
                     error = NotAllowed(REVOKED)
-                    limits.silence("revoked", session.identity, session.who, error, now)
-        if limits.second_is_over(now):
-            for session in self._sessions.present():
-                session.messages = 0
+                    self._limits.silence("revoked", session.identity, session.who, error, now)
 
     def all_heard(self, feed: ServedFeed, now: float) -> bool:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""

@@ -73,7 +73,6 @@ class Session:
     stale: list[int] = field(default_factory=list)
     faults: list[tuple[int, str, str]] = field(default_factory=list)
     awaits: bool = False  # … and whether it waits for these, and for no batch
-    messages: int = 0  # in this second
     greeting: Hello | None = None  # the last one …
     greeted_by: bytes = b""  # … and the connection by which it came
     welcome: bool = False  # whether it was answered …
@@ -97,11 +96,6 @@ class Session:
     def uses(self) -> bool:
         """Whether the trainer is present and has not acknowledged the end of the feed."""
         return self.present and not self.heard_end
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes of the batches that the trainer may read."""
-        return sum(batch.nbytes for batch in self.mapped.values())
 
     def greeted(self, hello: Hello, identity: bytes) -> None:
         """Begin another connection."""

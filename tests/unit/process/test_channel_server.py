@@ -254,25 +254,6 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     server.close()
 
 
-def test_payload_waits_for_a_trainer_up_to_its_own_bound_and_then_it_is_cut_off(tmp_path: Path):
-    server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
-    trainer = Channel.connect(server.path, [b"hello"])
-    assert list(server.hear()) == []
-    ((name, _),) = server.hear()
-    batch = [b"header", bytes(BIG)]
-    assert server.send_payload(name, batch, BIG) and server.tell(name, [b"answer"])
-    received: list[list[bytes]] = []
-    while len(received) < 2:
-        received += trainer.receive()
-        list(server.hear())
-    assert received == [batch, [b"answer"]]
-    assert server.send_payload(name, batch, BIG) and server.send_payload(name, batch, BIG)
-    assert not server.send_payload(name, batch, BIG), "nothing bounds what waits for it"
-    assert not server.anybody and not server.send_payload(name, batch, BIG)
-    trainer.close()
-    server.close()
-
-
 def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
