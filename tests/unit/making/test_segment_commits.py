@@ -89,7 +89,7 @@ def test_the_smallest_feeds_come_to_their_end(
     batches, end = player.play(no_states if placement == "trainer" else same_states)
     assert end is Outlook.ENDED and list(map(len, batches)) == sizes
     assert player.feed.dropped() == {} and player.feed.offers == {}
-    assert player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.feed.status()["segments"]["in_flight"] == 0
     assert player.step() is Outlook.ENDED and player.slab.used_bytes == 0
 
 
@@ -174,13 +174,13 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
         else:
             assert player.save(taken, states(taken)) is None
     assert taken is Outlook.ENDED and player.feed.offers == {}
-    assert player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.feed.status()["segments"]["in_flight"] == 0
     dropped = player.feed.dropped()
     if cancel:
         assert set(dropped) == {"cancelled"} and dropped["cancelled"] > 0
     else:
         assert not dropped and rows > 0
-    assert player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.feed.status()["segments"]["in_flight"] == 0
     assert player.step() is Outlook.ENDED
 
 

@@ -227,7 +227,7 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
     taken = other.take()
     assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
     assert taken["@starts"].tolist() == [0, 1, 2]
-    assert player.feed.stats()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
+    assert player.feed.status()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
     other.save(taken)
     rest = []
     while isinstance(taken := other.take(), Taken):
@@ -292,7 +292,7 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     player.feed.take_records()
     trainer.flush()
     assert player.feed.take_records() == []
-    assert player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.feed.status()["segments"]["in_flight"] == 0
 
 
 def test_a_trainer_that_comes_and_leaves_leaves_nothing(tmp_path: Path):
@@ -349,7 +349,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             del trainers[slot], out[slot]
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
     assert entries(player.feed.states) == kept and player.feed.offers == {}
-    assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
+    assert player.feed.dropped() == {} and player.feed.status()["segments"]["in_flight"] == 0
 
 
 # The tables by themselves
