@@ -15,7 +15,7 @@ from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
 from .feed import Feed
-from .framework import load
+from .framework import NUMPY, Framework
 from .launcher import began, launched_run
 from .link import Link, opened
 from .prefetch import AUTO, Prefetch
@@ -141,6 +141,23 @@ def connect(
     link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
     _tell_of_use(link)
     return Feed(link, loaded)
+
+
+def load(name: str) -> Framework:
+    """Return a framework; modules of others are not loaded."""
+    if name == "tf":
+        from .tf import TensorFlow
+
+        return TensorFlow()
+    if name == "torch":
+        from .torch import Torch
+
+        return Torch()
+    if name == "jax":
+        from .jax import Jax
+
+        return Jax()
+    return NUMPY
 
 
 def _check_prefetch(prefetch: object) -> None:

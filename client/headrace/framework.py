@@ -128,20 +128,3 @@ class NumpyFramework(Framework):
 
 
 NUMPY = NumpyFramework()
-
-
-def load(name: str) -> Framework:
-    """Return a framework; modules of others are not loaded."""
-    if name == "tf":
-        from .tf import TensorFlow
-
-        return TensorFlow()
-    if name == "torch":
-        from .torch import Torch
-
-        return Torch()
-    if name == "jax":
-        from .jax import Jax
-
-        return Jax()
-    return NUMPY

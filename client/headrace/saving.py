@@ -162,7 +162,7 @@ class Saving:
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
         from .traced import saved_in_graph
 
-        return saved_in_graph(self, token, values)
+        return saved_in_graph(self.layout, token, values)
 
     def _save(self, saves: _Saves, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""

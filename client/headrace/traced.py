@@ -21,7 +21,6 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
-from .saving import Saving
 from .segments import SegmentBatch
 from .state_values import unknown_state
 
@@ -121,9 +120,9 @@ class TracedBatch(SegmentBatch):
         return f"<TracedBatch {'; '.join(groups)}>"
 
 
-def saved_in_graph(saving: Saving, token: Any, values: Mapping[str, Any]) -> Any:
+def saved_in_graph(layout: SegmentLayout, token: Any, values: Mapping[str, Any]) -> Any:
     """Return the operation of a save inside the function that is being traced."""
-    return save_op(_traits_of(saving.layout), token, values)
+    return save_op(_traits_of(layout), token, values)
 
 
 def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:

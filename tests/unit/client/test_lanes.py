@@ -7,7 +7,8 @@ import pytest
 
 from headrace import lanes as lanes_module
 from headrace.batch_memory import BatchGone
-from headrace.framework import NUMPY, load
+from headrace.connecting import load
+from headrace.framework import NUMPY
 from headrace.lanes import parts_of
 from headrace.state_block import BlockMaker
 from headrace_proto.errors import ProtocolError

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace.framework import NUMPY, load
+from headrace.connecting import load
+from headrace.framework import NUMPY
 from headrace.state_values import host, presented
 from headrace_proto.segment_layout import State
 
