@@ -419,11 +419,9 @@ class Driver:
             return
         if not found:  # it is an address already
             return
-        turn = self._turns[name] = self._turns.get(name, 0) + 1  # ZeroMQ has tried the first one
-        later = ", ".join(found[turn:])
-        each = f"each of which was tried, but not {later}" if later else "each of which was tried"
-        self._words[name] = f"  Its name stands for {', '.join(found)}, {each}"
-        if len(found) > 1 or name in self._places:
+        self._words[name] = f"  Its name stands for {', '.join(found)}"
+        if len(found) > 1 or name in self._places:  # ZeroMQ has tried the first one
+            turn = self._turns[name] = self._turns.get(name, 0) + 1
             self._places[name] = found[turn % len(found)]
 
 

@@ -626,51 +626,38 @@ def _too_late(
     link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
 ) -> HeadraceError:
     """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
-    silence, place = session.silence(now), session.where
     slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
+    waited = f"waited timeout={timeout_s:g} s{slept} for"
+    silence, place, welcome = session.silence(now), session.where, session.welcome
+    trainer = link.member.trainer
     if session.stopped:
-        return ConnectionLost(_not_back(link, place, timeout_s, slept, what))
-    if session.welcome is not None and silence:
-        hint = f".{link.hint}" if link.hint else ""
+        owed = 0 if trainer is None else sum(trainer.unanswered(o.number) for o in link.sessions)
+        lost = f".  {owed} commits of this trainer have no answer: they may be lost" if owed else ""
         return ConnectionLost(
-            f"the server at {place} was lost: nothing was heard of it for "
-            f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
-            f"{what}{hint}"
+            f"the server at {place} was stopped and announced its return, and is not back; "
+            f"{waited} {what}.  Start it again with the same address and state directory, or raise "
+            f"timeout{lost}"
         )
-    if session.welcome is None and session.waiting:
+    if welcome is None and session.waiting:
         return DeadlineExceeded(
-            f"waited timeout={timeout_s:g} s{slept} for the feed at {place} to open; "
-            f"the server says: {session.waiting}"
+            f"{waited} the feed at {place} to open; the server says: {session.waiting}"
         )
-    if session.welcome is None:
+    if welcome is None:
         known = shares_there(link.sessions)
         return ConnectionLost(
             f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
-            f"is it running, and is the address right?{known and f' ({known})'}"
-            f"{link.hint}"
+            f"is it running, and is the address right?{known and f' ({known})'}{link.hint}"
         )
-    trainer = link.member.trainer
-    held, most = 0 if trainer is None else len(trainer.hands), session.welcome.max_credits
+    if silence:
+        return ConnectionLost(
+            f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
+            f"this trainer {waited} {what}{link.hint}"
+        )
+    held, most = 0 if trainer is None else len(trainer.hands), welcome.max_credits
     each = "" if len(link.sessions) == 1 else " of each worker"
     full = f", as many as the server's max_credits={most} allows{each}" if held >= most else ""
     reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
     return DeadlineExceeded(
-        f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
-        f"at {place}; {reason}; this trainer holds {held} batches{full}"
-        f"{link.explain(now)}"
-    )
-
-
-def _not_back(link: Link, place: str, waited_s: float, slept: str, what: str) -> str:
-    """Explain why a wait ends while the server is stopped, and what that means for commits."""
-    trainer = link.member.trainer
-    n = 0 if trainer is None else sum(trainer.unanswered(one.number) for one in link.sessions)
-    owed = (
-        f"  It has not answered {n} commits of this trainer: those that it did not store "
-        "before it stopped do not count, and their rows go out again"
-    )
-    return (
-        f"the server at {place} was stopped and announced its return, and was not back "
-        f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
-        f"with the same address and state directory, or raise timeout{owed if n else ''}"
+        f"{waited} {what} of feed {welcome.feed!r} at {place}; {reason}; "
+        f"this trainer holds {held} batches{full}{link.explain(now)}"
     )

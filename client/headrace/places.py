@@ -107,31 +107,20 @@ def _check_alike(first: Session, other: Session) -> None:
     """Raise ValueError where two servers do not serve shares of one feed."""
     a, b = first.served, other.served
     assert a is not None and b is not None
-    here, there = f"{first.address} serves feed {a.feed!r}", f"{other.address} serves"
-    if a.feed != b.feed:
-        raise ValueError(f"{here} and {there} feed {b.feed!r}: they are no servers of one feed")
-    if a.shares != b.shares:
-        raise ValueError(
-            f"{here} as one of {a.shares} servers and {there} it as one of {b.shares}: start all "
-            "servers with share=i/n of the same n"
-        )
-    if a.partitions != b.partitions:
-        raise ValueError(
-            f"{here} with {a.partitions} partitions and {there} it with {b.partitions}: start all "
-            "servers with the same partitions="
-        )
-    parts = _unlike(a, b)
-    if parts:
-        raise ValueError(
-            f"{first.address} and {other.address} serve different pipelines as feed {a.feed!r}: "
-            f"they differ in {', '.join(parts)}"
-        )
-
-
-def _unlike(a: ServedShare, b: ServedShare) -> list[str]:
-    """Return the names of the parts in which two declarations differ."""
     here, there = (one.declaration if isinstance(one.declaration, dict) else {} for one in (a, b))
-    return [part for part in sorted({*here, *there}) if here.get(part) != there.get(part)]
+    parts = [part for part in sorted({*here, *there}) if here.get(part) != there.get(part)]
+    compared = {
+        "feeds": (a.feed, b.feed),
+        "numbers of servers (n of share=i/n)": (a.shares, b.shares),
+        "partitions": (a.partitions, b.partitions),
+    }
+    unlike = [f"{name} {one!r} and {two!r}" for name, (one, two) in compared.items() if one != two]
+    unlike += [f"{', '.join(parts)} of their pipelines"] if parts else []
+    if unlike:
+        raise ValueError(
+            f"{first.address} and {other.address} are no servers of one feed: they differ in "
+            f"{'; '.join(unlike)}.  Start all servers of a feed with the same of these"
+        )
 
 
 def missing_shares(sessions: Iterable[Session]) -> list[int]:

@@ -72,12 +72,11 @@ def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Nam
                 peer.close()
 
 
-def test_where_no_address_answers_the_error_lists_those_that_were_tried(name: Name):
-    every = "each of which was tried(?!,)"
-    with waits_end_with(every), pytest.raises(ConnectionLost) as caught:
+def test_where_no_address_answers_the_error_lists_those_of_the_name(name: Name):
+    with waits_end_with("Its name stands for"), pytest.raises(ConnectionLost) as caught:
         headrace.connect(name.address, timeout=PATIENCE_S)
     tried = ", ".join(f"tcp://127.0.0.{n}:{name.port}" for n in (1, 2, 3))
-    assert f"Its name stands for {tried}, each of which was tried" in str(caught.value)
+    assert f"Its name stands for {tried}" in str(caught.value)
 
 
 def test_a_name_that_nobody_knows_is_named(name: Name):
