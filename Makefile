@@ -118,7 +118,6 @@ chaos-long: $(READY)
 
 # As root, with INSTALL=1 on Debian: installs podman and buildah too.
 container-test: $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[containers]'
 	$(BIN)/python -m tests.containers $(if $(INSTALL),--install)
 
 # A tenth of the connections of a trial's full size.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import socket
 import sys
@@ -11,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from . import __doc__ as about
-from . import compose_checks, file_checks, tools
+from . import compose_checks, tools
 from .engine import Engine
 from .outcome import Outcomes, Skip
 from .server_checks import SERVER, TRAINER, check_server
@@ -27,8 +26,6 @@ def main() -> int:
     options = parser.parse_args()
     scratch = options.scratch or Path(tempfile.mkdtemp(prefix="headrace-containers-"))
     scratch.mkdir(parents=True, exist_ok=True)
-    # Programs of the environment that runs this, such as hadolint, come first.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     outcomes = Outcomes()
     try:
         _check(outcomes, scratch.absolute(), options.install)
@@ -42,7 +39,6 @@ def main() -> int:
 def _check(outcomes: Outcomes, scratch: Path, install: bool) -> None:
     if install:
         outcomes.ran("packages are installed", tools.install)
-    file_checks.check_files(outcomes, scratch)
     composed = outcomes.validated(
         "docker-compose.yml, by docker compose", lambda: compose_checks.check_file(scratch)
     )

@@ -1,8 +1,7 @@
 """The programs that the checks need: found, or installed from the machine's own package sources.
 
-Two are taken out of their Debian package into the scratch directory instead of being installed:
-docker's compose plugin, of which this release of Debian has only the old program, and promtool,
-whose package would start a Prometheus.
+Docker's compose plugin is taken out of its Debian package into the scratch directory instead of
+being installed: this release of Debian has only the old program.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from .outcome import Skip
 
-__all__ = ["APT", "call", "compose_plugin", "need", "promtool", "sources"]
+__all__ = ["APT", "call", "compose_plugin", "need", "sources"]
 
 #: Packages that run containers, for ``apt-get install``.
 APT = (
@@ -92,13 +91,6 @@ def compose_plugin(scratch: Path) -> dict[str, str]:
         plugin.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(_unpacked(scratch, "docker-compose", "trixie") / _COMPOSE, plugin)
     return {"DOCKER_CONFIG": str(home)}
-
-
-def promtool(scratch: Path) -> Path:
-    found = shutil.which("promtool")
-    if found:
-        return Path(found)
-    return _unpacked(scratch, "prometheus", "bookworm") / "usr/bin/promtool"
 
 
 def _unpacked(scratch: Path, package: str, release: str) -> Path:
