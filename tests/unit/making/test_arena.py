@@ -28,27 +28,6 @@ def test_blocks_are_whole_pages_and_follow_one_another():
     assert (a.used_bytes, a.reserved_bytes, a.fraction_used) == (pages(4), pages(8), 0.25)
 
 
-def test_a_segment_is_added_no_earlier_than_it_is_needed():
-    a = arena()
-    assert a.reserved_bytes == 0
-    assert a.allocate(pages(8)).segment == 0 and a.reserved_bytes == a.size_of(0) == pages(8)
-    assert a.allocate(1).segment == 1 and a.size_of(1) == pages(8)
-
-
-def test_a_larger_request_gets_a_segment_of_its_size():
-    a = arena()
-    assert a.allocate(pages(11) - 5) == Block(0, 0, pages(11))
-    assert a.size_of(0) == pages(11)
-
-
-def test_the_last_segment_takes_what_the_budget_leaves():
-    a = Arena(pages(11) + 17, pages(8))
-    a.allocate(pages(8))
-    a.allocate(pages(2))
-    assert (a.size_of(0), a.size_of(1)) == (pages(8), pages(3))
-    assert a.reserved_bytes == a.budget_bytes == pages(11)
-
-
 def test_the_lowest_address_is_used_first():
     a = arena()
     blocks = [a.allocate(pages(4)) for _ in range(4)]
@@ -60,33 +39,11 @@ def test_the_lowest_address_is_used_first():
     assert a.allocate(pages(4)) == blocks[3]
 
 
-def test_without_room_nothing_changes():
-    a = arena()
-    a.allocate(pages(8)), a.allocate(pages(5))
-    assert a.allocate(pages(4)) is None
-    assert (a.used_bytes, a.reserved_bytes) == (pages(13), pages(16))
-    assert a.retired == []
-    assert a.allocate(pages(3)) == Block(1, pages(5), pages(3))
-
-
 def test_more_than_the_budget_is_refused_even_when_all_is_free():
     a = arena()
     with pytest.raises(LimitExceeded, match=r"65537 bytes .* slab of 65536 bytes.*slab_bytes"):
         a.allocate(pages(16) + 1)
     assert a.reserved_bytes == 0
-
-
-@pytest.mark.parametrize(
-    "block", [Block(0, 0, pages(2)), Block(0, pages(1), PAGE), Block(9, 0, PAGE)]
-)
-def test_a_block_that_is_not_occupied_can_not_be_freed(block):
-    a = arena()
-    a.free(a.allocate(pages(2)))
-    kept = a.allocate(PAGE)
-    with pytest.raises(ValueError, match="not occupied"):
-        a.free(block)
-    assert a.used_bytes == PAGE
-    a.free(kept)
 
 
 def test_a_second_free_is_refused_and_changes_nothing():
@@ -111,31 +68,6 @@ def test_empty_segments_go_newest_first_and_only_for_a_request_that_needs_their_
     assert a.allocate(pages(7)) == Block(4, 0, pages(7))
     assert a.retired == [3, 2] and a.size_of(4) == pages(7)
     assert a.reserved_bytes == pages(15)
-
-
-def test_no_segment_goes_for_a_request_that_stays_without_room():
-    a = arena(budget=16, segment=4)
-    blocks = [a.allocate(pages(4)) for _ in range(4)]
-    a.free(blocks[3])
-    assert a.allocate(pages(5)) is None
-    assert a.retired == [] and a.reserved_bytes == pages(16)
-
-
-def test_even_the_first_segment_goes_when_only_its_room_can_serve_a_request():
-    a = arena(budget=16, segment=10)
-    a.free(a.allocate(1))
-    assert a.allocate(pages(16)) == Block(1, 0, pages(16))
-    assert (a.retired, a.size_of(1)) == ([0], pages(16))
-
-
-def test_a_steady_load_adds_and_removes_no_segment():
-    a = arena(budget=64, segment=8)
-    held = [a.allocate(pages(3)) for _ in range(10)]
-    reserved = a.reserved_bytes
-    for _ in range(200):
-        a.free(held.pop(0))
-        held.append(a.allocate(pages(3)))
-    assert a.reserved_bytes == reserved and a.retired == []
 
 
 class ArenaMachine(RuleBasedStateMachine):

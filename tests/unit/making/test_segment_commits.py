@@ -6,7 +6,6 @@ import weakref
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_server.leasing.protocol import Batch, Outlook
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading import intake
-from headrace_server.shaping.admission import FIRST_INDEX
 from tests.examples import some
 from tests.footprint import entries
 from tests.unit.changes import Model
@@ -62,35 +59,6 @@ def keys_of(taken: Taken) -> list[bytes]:
 
 
 # Rest and end
-
-
-@pytest.mark.parametrize(("order", "placement"), ORDERS)
-@pytest.mark.parametrize(
-    ("steps", "batch_size", "num_unroll", "sizes"),
-    [
-        ([1], 1, 1, [1]),
-        ([5], 1, 1, [1] * 5),
-        ([5], 4, 100, [1]),
-        ([3, 1, 2], 1, 1, [1] * 6),
-        ([3, 1, 2], 8, 1, [3, 2, 1]),
-        ([], 3, 2, []),
-    ],
-)
-def test_the_smallest_feeds_come_to_their_end(
-    steps: list[int],
-    batch_size: int,
-    num_unroll: int,
-    sizes: list[int],
-    order: str,
-    placement: str,
-    tmp_path: Path,
-):
-    player = Player(cut(steps, batch_size, num_unroll, order, placement), tmp_path)
-    batches, end = player.play(no_states if placement == "trainer" else same_states)
-    assert end is Outlook.ENDED and list(map(len, batches)) == sizes
-    assert player.feed.dropped() == {} and player.feed.offers == {}
-    assert player.feed.status()["segments"]["in_flight"] == 0
-    assert player.step() is Outlook.ENDED and player.slab.used_bytes == 0
 
 
 def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
@@ -241,67 +209,6 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     assert taken is Outlook.ENDED and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
     assert player.feed.offers == {} and max(kept[200:230]) <= max(kept[20:100])
-
-
-def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
-    pipeline = source([2] * 1000, [b"k"] * 1000).options(on_bad_example="skip")
-    player = Player(cut(pipeline, 2, capacity=5), tmp_path)
-    kept = []
-    while player.feed.make(-1, 0) == []:
-        if player.feed.reads_next:
-            continue
-        assert len(player.feed.offers) == 1
-        player.feed.take_records()
-        kept.append(entries(player.feed))
-    assert len(kept) == 200 and max(kept[100:]) <= max(kept[:100])
-    assert player.feed.dropped() == {"bad:duplicate_key": 999}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
-@given(
-    numbers=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40),
-    batch_size=st.integers(1, 3),
-    more=st.integers(0, 4),
-    seed=st.integers(0, 2**32),
-    kind=st.sampled_from(ORDERS),
-)
-def test_with_duplicates_and_bad_rows_all_others_come_whole(
-    numbers: list[tuple[int, int]],
-    batch_size: int,
-    more: int,
-    seed: int,
-    kind: tuple[str, str],
-    tmp_path: Path,
-):
-    pipeline = source([t for _, t in numbers], [b"%d" % key for key, _ in numbers])
-    pipeline = pipeline.options(on_bad_example="skip")
-    player = Player(cut(pipeline, batch_size, 1, *kind, capacity=batch_size + more), tmp_path)
-    sizes = Random(seed)
-    states = no_states if kind[1] == "trainer" else same_states
-
-    def limit(of: object, most: int | None) -> int:
-        return sizes.randint(1, 5)
-
-    with mock.patch.object(intake.Intake, "limit", limit):
-        batches, end = player.play(states)
-    assert end is Outlook.ENDED
-    rows: dict[int, list[tuple[bytes, int, int, int]]] = {}
-    for taken in batches:
-        ids = taken["@insertion_index"].tolist()
-        for index, row, x in zip(ids, taken.rows, taken["sequences:x"][:, 0], strict=True):
-            rows.setdefault(index, []).append((*row, int(x)))
-    assert sorted(rows) == list(range(FIRST_INDEX, FIRST_INDEX + len(rows)))
-    examples = [rows[index][0][3] for index in sorted(rows)]
-    assert examples == sorted(set(examples)), "in order, each once"
-    for of_example in rows.values():
-        number = of_example[0][3]
-        key, steps = numbers[number]
-        assert of_example == [(b"%d" % key, s, steps, number) for s in range(steps)]
-    dropped = player.feed.dropped()
-    bad = sum(not steps for _, steps in numbers)
-    assert dropped.pop("bad:no_steps", 0) == bad
-    assert dropped.pop("bad:duplicate_key", 0) == len(numbers) - bad - len(rows)
-    assert not dropped and player.feed.offers == {}
 
 
 @settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])

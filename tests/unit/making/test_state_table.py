@@ -213,30 +213,6 @@ def at_trainer(
     return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
 
 
-def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
-    player = Player(at_trainer([9] * 3, 3), tmp_path)
-    kept = entries(player.feed.states)
-    one = LaneTrainer(player, b"one", list(INITIAL))
-    for number in range(4):
-        one.save(one.take())
-        if number == 1:
-            one.flush([2, 0])
-    one.take()  # out when it leaves
-    player.feed.leave(b"one")
-    other = LaneTrainer(player, b"other", list(INITIAL))
-    taken = other.take()
-    assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
-    assert taken["@starts"].tolist() == [0, 1, 2]
-    assert player.feed.status()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
-    other.save(taken)
-    rest = []
-    while isinstance(taken := other.take(), Taken):
-        rest.append(taken.rows)
-        other.save(taken)
-    assert taken is Outlook.ENDED and rest[-1] == [(b"k1", 8, 9)]
-    assert entries(player.feed.states) == kept, "what is through is kept no longer"
-
-
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
     player = Player(at_trainer([9, 1, 9], 3), tmp_path)
     trainer = LaneTrainer(player, b"one", list(INITIAL))
@@ -258,54 +234,6 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, b"other", list(INITIAL))
     assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
-
-
-def test_the_last_batch_is_the_one_to_flush(tmp_path: Path):
-    player = Player(at_trainer([9, 9], 2), tmp_path)
-    trainer = LaneTrainer(player, b"one", list(INITIAL))
-    first, second = trainer.take(), trainer.take()
-    for taken in (first, second):
-        trainer.save(taken)
-    trainer.flush()
-    player.feed.leave(b"one")
-    player.feed.take_records()
-    trainer.flush()
-    assert player.feed.take_records() == [], "its lanes are another's now"
-    assert LaneTrainer(player, b"other", list(INITIAL)).take().rows == [
-        (b"k0", 2, 9),
-        (b"k1", 2, 9),
-    ]
-
-
-def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
-    player = Player(at_trainer([1, 2, 2], 2), tmp_path)
-    trainer = LaneTrainer(player, b"one", list(INITIAL))
-    kept = entries(player.feed.states)
-    trainer.save(trainer.take())
-    trainer.flush()
-    assert entries(player.feed.states) > kept
-    trainer.save(trainer.take())
-    trainer.flush()
-    trainer.save(trainer.take())
-    assert trainer.take() is Outlook.ENDED
-    assert entries(player.feed.states) == kept
-    player.feed.take_records()
-    trainer.flush()
-    assert player.feed.take_records() == []
-    assert player.feed.status()["segments"]["in_flight"] == 0
-
-
-def test_a_trainer_that_comes_and_leaves_leaves_nothing(tmp_path: Path):
-    player = Player(at_trainer([1000] * 4, 2), tmp_path)
-    kept = []
-    for at in range(200):
-        trainer = LaneTrainer(player, b"trainer %d" % at, list(INITIAL))
-        trainer.save(trainer.take())
-        trainer.flush()
-        player.feed.leave(trainer.slot)
-        player.feed.take_records()
-        kept.append(entries(player.feed))
-    assert max(kept[100:]) <= max(kept[:100])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
