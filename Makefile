@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0+cpu
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long world \
-	combinations fuzz soak trials scale container-test browser-test pictures clean
+	combinations fuzz soak trials scale container-test browser-test clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
@@ -28,7 +28,7 @@ help:
 	@echo "make trials  every trial at its full size (an hour; some need root)"
 	@echo "make scale   how cost grows with what can grow (minutes)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
-	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
+	@echo "make browser-test  look at the page of a server in a real browser"
 	@echo "make docs    the pages of docs/ as a site, in site/"
 	@echo "make bench   headrace beside its peers (a quarter of an hour)"
 	@echo "make lint types reference clean"
@@ -91,9 +91,6 @@ $(BROWSER): $(READY)
 
 browser-test: $(BROWSER)
 	$(BIN)/python -m pytest -q -m browser tests/browser
-
-pictures: $(BROWSER)
-	$(BIN)/python -m tests.browser.pictures
 
 # Peers that need another environment get one under the temporary directory.
 bench: $(FRAMEWORKS)

@@ -255,21 +255,3 @@ def test_absurd_hellos_are_refused_with_the_reason(server, worker):
                 refused = hear(peer, Refused)
                 assert isinstance(refused, Refused), changes
                 assert refused.code == code and text in refused.text
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_random_mutations_of_real_messages_never_stop_the_server(server, place):
-    chance = random.Random(11)
-    real = [
-        hello(),
-        FROM_TRAINER.encode(Step(1, (1, 2), (3,), (4,), (5,), (Get(6, 7),))),
-        FROM_TRAINER.encode(Renew(1, 5, (1,), 3)),
-    ]
-    with honest_trainer(server, ROWS), dealer(address_of(server, place)) as peer:
-        for _ in range(20_000):
-            message = bytearray(chance.choice(real))
-            for _ in range(chance.randrange(1, 4)):
-                message[chance.randrange(len(message))] = chance.randrange(256)
-            peer.send(bytes(message))
-            while peer.poll(0):
-                peer.recv_multipart()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.segments import SegmentBatch
-from tests.chaos.proxy import proxy_of
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import trainer
 from .segment_streams import (
     Ledger,
-    at_once,
     chained,
     connect,
     of_counts,
@@ -68,79 +65,26 @@ def _same_memory(one: Any, other: Any) -> bool:
     return hasattr(other, "data_ptr") and one.data_ptr() == other.data_ptr()
 
 
-# Several
-
-
-@pytest.mark.parametrize(
-    ("placement", "way"),
-    [("server", "shared memory"), ("trainer", "tcp")],
-    indirect=["way"],
-)
-def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, way):
-    """Each visit trains some batches and leaves, with others prefetched: whoever continues its
-    sequences begins with the states that it had when it left."""
-    examples = of_counts([1 + (5 * i) % 11 for i in range(80)])
-    ledger = Ledger(examples)
-
-    def visit(seed: int) -> None:
-        chance = random.Random(seed)
-        while True:
-            with connect(server, prefetch=chance.randrange(4)) as feed:
-                steps = chance.randint(1, 8)
-                if train(feed, ledger, steps) < steps:
-                    return
-
-    with hs.run(lanes(examples, placement, capacity=24), partitions=2, workers=2) as server:
-        at_once([lambda seed=seed: visit(seed) for seed in range(3)])
-        assert server.wait(PATIENCE_S)
-        assert rewound(server) == 0
-    ledger.assert_complete()
-
-
 # Leaving, and dying
 
 
-def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]]]:
-    """A trainer saves three batches of two sequences, and is killed with a fourth in hand.
-
-    Return the batches that another then trained, the number of rewound segments, and the first
-    one's batches.
-    """
+def test_after_a_kill_states_go_on_from_the_last_flush_and_what_comes_again_is_counted():
+    """A trainer saves three batches, of which it flushes two, and is killed with a fourth."""
     ledger = Ledger(of_counts([5, 5, 3, 2]))
-    with hs.run(lanes(ledger.examples, placement), lease_ttl_s=30) as server:
-        with trainer(server.address, "--hold", "4", "--prefetch", "1", *arguments) as victim:
+    with hs.run(lanes(ledger.examples), lease_ttl_s=30) as server:
+        options = "--hold", "4", "--prefetch", "1", "--flush", "2"
+        with trainer(server.address, *options) as victim:
             victim.wait_for("holding")
             victim.kill()
             batches = [e["rows"] for e in victim.events if e["event"] == "batch"]
-        eventually(
-            lambda: server.stats()["default"]["redelivered"]
-        )  # the server has noticed its death
+        # the server has noticed its death
+        eventually(lambda: server.stats()["default"]["redelivered"])
         with connect(server) as feed:
             train(feed, ledger)
-        repeated = rewound(server)
-    return ledger, repeated, batches
-
-
-def test_after_a_kill_states_at_the_server_go_on_from_the_last_save():
-    ledger, repeated, batches = killed("server")
-    saved = [(key.encode(), i) for rows in batches[:3] for key, i, _ in rows]
-    ledger.assert_complete([*saved, *ledger.seen])
-    assert repeated == 0
-
-
-def test_after_a_kill_states_that_were_never_flushed_begin_anew_and_that_is_counted():
-    ledger, repeated, batches = killed("trainer")
-    assert [[key for key, _, _ in rows] for rows in batches] == [["k000", "k001"]] * 4
-    ledger.assert_complete()
-    assert repeated == 6
-
-
-def test_after_a_kill_states_go_on_from_the_last_flush_and_what_comes_again_is_counted():
-    ledger, repeated, batches = killed("trainer", "--flush", "2")
+        assert rewound(server) == 2
     flushed = [(key.encode(), i) for rows in batches[:2] for key, i, _ in rows]
     ledger.assert_complete([*flushed, *ledger.seen])
     assert ledger.batches[0] == [(b"k000", 2), (b"k001", 2)]
-    assert repeated == 2
 
 
 def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wakes(tmp_path):
@@ -165,38 +109,6 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
     flushed = [(key, i) for key in ledger.of for i in range(2)]
     ledger.assert_complete([*flushed, *ledger.seen])
     assert sum(event["event"] == "batch" for event in sleeper.events) == 3
-
-
-def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
-    """1. Two batches are trained and flushed, a third is trained, and the connection is cut.
-    2. The session is kept, or it is given up: then what was not flushed comes again.
-    3. In either case the states are right and every segment is committed in the end.
-    """
-    ledger = Ledger(of_counts([6, 6, 4, 3]))
-    with (
-        serving(lanes(ledger.examples), lease_ttl_s=2.0) as server,
-        proxy_of(server.address) as proxy,
-    ):
-        with headrace.connect(proxy.address, prefetch=0, timeout=PATIENCE_S) as feed:
-            train(feed, ledger, 2)
-            feed.flush_states()
-            train(feed, ledger, 1)
-            _ = feed.progress  # answered once the save is
-            proxy.cut()
-            stale = 0
-            while True:
-                try:
-                    train(feed, ledger)
-                    break
-                except headrace.StaleLease:
-                    stale += 1
-            assert stale <= 1
-        again = len(ledger.seen) - len(set(ledger.seen))
-        # Repeated segments are those counted as rewound, and stale rows.
-        assert rewound(server) <= again <= rewound(server) + 2 * stale
-    assert set(ledger.seen) == {
-        (k, i) for k, known in ledger.of.items() for i in range(known.count)
-    }
 
 
 @pytest.mark.parametrize("rank", [{}, {"rank": 0, "world_size": 1}])

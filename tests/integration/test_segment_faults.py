@@ -1,11 +1,11 @@
-"""The laws of segments hold when trainers and workers die, sleep, leave, lie or never save."""
+"""The laws of segments hold when trainers sleep, lie or never save."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
-from tests.chaos.proxy import proxy_of
 from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
@@ -47,7 +46,7 @@ from .segment_streams import (
     save_all,
     train,
 )
-from .serving import kill_worker, number_of, serving, trainers_of
+from .serving import serving, trainers_of
 
 
 def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
@@ -61,29 +60,7 @@ def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
     return batches
 
 
-# Trainers that die, sleep and leave
-
-
-def killed_trainer(ledger: Ledger, before: Sequence[str] = ()) -> None:
-    """1. A trainer saves two batches, has one in hand and others prefetched, and is killed.
-    2. Another gets those with the states that the first two left, and all the rest.
-    """
-    with hs.run(chained(ledger.examples), lease_ttl_s=4.0) as server:
-        with trainer(server.address, "--hold", "3", "--prefetch", "2", before=before) as victim:
-            assert victim.wait_for("joined")["local"] == (not before)
-            victim.wait_for("holding")
-            victim.kill()
-            saved = [cell for cells in told(victim, ledger)[:2] for cell in cells]
-        with connect(server) as feed:
-            train(feed, ledger)
-        assert server.wait(PATIENCE_S)
-        stats = server.stats()["default"]
-    ledger.assert_complete([*saved, *ledger.seen])
-    assert stats["rows"] == ledger.segments and stats["redelivered"] >= 1
-
-
-def test_a_killed_trainers_batches_go_on_with_another_from_their_last_saved_states():
-    killed_trainer(Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])))
+# Trainers that sleep
 
 
 def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_holder(
@@ -114,28 +91,6 @@ def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_ho
         assert server.stats()["default"]["stale"] <= 1
     assert told(sleeper, ledger)[0] == ledger.batches[0]
     ledger.assert_complete()
-
-
-def test_a_cut_connection_loses_and_repeats_no_segment(over_tcp):
-    """It is cut after batches were taken, in the middle of saves, and while batches come."""
-    ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
-    pipeline = chained(ledger.examples, batch_size=3)
-    with serving(pipeline, lease_ttl_s=8.0) as server, proxy_of(server.address) as proxy:
-        with headrace.connect(proxy.address, prefetch=2, timeout=PATIENCE_S) as feed:
-            train(feed, ledger, 2)
-            number = number_of(server)
-            batch = next(feed)
-            states = ledger.check(batch)
-            proxy.cut()
-            save_all(batch, states)
-            train(feed, ledger, 3)
-            proxy.cut()
-            train(feed, ledger)
-            assert number_of(server) == number, "it was given up"
-        assert server.wait(PATIENCE_S)
-        stats = server.stats()["default"]
-    ledger.assert_complete()
-    assert stats["rows"] == ledger.segments
 
 
 # A trainer that never saves
@@ -174,42 +129,6 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     assert "has not saved" not in of_waiting
     assert "connect them with rank= and world_size=" in of_waiting
     assert "rank=" not in of_lazy
-
-
-# A worker that dies
-
-
-def test_the_deaths_of_workers_lose_no_state_of_a_feed_in_memory():
-    """1. The worker of two feeds dies again and again while a trainer has a batch of segments.
-    2. That batch counts; all states are right, and each segment is trained once.
-    """
-    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
-    numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
-    pipelines = {"states": chained(ledger.examples), "numbers": numbers}
-    with hs.run(pipelines, partitions=2, workers=2) as server:
-        with (
-            connect(server, feed="numbers") as plain,
-            connect(server, feed="states", prefetch=2) as feed,
-        ):
-            rows = next(plain)["i"].tolist()
-            for life in range(3):
-                train(feed, ledger, 4)
-                batch = next(feed)
-                states = ledger.check(batch)
-                for worker in range(2):
-                    kill_worker(server, worker, life)
-                save_all(batch, states)
-            train(feed, ledger)
-            for batch in plain:
-                rows += batch["i"].tolist()
-        assert server.wait(PATIENCE_S) and not server.failed_feeds()
-        assert server.stats()["states"]["stale"] == 0
-        with raw(server, "numbers") as other:
-            directory = Path(other.welcome.directory)
-        assert list(directory.glob("journals/feeds/*/*.journal"))
-    assert not directory.exists()
-    assert sorted(rows) == list(range(400))
-    ledger.assert_complete()
 
 
 # Trainers that lie

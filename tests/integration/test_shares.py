@@ -16,8 +16,8 @@ from headrace.batch_memory import Attachment
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
-from .segment_streams import Ledger, at_once, chained, of_counts, train
-from .serving import greeted, kill_all, trainers_of
+from .segment_streams import Ledger, chained, of_counts, train
+from .serving import greeted, kill_all
 
 _SERVERS = 2
 
@@ -187,18 +187,6 @@ class Shares:
 def shares(tmp_path: Path, ledger: Ledger) -> Iterator[Shares]:
     with contextlib.closing(Shares(tmp_path, chained(ledger.examples, batch_size=3))) as shares:
         yield shares
-
-
-def test_a_server_that_is_killed_and_returns_loses_nothing(shares: Shares, ledger: Ledger):
-    with connect(shares.servers, prefetch=0) as one, connect(shares.servers, prefetch=0) as two:
-        for index in range(_SERVERS):
-            at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
-            at_once([one.commit, two.commit])  # a server that starts again knows no trainer
-            shares.kill(index)
-            shares.servers[index] = shares.start(index)
-        at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
-        assert [len(trainers_of(server)) for server in shares.servers] == [2, 2]
-    ledger.assert_complete()
 
 
 def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):

@@ -6,21 +6,14 @@
                                                        anything else              broken
 
 The last commit of a journal that was not closed can not be told from one that the end cut short, so
-the state before it is right too.  Arrow files have no checksums: there a wrong value can not be
-known for one, and only a crash, a hang or a wrong number of rows is broken; how many values came
-wrong is told.
+the state before it is right too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import select
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +32,8 @@ from .frame import Report, Setup
 
 __all__ = ["damaged", "run"]
 
-_FLIPS = {"closed journal": 4000, "killed journal": 2000, "records": 3500, "arrow": 500}
+_FLIPS = {"closed journal": 4000, "killed journal": 2000, "records": 3500}
 _ROWS = 60
-_AT_ONCE = 50  # flips of Arrow files in one process
 _PATIENCE_S = 120.0
 
 
@@ -169,19 +161,6 @@ def _records(path: Path) -> None:
     )
 
 
-def _arrow(path: Path) -> None:
-    import pyarrow as pa
-
-    told = {
-        "i": pa.array(range(_ROWS), pa.int64()),
-        "x": pa.array([[float(i + k) for k in range(i % 9)] for i in range(_ROWS)]),
-        "s": pa.array([f"text {i}" * (i % 3) for i in range(_ROWS)]),
-    }
-    whole = pa.table(told)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
-        writer.write_table(whole, max_chunksize=7)
-
-
 _FEATURES = {
     "i": Feature("scalar", "int64"),
     "x": Feature("sequence", "float32"),
@@ -189,11 +168,10 @@ _FEATURES = {
 }
 
 
-def _rows(kind: str, path: Path) -> tuple[list[dict[str, Any]], int]:
+def _rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return all readable rows, and the number reported as bad; DataError counts as all."""
     bad = BadRecords(skip=True, logged=1 << 30)
-    features = _FEATURES if kind == "tfrecord" else None
-    source = Source(kind, (str(path),), features, {})
+    source = Source("tfrecord", (str(path),), _FEATURES, {})
     reader: Any = open_reader(source, resolve(source.paths), bad, IndexCache(None))
     try:
         chunk = reader.take(slice(0, reader.length))
@@ -215,12 +193,12 @@ def _records_flipped(setup: Setup, report: Report) -> None:
     whole, flipped = setup.scratch / "whole.tfrecord", setup.scratch / "flipped.tfrecord"
     _records(whole)
     data = whole.read_bytes()
-    right = {row["i"]: row for row in _rows("tfrecord", whole)[0]}
+    right = {row["i"]: row for row in _rows(whole)[0]}
     for _ in range(setup.sized(_FLIPS["records"])):
         flipped.write_bytes(damaged(data, chance))
         report.count("flips in records")
         try:
-            rows, bad = _rows("tfrecord", flipped)
+            rows, bad = _rows(flipped)
         except HeadraceError:
             report.count("records: found")
             continue
@@ -237,70 +215,7 @@ def _records_flipped(setup: Setup, report: Report) -> None:
             report.wrong("records: examples are missing, and nobody says so")
 
 
-_ARROW = """
-import json, random, sys
-from collections import Counter
-from pathlib import Path
-from headrace_proto.errors import HeadraceError
-from tests.trials.flips import _rows, damaged
-whole, flipped, seed, n = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-chance, data, told = random.Random(seed), whole.read_bytes(), Counter()
-right, _ = _rows("arrow", whole)
-for number in range(n):
-    print(number, file=sys.stderr, flush=True)
-    flipped.write_bytes(damaged(data, chance))
-    try:
-        rows, bad = _rows("arrow", flipped)
-    except HeadraceError:
-        told["found"] += 1
-    except Exception as error:
-        told[f"! {type(error).__name__}: {error}"[:200]] += 1
-    else:
-        same = rows == right
-        told["harmless" if same else "found" if bad else "wrong values, as without checksums"] += 1
-print(json.dumps(told))
-"""
-
-
-def _arrow_flipped(setup: Setup, report: Report) -> None:
-    whole, flipped = setup.scratch / "whole.arrow", setup.scratch / "flipped.arrow"
-    _arrow(whole)
-    left = setup.sized(_FLIPS["arrow"])
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)])}
-    told: Counter[str] = Counter()
-    for number in range(-(-left // _AT_ONCE)):
-        n = min(_AT_ONCE, left - number * _AT_ONCE)
-        seed = f"{setup.seed} arrow {number}"
-        arguments = [str(whole), str(flipped), seed, str(n)]
-        with contextlib.suppress(FileNotFoundError):
-            flipped.unlink()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _ARROW, *arguments],
-                capture_output=True,
-                text=True,
-                env=environment,
-                timeout=_PATIENCE_S,
-            )
-        except subprocess.TimeoutExpired:
-            report.wrong(f"arrow: a reader hangs (seed {seed!r})")
-            continue
-        report.count("flips in Arrow files", n)
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:]
-            report.wrong(f"arrow: the reader ended with {done.returncode} (seed {seed!r}): {last}")
-        else:
-            told.update(json.loads(done.stdout))
-    for what, times in sorted(told.items()):
-        if what.startswith("!"):
-            report.wrong(f"arrow: {what[2:]} ({times} times)")
-        else:
-            report.count(f"arrow: {what}", times)
-
-
 def run(setup: Setup, report: Report) -> None:
     stores("closed journal", setup, report)
     stores("killed journal", setup, report)
     _records_flipped(setup, report)
-    _arrow_flipped(setup, report)
