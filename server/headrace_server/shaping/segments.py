@@ -668,7 +668,6 @@ class Segments(Admission):
                 return False
             for other in range(self.world):
                 self._lack(other, index)
-            self._index = index + 1
         self._lacks[rank].remove(index)
         return True
 

@@ -111,6 +111,15 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     assert player.save(first) is None and player.save(taken) is None
 
 
+def test_who_leaves_takes_no_batch_of_another_along_that_waits_for_room(tmp_path: Path):
+    player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
+    held = player.step(b"one")
+    assert player.step(b"two") is Outlook.FULL
+    player.feed.leave(b"one")
+    player.slab.free(held.body.block)
+    assert player.take(b"two").rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
+
+
 # The end that others set
 
 

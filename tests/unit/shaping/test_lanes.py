@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.leasing.protocol import Outlook
+from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
 from tests.examples import some
+from tests.unit.changes import begun
 
 from .original_queue import COUNTS, CUTS, FIRST, Feed, sizes
 
@@ -292,3 +294,15 @@ def test_a_hundred_trainers_share_what_two_can_do(states):
         world.open()
     world.to_the_end()
     assert world.taken == world.counts and not world.machine.dropped()
+
+
+def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
+    """The batch size was declared anew: lanes 0 and 1 have their examples again, 2 is no more."""
+    machine = Segments(0, 2, lanes=True, states=NOWHERE)
+    feed = Feed(machine, [3] * 3, known={0: BEGUN, 1: BEGUN, 2: BEGUN})
+    lines = np.arange(3)
+    columns = lines, np.full(3, 3), np.ones(3, np.int64), FIRST + lines, lines
+    machine.resume(begun(np.full(3, 99), *columns, [(0, f"key {e}") for e in range(3)]), FIRST, 0)
+    machine.resume_turns([0, 0, 0, 1, [1]], {b"a": (FIRST + lines[::-1], lines)})
+    rows = feed.draft(b"a").draft
+    assert (rows.indices - FIRST).tolist() == [2, 1] and rows.lanes.tolist() == [0, 1]

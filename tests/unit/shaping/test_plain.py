@@ -354,6 +354,22 @@ def test_an_order_that_is_stored_and_not_carried_out_is_carried_out_by_the_next_
         again.propose(("batch_size", [3]))
 
 
+def test_an_order_waits_for_no_batch_that_no_earlier_life_has_made():
+    """So a drained feed reads nothing more, also where all that was made is committed."""
+    partition = PlainPartition(0, rows=9, size=2)
+    assert partition.propose(("close", False)).read == 0
+    stored = Stored()
+    partition = PlainPartition(0, stored, rows=9, size=2)
+    made = []
+    while len(made) < 2:
+        made += partition.make()
+    for batch in made:
+        partition.commit(batch, 1, None)
+    read = partition.machine.input.rows
+    order = partition.propose(("close", False))
+    assert (order.read, order.number) == (read, len(made))
+
+
 def test_a_new_deal_gives_batches_in_their_order_also_where_one_is_made_again():
     stored = Stored()
     held = PlainPartition(0, stored, rows=8, size=2)
