@@ -1,13 +1,9 @@
 """The public names are exactly the promised ones."""
 
 import inspect
-import os
 import pkgutil
 import re
-import subprocess
-import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -115,36 +111,6 @@ def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
     defaults = {p.name: p.default for p in options}
     promised = {"workers": 1, "partitions": None, "bind": None, "state_dir": None}
     assert defaults.items() >= promised.items()
-
-
-@pytest.mark.slow
-def test_a_type_checker_knows_the_arguments_of_run(tmp_path):
-    (tmp_path / "user.py").write_text("""
-import headrace_server as hs
-
-pipeline = hs.from_examples([{"x": 1}]).batch(1)
-server: hs.Server = hs.run(pipeline, workers=2, bind=["tcp://127.0.0.1:*"], state_dir="x")
-hs.run(pipelines={"a": pipeline}, lease_ttl_s=3)
-hs.run(pipeline, wrkers=2)
-hs.run(pipeline, workers="2")
-""")
-    root = Path(headrace_server.__file__).parents[2]
-    cache = root / ".mypy_cache" / "public-face"
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, tmp_path / "user.py"],
-        env={
-            **os.environ,
-            "MYPYPATH": ":".join(str(root / p) for p in ("client", "server", "proto")),
-        },
-        cwd=root,
-        capture_output=True,
-        text=True,
-    )
-    lines = [line.rpartition("  [")[0] for line in done.stdout.splitlines() if ": error:" in line]
-    assert [line.split("error: ")[1].split(";")[0] for line in lines] == [
-        'Unexpected keyword argument "wrkers" for "run"',
-        'Argument "workers" to "run" has incompatible type "str"',
-    ], done.stdout + done.stderr
 
 
 def test_a_feed_and_a_batch_can_do_what_is_promised():

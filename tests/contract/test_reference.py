@@ -27,9 +27,9 @@ def test_a_part_of_the_reference_says_what_the_code_says(page: str, name: str) -
 
 
 def _needing(name: str) -> Any:
-    """A part as a parameter; those that take seconds to import are of make test-tools."""
-    marks = {"keras": [pytest.mark.tf], "torch": [], "jax": []}
-    return pytest.param(name, marks=marks.get(name, [pytest.mark.tools]))
+    """A part as a parameter; they take seconds to import, and are of make test-tools."""
+    marks = [pytest.mark.tf, pytest.mark.tools] if name == "keras" else [pytest.mark.tools]
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.filterwarnings("ignore")  # of what it imports

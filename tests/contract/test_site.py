@@ -65,7 +65,7 @@ def test_every_page_has_its_place_in_the_navigation_once() -> None:
     assert listed == sorted([*pages, *hooks.ROOT_PAGES.values()]), "add the page to mkdocs.yml"
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 def test_every_link_of_the_built_site_leads_somewhere_in_it(site: Path) -> None:
     pages = {page: page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
     anchors = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}

@@ -38,7 +38,7 @@ def _tools(*case: object) -> object:
         ("plain", 2, "power"),
         ("segments", 1, "power"),
         ("kept", 2, "power"),
-        ("plain", 3, "off"),
+        _tools("plain", 3, "off"),
         _tools("buckets", 2, "power"),
         _tools("sampled", 2, "power"),
         _tools("lanes", 3, "process"),

@@ -87,8 +87,9 @@ def flood(
         process.wait()
 
 
-@pytest.mark.parametrize("place", ["server.locator", "worker.worker"])
-@pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
+@pytest.mark.parametrize(
+    ("keys", "place"), [(False, "server.locator"), (True, "worker.worker")], ids=["open", "keys"]
+)
 def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_process_can_open(
     keys: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_tcp: None
 ) -> None:
@@ -125,10 +126,4 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_process_can_
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
         assert held.num_fds() < FILES
-
-
-def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path: Path) -> None:
-    (tmp_path / "feeds.py").write_text(FEEDS)
-    process, _ = serve(tmp_path, "feeds.py:feed", "--workers", "2", before=LIMITED)
-    with process:
-        eventually(lambda: "with a worker: the limit of open files (256" in process.output())
+        assert "with a worker: the limit of open files (256" in process.output()

@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-import zmq
 from zmq.utils import z85
 
 import headrace
@@ -30,12 +29,13 @@ import headrace_server as hs
 from headrace.credentials import load_keys
 from headrace_proto import limits
 from headrace_proto.keys import parse_secret
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
+from headrace_proto.messages import FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
 from tests.nursery import environment
 from tests.patience import PATIENCE_S, eventually
 
+from .honest import answer, dealer
 from .processes import serve, trainer
 from .serving import connect, serving
 
@@ -95,27 +95,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     endless = hs.from_examples([{"i": k} for k in range(ROWS)]).repeat().batch(10)
     with serving(endless, keys=root / "server") as server:
         yield Locked(server, root)
-
-
-@contextlib.contextmanager
-def dealer(address: str, keys: str | None = None) -> Iterator[Any]:
-    """A peer that sends arbitrary messages, with keys or without."""
-    context: Any = zmq.Context()
-    peer = context.socket(zmq.DEALER)
-    peer.linger = 0
-    if keys is not None:
-        load_keys(keys).lock(peer)
-    peer.connect(address)
-    try:
-        yield peer
-    finally:
-        peer.close()
-        context.term()
-
-
-def answer(peer: Any) -> Any:
-    assert peer.poll(1000 * PATIENCE_S), "no answer"
-    return FROM_SERVER.decode(peer.recv_multipart()[0])
 
 
 def hello(nonce: bytes = b"n") -> bytes:
