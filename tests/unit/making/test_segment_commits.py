@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -118,6 +119,21 @@ def test_who_leaves_takes_no_batch_of_another_along_that_waits_for_room(tmp_path
     player.feed.leave(b"one")
     player.slab.free(held.body.block)
     assert player.take(b"two").rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
+
+
+def test_a_batch_that_waits_for_room_goes_to_a_trainer_that_has_it_of_an_earlier_life(
+    tmp_path: Path,
+):
+    """What was prepared of it is in no later batch."""
+    pipeline = cut([1] * 30, 10)
+    before = Player(pipeline, tmp_path)
+    _, held = before.step(), before.step()
+    player = Player(pipeline, tmp_path, slab_pages=1)
+    first = player.step()
+    assert player.step() is Outlook.FULL
+    assert player.feed.reclaim(replace(held, body=None))
+    player.taken(first)
+    assert keys_of(player.take()) == [b"k%d" % i for i in range(20, 30)]
 
 
 # The end that others set

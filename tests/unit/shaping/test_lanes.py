@@ -306,3 +306,13 @@ def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
     machine.resume_turns([0, 0, 0, 1, [1]], {b"a": (FIRST + lines[::-1], lines)})
     rows = feed.draft(b"a").draft
     assert (rows.indices - FIRST).tolist() == [2, 1] and rows.lanes.tolist() == [0, 1]
+
+
+def test_two_trainers_go_on_with_examples_that_one_has_returned_beyond_the_capacity():
+    """Each has an empty lane in the end: a place in it is found, or both would wait for ever."""
+    machine = Segments(0, 2, 2, lanes=True, states=NOWHERE)
+    feed = Feed(machine, [2, 3] * 3)
+    assert all(feed.draft(b"a") for _ in range(3))
+    machine.leave(b"a")
+    for _ in range(3):
+        assert feed.draft(b"a") and feed.draft(b"b")
