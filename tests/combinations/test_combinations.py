@@ -17,8 +17,8 @@ from tests.combinations.runs import groups
 
 SEED = 20_261_129
 _PARTS = 4
-#: With these the module takes a minute on two processors.
-_GROUPS = 4
+#: With these the module takes less than a minute on two processors.
+_GROUPS = 3
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
