@@ -316,3 +316,11 @@ def test_two_trainers_go_on_with_examples_that_one_has_returned_beyond_the_capac
     machine.leave(b"a")
     for _ in range(3):
         assert feed.draft(b"a") and feed.draft(b"b")
+
+
+def test_after_a_cancel_a_trainer_gets_one_more_batch_of_its_lanes():
+    machine = Segments(0, 2, lanes=True, states=NOWHERE)
+    feed = Feed(machine, [9] * 2)
+    machine.commit(feed.draft(b"a").batch, 1)
+    feed.order("close", True)
+    assert feed.draft(b"a") and feed.draft(b"a") is None
