@@ -172,6 +172,15 @@ def test_a_session_has_no_more_batches_and_requests_than_its_limit():
     assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
 
 
+def test_a_session_waits_for_the_answers_to_as_many_commits_as_its_limit():
+    at = At(plain(), A, max_open=2)
+    for give in at.ask(A, 2):
+        at.desk.commit(A, give.token)
+    assert [type(message) for message in at.ask(A)] == [Idle]
+    at.desk.stored(0, len(at.desk.log))
+    assert [type(message) for message in at.ask(A, 0)] == [Give]
+
+
 def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
     """A rank that gave back the batch of partition 1 waits for that one before all others."""
     stored = of_ranks(1)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from copy import copy
+from dataclasses import replace
 
 import pytest
 
@@ -368,6 +369,14 @@ def test_an_order_waits_for_no_batch_that_no_earlier_life_has_made():
     read = partition.machine.input.rows
     order = partition.propose(("close", False))
     assert (order.read, order.number) == (read, len(made))
+
+
+def test_a_batch_beyond_the_end_is_not_reclaimed():
+    partition = PlainPartition(0, rows=4, size=2)
+    made = []
+    while isinstance(step := partition.make(), list):
+        made += step
+    assert not partition.reclaim(replace(made[-1], number=len(made), body=None))
 
 
 def test_a_new_deal_gives_batches_in_their_order_also_where_one_is_made_again():
