@@ -301,6 +301,19 @@ def test_a_new_run_begins_with_round_0_of_what_is_left():
     assert [(b.number, b.slot, b.turn[1]) for b in out] == [(n, ANYONE, n) for n in (2, 3)]
 
 
+def test_a_rank_that_commits_an_earlier_round_last_goes_on_after_the_later_one():
+    stored, made = Stored(), []
+    partition = PlainPartition(0, rows=12, size=2)
+    partition.deal(1, 1)
+    while len(made) < 3:
+        made += partition.make(0, FOREVER)
+    for batch in (made[2], made[0]):
+        partition.commit(batch, 1, None)
+    for record in partition.take_records():
+        stored.fold(*record)
+    assert PlainPartition(0, stored, rows=12, size=2).next_turn(0) == (0, 3)
+
+
 def test_a_claimed_batch_that_comes_back_is_made_again():
     stored = Stored()
     held = PlainPartition(0, stored, rows=6, size=2)
