@@ -26,8 +26,7 @@ def generated(name: str) -> str:
         return _table("| | |", rows)
     if name == "exit codes":
         return _table("| code | |", [f"| {code} | {text} |" for code, text in MEANINGS.items()])
-    asked = command(name.removeprefix("options of "))
-    return _table("| option | default | |", [*map(_row, asked.options)])
+    return _table("| option | default | |", [*map(_row, command("serve").options)])
 
 
 def _table(head: str, rows: list[str]) -> str:
@@ -41,8 +40,6 @@ def _row(option: Option) -> str:
         written = f"{value} …" if option.many else value
     else:
         written = f"{option.flag} {value}".rstrip()
-        if option.short:
-            written = f"-{option.short} {value}`, `{written}"
     cells = [f"`{written}`"]
     told = option.default_text
     cells.append(f"`{told}`" if told and not option.absent and option.default is not True else told)

@@ -122,7 +122,7 @@ _ERRORS = "errors"
 NAMES = (*PARTS, _ERRORS)
 
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_WIDTH = 88
+_WIDTH = 100
 _OPTIONS = (
     "[`headrace serve`](commands.md#headrace-serve) lists the options, with defaults and bounds."
 )
@@ -213,10 +213,15 @@ def _call(name: str, function: Callable[..., Any], of: str = "Pipeline") -> str:
 
 
 def _block(name: str, function: Callable[..., Any]) -> str:
-    """The signature with a line for each argument."""
+    """The signature on several lines."""
     written, end = _written(function, "Pipeline")
-    body = "".join(f"    {text},\n" for text in written)
-    return f"{name}(\n{body}){end}"
+    lines = [f"{name}("]
+    for i, text in enumerate(written):
+        part = text + (", " if i < len(written) - 1 else "")
+        if len(lines[-1] + part) > _WIDTH:
+            lines.append("    ")
+        lines[-1] += part
+    return "\n".join(map(str.rstrip, lines)) + f"){end}"
 
 
 def _argument(argument: inspect.Parameter) -> str:

@@ -125,7 +125,6 @@ def test_the_page_of_commands_says_what_their_tables_say() -> None:
     assert commands_page.rewritten(page) == page, "make reference"
     for name in COMMANDS:
         assert f"\n## headrace {name}\n" in page
-        assert f"<!-- generated: options of {name} -->" in page
         assert f"\nheadrace {name} " in page, "no example that runs"
 
 

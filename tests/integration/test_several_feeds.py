@@ -66,6 +66,6 @@ def test_a_rank_does_not_join_trainers_without_one() -> None:
     with (
         serving(numbered(8, 1)) as server,
         connect(server),
-        pytest.raises(headrace.ProtocolError, match="shared by trainers without rank"),
+        pytest.raises(headrace.ProtocolError, match="trainers without a rank use this feed"),
     ):
         connect(server, rank=0, world_size=2)

@@ -33,12 +33,12 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
 
 
-def scalar(dtype: object, *, default: object = ...) -> Feature:
+def scalar(dtype: Any, *, default: Any = ...) -> Feature:
     """Return one value.  A record that lacks it is a DataError unless there is a default."""
     return _feature("scalar", dtype, (), default)
 
 
-def fixed(dtype: object, shape: Iterable[int], *, default: object = ...) -> Feature:
+def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
     """Return a feature that is an array of a fixed shape.
 
     The default may be a single value for all elements.
@@ -46,7 +46,7 @@ def fixed(dtype: object, shape: Iterable[int], *, default: object = ...) -> Feat
     return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
-def sequence(dtype: object, shape: Iterable[int] = (), *, default: object = ...) -> Feature:
+def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
     """Return a feature of any number of steps of a shape: ``[T, *shape]``.
 
     ``default=[]`` is one without steps.
@@ -55,10 +55,7 @@ def sequence(dtype: object, shape: Iterable[int] = (), *, default: object = ...)
 
 
 def _feature(
-    kind: Literal["scalar", "fixed", "sequence"],
-    dtype: object,
-    shape: tuple[int, ...],
-    default: object,
+    kind: Literal["scalar", "fixed", "sequence"], dtype: Any, shape: tuple[int, ...], default: Any
 ) -> Feature:
     name = checked_dtype("dtype", dtype)
     if default is ...:
@@ -67,7 +64,7 @@ def _feature(
     return Feature(kind, name, shape, _default(feature, default), True)
 
 
-def _default(feature: Feature, value: object) -> Plain:
+def _default(feature: Feature, value: Any) -> Plain:
     """Return the default as nested lists, of the whole shape."""
     if value is None:
         raise TypeError("default=None is no value: leave it out where a record must have one")
@@ -133,9 +130,9 @@ def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
 
 @checking
 def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Parquet files.
+    """Read Parquet files.
 
-    They are read by whole row groups, so an exact shuffle is slow: give ``shuffle`` a window.
+    A worker reads whole row groups, so an exact shuffle is slow: give ``shuffle`` a window.
     """
     return _files("parquet", paths, features)
 
@@ -200,13 +197,12 @@ def read_tokens(
     lanes: int | None = None,
     shift: int = 1,
 ) -> Pipeline:
-    """Long streams of tokens: .npy arrays ``[n]`` of integers, and files of nothing but them.
+    """Read long streams of tokens, memory-mapped: .npy arrays ``[n]``, or files of bare integers.
 
-    ``dtype`` is that of the latter ("uint16", say).  With ``window`` an example has ``window``
-    adjacent tokens as ``tokens``, and as ``targets`` those ``shift`` tokens later; the next example
-    begins where it ends.  With ``lanes`` each file is cut into that many long examples with a
-    ``key``, for ``batch_sequences_with_states``.  ``shift=0``: no targets.  Files are mapped, and
-    each is cut by itself; columns have the dtype of the files.
+    ``dtype`` is that of files of bare integers, such as "uint16".  With ``window`` an example has
+    ``window`` adjacent tokens as ``tokens``, and as ``targets`` those ``shift`` tokens later; the
+    next example begins where it ends.  With ``lanes`` each file is cut into that many long examples
+    with a ``key``, for ``batch_sequences_with_states``.  ``shift=0``: no targets.
     """
     if (window is None) == (lanes is None):
         raise ValueError(

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..pipeline.declaration import Plain
 from ..shaping.row_copies import copy_ordinals
 from .chunk import BadRecords, Chunk
 
@@ -86,11 +85,11 @@ class Stage:
         """Return the rows that go on, at least one came.  ``bad.report`` takes bad examples."""
         return chunk
 
-    def state(self) -> Plain:
+    def state(self) -> Any:
         """Return what the stage remembers of earlier rows, as small plain data; None: nothing."""
         return None
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: Any) -> None:
         """Go on from a result of ``state``."""
 
     # For ``apply``

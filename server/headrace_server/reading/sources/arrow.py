@@ -11,12 +11,12 @@ compressed *stream* is decoded when it is opened and held in memory: the file fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +48,7 @@ from ..columns import (
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-else:
-    pa = require("pyarrow", "server", "read_arrow")
+pa = require("pyarrow", "server", "read_arrow")
 
 # ── Arrow arrays as columns, without copying payload.
 #
@@ -69,7 +66,7 @@ else:
 
 
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
-Placing = Callable[[pa.Buffer], tuple[np.ndarray, int]]
+Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
 #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
 Locating = Callable[[Rows], tuple[Batch, Rows]]
@@ -99,7 +96,7 @@ def naming(where: str) -> AbstractContextManager[None]:
     return rewording(DataError, f"{where}: ", *_FAULTS, but=(DataError,))
 
 
-def stored_field(kind: pa.DataType) -> Field:
+def stored_field(kind: Any) -> Field:
     """Return the field of an Arrow type; TypeError for types that have none."""
     if isinstance(kind, pa.FixedShapeTensorType):
         if kind.permutation not in (None, [*range(len(kind.shape))]):
@@ -162,7 +159,7 @@ class _Level:
         return begin, lengths
 
 
-def _own(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
+def _own(buffer: Any) -> tuple[np.ndarray, int]:
     return (np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)), 0
 
 
@@ -170,7 +167,7 @@ class ArrowColumn:
     """One column of one or many record batches."""
 
     def __init__(
-        self, arrays: Sequence[pa.Array], place: Placing = _own, locate: Locating | None = None
+        self, arrays: Sequence[Any], place: Placing = _own, locate: Locating | None = None
     ) -> None:
         """``locate`` finds rows in the batches; without it there is one, which may be decoded."""
         self.field = stored_field(arrays[0].type)
@@ -200,7 +197,7 @@ class ArrowColumn:
 
     # ── building ────────────────────────────────────────────────────────────────────────────
 
-    def _plain(self, array: pa.Array) -> pa.Array:
+    def _plain(self, array: Any) -> Any:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         kind = array.type
@@ -218,7 +215,7 @@ class ArrowColumn:
         )
 
     def _validity(
-        self, arrays: Sequence[pa.Array], place: Placing
+        self, arrays: Sequence[Any], place: Placing
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
@@ -232,7 +229,7 @@ class ArrowColumn:
                 first.append(-1)
         return raw, _int64(first)
 
-    def _inner_nulls(self, arrays: Sequence[pa.Array]) -> np.ndarray | None:
+    def _inner_nulls(self, arrays: Sequence[Any]) -> np.ndarray | None:
         """Return how many nulls come before each element; of decoded arrays only."""
         if not any(array.null_count for array in arrays):
             return None
@@ -242,7 +239,7 @@ class ArrowColumn:
         return np.concatenate([[0], np.cumsum(null)])
 
     def _offsets(
-        self, arrays: Sequence[pa.Array], width: int, place: Placing, children: np.ndarray
+        self, arrays: Sequence[Any], width: int, place: Placing, children: np.ndarray
     ) -> _Level:
         raw, shift = np.empty(0, np.uint8), []
         for array in arrays:
@@ -254,7 +251,7 @@ class ArrowColumn:
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
         return _Level(_int64(shift), None, entries, children)
 
-    def _leaf(self, arrays: Sequence[pa.Array], place: Placing) -> None:
+    def _leaf(self, arrays: Sequence[Any], place: Placing) -> None:
         kind = arrays[0].type
         self._text: _Level | None = None  # of strings: their bytes are the leaves
         self._bits = pa.types.is_boolean(kind) and not self._decoded
@@ -386,11 +383,11 @@ def _bits_at(raw: np.ndarray, bit: np.ndarray) -> np.ndarray:
     return picked.view(np.bool_)
 
 
-def _int64(values: Iterable[int]) -> np.ndarray:
+def _int64(values: Any) -> np.ndarray:
     return np.array(list(values), np.int64)
 
 
-def decoded_column(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
+def decoded_column(array: Any) -> ArrowColumn:
     """Return a column of one array, copied where it must be decoded."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -402,9 +399,7 @@ _MAGIC = b"ARROW1"
 _KEPT_BATCHES = 16
 
 
-def fields_of_schema(
-    file: str, schema: pa.Schema, names: Collection[str] | None
-) -> dict[str, Field]:
+def fields_of_schema(file: str, schema: Any, names: Collection[str] | None) -> dict[str, Field]:
     """Return fields of an Arrow schema (``names`` None: of all its columns)."""
     fields = {}
     for entry in schema:
@@ -426,7 +421,7 @@ class _File:
     """One opened file: its batches by number, read again at each call."""
 
     def __init__(
-        self, file: DataFile, data: pa.Buffer, names: Collection[str] | None, bad: BadRecords
+        self, file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords
     ) -> None:
         if data.size == 0:
             raise DataError(f"{file.path} is empty: not even a schema is in it")
@@ -440,7 +435,7 @@ class _File:
         if in_file:
             self.batches, self._get = reader.num_record_batches, reader.get_batch
             return
-        batches: list[pa.RecordBatch] = []
+        batches: list[Any] = []
         try:
             batches.extend(reader)
         except (pa.ArrowException, OSError) as error:
@@ -452,14 +447,14 @@ class _File:
         """Raise a fault as that of a record batch."""
         return naming(f"{self.file.path}, record batch {number}: it is damaged")
 
-    def batch(self, number: int) -> pa.RecordBatch:
+    def batch(self, number: int) -> Any:
         """Return a record batch after a check of its buffers' sizes."""
         with self.naming(number):
             batch = self._get(number)
             batch.validate()
             return batch
 
-    def sound_batches(self, damaged: list[DataError]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def sound_batches(self, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
         """Yield undamaged record batches with their numbers; append faults to ``damaged``."""
         for number in range(self.batches):
             try:
@@ -548,7 +543,7 @@ def _mapped(
     low = maps.data.ctypes.data
     high = low + maps.data.size
 
-    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
+    def place(buffer: Any) -> tuple[np.ndarray, int]:
         if buffer is None or buffer.size == 0:
             return maps.data, 0
         if not low <= buffer.address <= buffer.address + buffer.size <= high:
@@ -560,7 +555,7 @@ def _mapped(
         if len({name in one.fields and one.schema.field(name).type for one in opened}) > 1:
             raise NotMapped
     batches: list[tuple[int, int, int]] = []
-    content: list[pa.RecordBatch] = []
+    content: list[Any] = []
     damaged: list[DataError] = []
     for i, one in enumerate(opened):
         first = 0

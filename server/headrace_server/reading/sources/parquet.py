@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -24,14 +24,9 @@ from ..column_parts import (
     origin_in,
 )
 from ..source import Opening, PartsReader
-from .arrow import decoded_column, fields_of_schema, naming
+from .arrow import decoded_column, fields_of_schema, naming, pa
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
-else:
-    pa = require("pyarrow", "server", "read_parquet")
-    pq = require("pyarrow.parquet", "server", "read_parquet")
+pq = require("pyarrow.parquet", "server", "read_parquet")
 _KEPT_GROUPS = 2
 
 
@@ -56,7 +51,7 @@ class Parquet(PartsReader):
 
 def _opened(
     wanted: Collection[str] | None, file: DataFile
-) -> tuple[tuple[pq.ParquetFile, list[int]], Mapping[str, Field]]:
+) -> tuple[tuple[Any, list[int]], Mapping[str, Field]]:
     """Return an open file and the rows of its groups, and its fields."""
     fault = f"it is no Parquet file, or it is cut off at byte {file.size}"
     with naming(f"{file.path}: {fault}"):
@@ -70,7 +65,7 @@ def _opened(
 
 
 def _load(
-    file: DataFile, opened: pq.ParquetFile, number: int, names: Sequence[str]
+    file: DataFile, opened: Any, number: int, names: Sequence[str]
 ) -> Mapping[str, StoredColumn]:
     with naming(f"{file.path}, row group {number}: it is damaged"):
         table = opened.read_row_group(number, columns=list(names), use_threads=False)

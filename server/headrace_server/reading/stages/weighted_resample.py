@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
 from ...shaping.row_copies import RunningMean
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -28,7 +27,7 @@ class WeightedResample(ResampleAtRate):
 
     def __init__(
         self,
-        weights: list[Plain],
+        weights: list[Any],
         overall_rate: float,
         mean_decay: float,
         warmup: int | None,
@@ -58,8 +57,8 @@ class WeightedResample(ResampleAtRate):
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         return {"rate": Field("float32")}
 
-    def state(self) -> Plain:
+    def state(self) -> Any:
         return self._mean.snapshot()
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: Any) -> None:
         self._mean.restore(state)
