@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-_FRAMEWORKS = ("numpy", "tf", "torch", "jax")
-_COMMITS = ("on_next", "explicit")
-_ORDERS = ("feed", "any")
+_CHOICES = {
+    "framework": ("numpy", "tf", "torch", "jax"),
+    "commit": ("on_next", "explicit"),
+    "order": ("feed", "any"),
+}
 #: Maximum length of a feed's name.
 _LONGEST_NAME = 100
 
@@ -95,12 +97,15 @@ def connect(
     if on_ray is not None and keys is not None:
         raise ValueError(f"keys= and address={address!r:.80}: servers on Ray give trainers theirs")
     addresses = ",".join(check_addresses("address", address)) if on_ray is None else ""
-    if framework not in _FRAMEWORKS:
-        raise ValueError(f"framework={framework!r:.80} is not one of {', '.join(_FRAMEWORKS)}")
+    for name, value in (("framework", framework), ("commit", commit), ("order", order)):
+        if value not in _CHOICES[name]:
+            known = ", ".join(map(repr, _CHOICES[name]))
+            raise ValueError(f"{name}={value!r:.80} is not one of {known}")
+    if order != "feed" and rank is not None:
+        raise ValueError(
+            f"order={order!r} and rank={rank}: ranks take the same rounds, in the feed's order"
+        )
     _check_prefetch(prefetch)
-    if commit not in _COMMITS:
-        raise ValueError(f"commit={commit!r:.80} is not one of {', '.join(map(repr, _COMMITS))}")
-    _check_order(order, rank)
     if feed is not None and not isinstance(feed, str):
         raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
     if feed is not None and len(feed) > _LONGEST_NAME:
@@ -165,15 +170,6 @@ def _check_prefetch(prefetch: object) -> None:
         raise TypeError(f"prefetch={prefetch!r:.80} is neither an integer nor {AUTO!r}")
     if isinstance(prefetch, int) and not 0 <= prefetch <= limits.MAX_PREFETCH:
         raise ValueError(f"prefetch={prefetch} does not lie in 0 … {limits.MAX_PREFETCH}")
-
-
-def _check_order(order: str, rank: int | None) -> None:
-    if order not in _ORDERS:
-        raise ValueError(f"order={order!r:.80} is not one of {', '.join(map(repr, _ORDERS))}")
-    if order != "feed" and rank is not None:
-        raise ValueError(
-            f"order={order!r} and rank={rank}: ranks take the same rounds, in the feed's order"
-        )
 
 
 def _check_rank(rank: int | None, world_size: int | None) -> None:

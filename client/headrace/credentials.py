@@ -14,7 +14,6 @@ from pathlib import Path
 
 import zmq
 
-from headrace_proto.errors import kind_of
 from headrace_proto.keys import (
     ENVIRONMENT,
     PUBLIC,
@@ -49,28 +48,21 @@ class Keys:
 def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
     """Return the keys of a path, or of the environment where that is None."""
     named = os.environ.get(ENVIRONMENT) if keys is None else keys
-    if isinstance(named, os.PathLike):
-        named = os.fspath(named)
     source = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
-    if not isinstance(named, str):
-        raise TypeError(f"{source} is {kind_of(named)}, not a path")
-    if not named:
-        raise ValueError(f"{source} is not a path")
+    if not isinstance(named, (str, os.PathLike)) or not os.fspath(named):
+        raise TypeError(f"{source} is not a path")
     if not zmq.has("curve"):
         raise ValueError(f"{source}: this build of ZeroMQ has no CURVE")
     path = _secret_file(Path(named), source)
-    fault = fault_of_mode(path.stat().st_mode, secret=True)
-    if fault:
-        raise ValueError(f"{source}: {path} {fault} {path}")
-    secret = parse_secret(_read(path), f"{source}: {path}")
     known = path.parent / (SERVER + PUBLIC)
     if not known.is_file():
         raise ValueError(
             f"{source}: beside {path.name} there is no {known.name}: copy the server's"
         )
-    fault = fault_of_mode(known.stat().st_mode, secret=False)
-    if fault:
-        raise ValueError(f"{source}: {known} {fault} {known}")
+    for file in (path, known):
+        if fault := fault_of_mode(file.stat().st_mode, secret=file is path):
+            raise ValueError(f"{source}: {file} {fault} {file}")
+    secret = parse_secret(_read(path), f"{source}: {path}")
     server = parse_public(_read(known), f"{source}: {known}")
     try:
         public = zmq.curve_public(secret.text.encode()).decode()
@@ -86,14 +78,12 @@ def _secret_file(path: Path, source: str) -> Path:
     if not path.is_dir():
         raise ValueError(f"{source} is neither a directory nor a file")
     found = sorted(p for p in path.glob(f"*{SECRET}") if p.name != SERVER + SECRET)
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(found) != 1:
         raise ValueError(
-            f"{source} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it"
+            f"{source} has the secrets {[p.name for p in found]}: name the file of one "
+            f"(headrace keygen {path} --name NAME makes a NAME{SECRET})"
         )
-    names = ", ".join(p.name for p in found)
-    raise ValueError(f"{source} has the secrets {names}: name one of these files")
+    return found[0]
 
 
 def _read(path: Path) -> str:

@@ -108,7 +108,7 @@ def test_the_environment_names_keys_where_the_argument_does_not(
 
 def test_one_of_several_secrets_must_be_named(keys: Path):
     make_pair(keys, "bob")
-    with pytest.raises(ValueError, match=r"alice\.secret, bob\.secret: name one"):
+    with pytest.raises(ValueError, match=r"'alice\.secret', 'bob\.secret'\]: name the file of one"):
         load_keys(keys)
     assert load_keys(keys / "bob.secret").name == "bob"
 
