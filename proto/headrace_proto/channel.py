@@ -4,9 +4,9 @@
               4 bytes           8 bytes each
 
 The reader gets a message that was written whole, even if its writer died right after; it never gets
-half a message.  ``send`` waits until all is written; ``post`` never waits: it keeps what it can not
-write now, and ``flush`` writes it when the other end reads on.  The caller of ``post`` has to bound
-how much is kept.  Bytes that are no message end their channel.
+half a message.  ``post`` never waits: it keeps what it can not write now, and ``flush`` writes it
+when the other end reads on.  The caller of ``post`` has to bound how much is kept.  Bytes that are
+no message end their channel.
 
 ZeroMQ would pass each message through a thread at either end; on few cores that costs more than
 all other handling of a small message.  Client and server both use channels, so it is in this
@@ -19,15 +19,11 @@ import contextlib
 import errno
 import itertools
 import os
-import select
 import socket
 import struct
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-from .clock import Deadline
 
 Frame = bytes | memoryview
 
@@ -47,8 +43,6 @@ _MOST_PATH = 107
 _PIECE_BYTES = 350
 #: Pieces of a message that has to wait are joined up to this many bytes.
 _MOST_JOINED = 16 << 10
-#: Time between two attempts to connect to an end that is not there yet.
-_LOOK_S = 0.005
 #: Errors after which a write may succeed a moment later.
 _LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
@@ -74,32 +68,15 @@ class Channel:
 
     @classmethod
     def connect(
-        cls,
-        path: Path | str,
-        first: Sequence[Frame],
-        patience_s: float = 0.0,
-        most_bytes: int = _MOST_BYTES,
-        meanwhile: Callable[[], object] = lambda: None,
+        cls, path: Path | str, first: Sequence[Frame], most_bytes: int = _MOST_BYTES
     ) -> Channel:
-        """Connect to the end that listens at a path, and send a first message.
-
-        It waits for a listener that is not there yet, and calls ``meanwhile`` again and again.
-        """
+        """Connect to the end that listens at a path, and send a first message."""
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = cls(end, most_bytes=most_bytes)
-        deadline = Deadline(patience_s)
         try:
             with address_of(Path(path)) as address:
-                while True:
-                    try:
-                        end.connect(address)
-                        break
-                    except (FileNotFoundError, ConnectionRefusedError):
-                        if not deadline.left_s:
-                            raise
-                        meanwhile()
-                        time.sleep(_LOOK_S)
-            channel.send(first)
+                end.connect(address)
+            channel.post(first)
         except BaseException:
             end.close()
             raise
@@ -107,18 +84,6 @@ class Channel:
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    def send(self, frames: Sequence[Frame]) -> None:
-        """Write a message, waiting where the other end does not read.
-
-        OSError: the other end is gone.
-        """
-        self.post(frames)
-        if self.waits:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLOUT)
-            while self.flush():
-                poll.poll()
 
     def post(self, frames: Sequence[Frame]) -> bool:
         """Write as much of a message as is possible now; return whether some of it has to wait.
@@ -188,18 +153,11 @@ class Channel:
             unsent.popleft()
             self.unsent_memory -= _PIECE_BYTES
 
-    def receive(self) -> list[list[bytes]]:
-        """Return the whole messages that have come.  ``ended`` shows when no more can.
-
-        ValueError: the bytes that came are no message.
-        """
-        messages = self.take()
-        if self.fault:
-            raise ValueError(self.fault)
-        return messages
-
     def take(self) -> list[list[bytes]]:
-        """Return whole messages as ``receive`` does; ``fault`` describes any invalid bytes."""
+        """Return the whole messages that have come.
+
+        ``ended`` shows when no more can, and ``fault`` describes bytes that are no message.
+        """
         messages: list[list[bytes]] = []
         for _ in range(_MOST_READS):
             try:

@@ -127,7 +127,7 @@ def read_on(place: Place, channel: Channel, count: int) -> list[list[bytes]]:
     while len(got) < count:
         assert time.monotonic() < deadline, f"{len(got)} of {count} messages came"
         place.hear_out()
-        got += channel.receive()
+        got += channel.take()
     return got
 
 
@@ -189,13 +189,13 @@ def test_a_worker_waits_for_no_trainer_and_all_arrives_when_it_reads_on(place: P
         assert place.tell(b"0-0", frames)
     assert place.hear_out() == []  # and where nobody reads, nothing is ready: the poll can rest
     assert place.tell(b"1-0", [b"you"])
-    assert other.receive() == [[b"you"]]
-    silent.send([b"still heard"])
+    assert other.take() == [[b"you"]]
+    silent.post([b"still heard"])
     assert place.hear_out() == [(b"0-0", [b"still heard"])]
     assert read_on(place, silent, 64) == told
     assert not ready(place.server, 0)  # it is not woken any more to write
     assert place.tell(b"0-0", [b"as before"])
-    assert silent.receive() == [[b"as before"]]
+    assert silent.take() == [[b"as before"]]
 
 
 # Death
@@ -227,7 +227,7 @@ def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
         with contextlib.suppress(ConnectionResetError):
             assert end.recv(1) == b""
     assert place.tell(b"1-0", [b"x"]) is False
-    other.send([b"on"])
+    other.post([b"on"])
     assert place.hear_out() == [(b"0-0", [b"on"])]
 
 
@@ -249,7 +249,7 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
         told += 1
         assert told < 1000
     assert told >= 128 and not server.anybody and not server.tell(name, [b"more"])
-    assert len(trainer.receive()) >= 1  # what had left before can still be read
+    assert len(trainer.take()) >= 1  # what had left before can still be read
     trainer.close()
     server.close()
 
@@ -262,7 +262,7 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
     much = Channel.connect(server.path, [b"0"])
     little = Channel.connect(server.path, [b"0"])
     for number in range(1, 100):
-        much.send([b"%d" % number])
+        much.post([b"%d" % number])
     much.close()
     heard: dict[bytes, list[int]] = {}
     turns = 0
@@ -272,7 +272,7 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
             heard.setdefault(name, []).append(int(said))
         turns += 1
         if turns == 50:
-            little.send([b"1"])
+            little.post([b"1"])
     assert turns >= 100, "it was heard for more than a moment at a time"
     assert heard == {b"\0channel-1": list(range(100)), b"\0channel-2": [0, 1]}
     while server.unheard or ready(server, 0):
@@ -292,7 +292,7 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
         strangers = [place.stranger(b"") for _ in range(150)]
         place.hear_out()
         assert connected_to(place.server) == 100
-        assert strangers[0].recv(1) == b"" and worker.receive() == [] and not worker.ended
+        assert strangers[0].recv(1) == b"" and worker.take() == [] and not worker.ended
         assert place.tell(b"0-0", [b"still here"])
         assert place.worker(b"1-0") and place.tell(b"1-0", [b"x"])
     finally:
