@@ -111,9 +111,7 @@ class ServedFeed:
         self.schema = self.schema or schema_to_wire(run.schema)
         self.properties = {**self.properties, **run.properties}
         if self.durable:
-            self.properties.update(durable=True, epoch=self.term)  # that is its name on the wire
-        else:
-            self.properties["recovers"] = True
+            self.properties["epoch"] = self.term  # that is its name on the wire
         self.properties["generation"] = self.resuming.generation
         self._add_epochs()
         states = run.properties.get("states", ())
