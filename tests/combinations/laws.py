@@ -179,7 +179,7 @@ class Case:
         lanes: dict[tuple[int, int, int], Cell | None] = {}
         unsure = {cell for one in taken if one.state == "saved" for cell in cells_of(one)}
         dropped = set() if self.feed.small else self._unfinished(taken)
-        moved = run.dies or run.leaves or any(one.later for one in taken)
+        moved = run.dies or run.leaves or run.parts or any(one.later for one in taken)
         for one in taken:
             for row, cell in enumerate(cells_of(one)):
                 if cell is None:

@@ -99,13 +99,6 @@ KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
     "Where a server or a worker dies or is started again, states at trainers are not lost.": (
         lambda place, draw: bool(place.events) and draw.feed.states == "trainer"
     ),
-    "In a planned restart a trainer that returns a batch keeps its lanes from the others.": (
-        lambda place, draw: (
-            draw.feed.lanes
-            and draw.run.trainers > 1
-            and any(what == "restart" for _, what in place.events)
-        )
-    ),
 }
 
 

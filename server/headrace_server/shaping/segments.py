@@ -351,7 +351,7 @@ class Segments(Admission):
         """Void the lanes of a slot, with its batches from a turn on.
 
         Their examples go on in other lanes, from the states that are kept here.  A trainer that
-        has its states itself keeps its lanes while it only returns a batch.
+        only returns a batch keeps its lanes, but those whose examples would all begin there.
         """
         if not self.voids:
             return
@@ -361,14 +361,14 @@ class Segments(Admission):
         for out in void:
             self._take_back(out)
         slots = []
+        keeps = self.states == AT_TRAINER or not self.cancelled
+        if keeps and since > (0, -1) and seat is not None:
+            displaced = self._undo(seat, void)
+            if seat.out or ((seat.lanes >= 0) & ~seat.started).any():
+                self._come_back(displaced)
+                return
+            slots.append(displaced)  # another trainer may have them
         if self.states == AT_TRAINER:
-            if since > (0, -1) and seat is not None:
-                displaced = self._undo(seat, void)
-                if seat.out or ((seat.lanes >= 0) & ~seat.started).any():
-                    self._come_back(displaced)
-                    return
-                # All its examples would only begin there: another trainer may have them.
-                slots.append(displaced)
             for out in of_slot:
                 if out not in void:
                     self._take_back(out)

@@ -158,7 +158,7 @@ class World:
         before = {plan: self.of(plan) for plan in void}
         self.machine.leave(name, (0, since))
         seat.out = [plan for plan in seat.out if plan not in void]
-        if since >= 0 and self.states == AT_TRAINER:
+        if since >= 0 and (self.states == AT_TRAINER or not self.machine.cancelled):
             self.undo(seat, void)
             if self.machine.live(name):
                 return self.check()
@@ -184,7 +184,7 @@ class World:
         return self.check()
 
     def undo(self, seat, void):
-        """A trainer that has the states of its lanes goes on with them, as before these batches."""
+        """The trainer goes on with its lanes, as before these batches."""
         for plan in reversed(void):
             starts = plan.draft.starts.tolist()
             for place, (_, example, segment) in enumerate(self.feed.rows(plan.draft)):
