@@ -126,4 +126,4 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_process_can_
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
         assert held.num_fds() < FILES
-        assert "with a worker: the limit of open files (256" in process.output()
+        assert "the limit of open files (256" in process.output()

@@ -148,18 +148,6 @@ def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn
         headrace.connect("ray://speech", timeout=0.1)
 
 
-def test_servers_run_beside_actors_that_are_named(cluster: RayStandIn) -> None:
-    class Trainer:
-        pass
-
-    trainers: list[Any] = []
-    for number in range(2):
-        cluster.remote(Trainer).options(name=f"t{number}", namespace="").remote()
-        trainers.append(f"t{number}")
-    with hs.on_ray({"numbers": numbers()}, servers=3, beside=trainers, **_LESS):
-        assert cluster.affinities[:3] == ["node0", "node1", "node0"]
-
-
 def test_trainers_have_the_keys_of_their_servers(
     cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +173,6 @@ def test_trainers_have_the_keys_of_their_servers(
         ({"servers": 0}, ValueError, "servers=0 does not lie in 1 … 4096"),
         ({"servers": 2.0}, TypeError, "servers=2.0 is not an integer"),
         ({"servers": 3, "partitions": 2}, ValueError, "partitions=2: each of the 3 servers owns"),
-        ({"beside": "trainer"}, TypeError, "beside='trainer' is not a list of actors"),
         ({"bind": "tcp://0.0.0.0:1"}, TypeError, "sets bind of each server itself"),
         ({"durability": "off"}, ValueError, "durability='off'"),
     ],

@@ -81,11 +81,6 @@ def sweep(parent: Path) -> list[Path]:
     return removed
 
 
-def forget_journals(directory: str, feed: str) -> None:
-    """Remove the journals of a feed in a run directory.  No worker may have them open."""
-    shutil.rmtree(Path(directory, "journals", "feeds", feed), ignore_errors=True)
-
-
 class RunDirectory:
     """A run directory that this process owns until ``close``."""
 

@@ -197,20 +197,6 @@ class DiaryFile(DiaryReader):
         return int.from_bytes(self._map[:8], "little")
 
 
-class Stillness:
-    """Measures, by the clock of the observer, how long no beat has come."""
-
-    def __init__(self) -> None:
-        self._beats = -1
-        self._since = 0.0
-
-    def look(self, beats: int, now: float) -> float:
-        """Return the seconds since the look that saw the last beat."""
-        if beats != self._beats:
-            self._beats, self._since = beats, now
-        return now - self._since
-
-
 def _mapped(path: str) -> mmap.mmap:
     with opened(path, os.O_RDWR) as fd:
         return mmap.mmap(fd, 0)

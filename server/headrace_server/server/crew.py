@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,6 @@ from ..process.child import Child, end, environment
 from ..process.config import RunConfig
 from ..process.public_socket import place_in, worker_binds
 from ..process.rewinding import BEGINNING
-from ..process.rundir import forget_journals
 from ..process.worker_diary import Entry
 from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary
@@ -100,7 +100,8 @@ class Starts:
             if self._durable is not None:
                 self.config = self._durable.take_back(self.config, feed, term)
             else:
-                forget_journals(self.config.directory, feed)
+                journals = Path(self.config.journals[0], "feeds", feed)
+                shutil.rmtree(journals, ignore_errors=True)
                 begun = self.config.feed(feed)
                 anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
                 feeds = tuple(anew if one is begun else one for one in self.config.feeds)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..process.child import Child
-from ..process.worker_diary import OPENING, STARTING, DiaryFile, Entry, Stillness, long_inside
+from ..process.worker_diary import OPENING, STARTING, DiaryFile, Entry, long_inside
 
 logger = logging.getLogger("headrace.server")
 
@@ -66,7 +66,7 @@ class Post:
         self.addresses: list[str] = []  # where its last life was bound
         self.child: Child | None = None
         self._patience = patience
-        self._stillness = Stillness()
+        self._beat = -1, 0.0  # the last beat, and when it was seen
         self._deaths: deque[float] = deque()  # those that count for the restart budget
         self._hung = ""  # description of a worker that was ended because it hung
         self._named = ""  # the function that the log has named in this life
@@ -99,7 +99,7 @@ class Post:
     def begin(self) -> None:
         """Prepare for a life that is about to begin."""
         self.diary_file.begin()
-        self._stillness, self._hung, self._named = Stillness(), "", ""
+        self._beat, self._hung, self._named = (-1, 0.0), "", ""
         self._killed_for_memory = kills_for_memory()
 
     def look(self, now: float) -> None:
@@ -107,7 +107,9 @@ class Post:
         child, patience = self.child, self._patience
         if child is None or self._hung:
             return
-        still_s = self._stillness.look(self.diary_file.beats(), now)
+        if (beats := self.diary_file.beats()) != self._beat[0]:
+            self._beat = beats, now
+        still_s = now - self._beat[1]
         entry = self.diary_file.read()
         if still_s >= _SILENT_S and entry.inside != self._named:
             self._named = entry.inside

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -91,8 +91,7 @@ class RayServers(contextlib.AbstractContextManager["RayServers"]):
         for actor in (*self._servers, self._directory):
             if actor is not None:
                 ray.kill(actor)
-        if self._group is not None:
-            ray.util.remove_placement_group(self._group)
+        ray.util.remove_placement_group(self._group)
 
     def _asked(self, call: str, *values: Any, timeout_s: float = 0.0) -> dict[int, Any]:
         """Return the answers of the servers that are there, by share."""
@@ -119,7 +118,6 @@ def on_ray(
     workers: int = 1,
     partitions: int | None = None,
     resources: Mapping[str, float] | None = None,
-    beside: Sequence[Any] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     insecure: bool = False,
     **options: Any,
@@ -128,9 +126,8 @@ def on_ray(
 
     Trainers in any process of the cluster connect to ``ray://FEED``.  Each of the ``servers`` has
     ``workers`` and a share of the ``partitions``, ``servers * workers`` of them by default.  Ray
-    places them on different nodes where it can, or with ``beside`` on the nodes of these actors,
-    given by name or as handles, in turn.  Each reserves ``resources``, by default a CPU for each
-    worker.
+    places them on different nodes where it can.  Each reserves ``resources``, by default a CPU for
+    each worker.
 
     Ray restarts a server whose node is lost on another node.  With a ``state_dir`` that all nodes
     share it goes on where it was.  Else its partitions go back to the last snapshot that all
@@ -142,7 +139,7 @@ def on_ray(
 
     All further ``options`` are those of ``hs.run``.
     """
-    _check(servers, beside, insecure, options)
+    _check(servers, insecure, options)
     settings = RunSettings(
         pipelines, workers=workers, partitions=partitions, share=(0, servers), **options
     )
@@ -174,15 +171,13 @@ def on_ray(
     )
     given = resources or {"CPU": workers}
     needs = {name: float(amount) for name, amount in given.items()}
-    return _started(plan, needs, beside, runtime_env, settings.start_timeout_s)
+    return _started(plan, needs, runtime_env, settings.start_timeout_s)
 
 
-def _check(servers: object, beside: object, insecure: object, options: Mapping[str, Any]) -> None:
+def _check(servers: object, insecure: object, options: Mapping[str, Any]) -> None:
     """Raise TypeError or ValueError for an argument that Ray does not check."""
     Option("", "integer", least=1, most=MOST_SHARES).check(servers, f"{servers=!r:.80}")
     Option("", "flag").check(insecure, f"{insecure=!r:.80}")
-    if beside is not None and (not isinstance(beside, (list, tuple)) or not beside):
-        raise TypeError(f"beside={beside!r:.80} is not a list of actors or of their names")
     for name in ("bind", "worker_ports", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")
@@ -215,16 +210,25 @@ def _keys() -> dict[str, str]:
 def _started(
     plan: SharePlan,
     needs: dict[str, float],
-    beside: Sequence[Any] | None,
     runtime_env: Mapping[str, Any] | None,
     timeout_s: float,
 ) -> RayServers:
     """Start the actors, and wait until every server has its sources open."""
     import ray
+    from ray.util.scheduling_strategies import (
+        NodeAffinitySchedulingStrategy,
+        PlacementGroupSchedulingStrategy,
+    )
 
     from .share_server import Directory, ShareServer
 
-    places, group = _places(plan.servers, needs, beside, timeout_s)
+    group = ray.util.placement_group([needs] * plan.servers, strategy="SPREAD")
+    if not group.wait(timeout_s):
+        ray.util.remove_placement_group(group)
+        raise ServerError(
+            f"start_timeout_s={timeout_s:g}: this Ray cluster has no room for {plan.servers} "
+            f"servers with resources={needs}; it has {ray.available_resources()}"
+        )
     running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", group)
     environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
     lasting: dict[str, Any] = {"max_restarts": -1, **environment}
@@ -243,13 +247,15 @@ def _started(
                 namespace=RAY_NAMESPACE,
                 num_cpus=0,
                 max_task_retries=-1,
-                scheduling_strategy=_on(_head(), soft=False),  # with soft=True it was elsewhere
+                # with soft=True it was elsewhere
+                scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
                 **lasting,
             )
             .remote(plan.servers, _of_trainers(plan.keys))
         )
         server = ray.remote(ShareServer)
-        for share, place in enumerate(places):
+        for share in range(plan.servers):
+            place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=share)
             placed = server.options(scheduling_strategy=place, **of_servers)
             running._servers.append(placed.remote(plan, share))
         ray.get([one.started.remote() for one in running._servers], timeout=timeout_s)
@@ -271,48 +277,6 @@ def _of_trainers(keys: Mapping[str, str]) -> dict[str, str]:
     return {"secret": keys[f"ray{SECRET}"], "server": keys[SERVER + PUBLIC]}
 
 
-def _places(
-    servers: int, needs: dict[str, float], beside: Sequence[Any] | None, timeout_s: float
-) -> tuple[list[Any], Any]:
-    """Return a scheduling strategy for each server, and the placement group, if any."""
-    import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    if beside is not None:
-        nodes = [_node_of(actor, timeout_s) for actor in beside]
-        return [_on(nodes[i % len(nodes)], soft=True) for i in range(servers)], None
-    group = ray.util.placement_group([needs] * servers, strategy="SPREAD")
-    if not group.wait(timeout_s):
-        ray.util.remove_placement_group(group)
-        raise ServerError(
-            f"start_timeout_s={timeout_s:g}: this Ray cluster has no room for {servers} servers "
-            f"with resources={needs}; it has {ray.available_resources()}"
-        )
-    strategy = PlacementGroupSchedulingStrategy
-    return [strategy(group, placement_group_bundle_index=i) for i in range(servers)], group
-
-
-def _node_of(actor: Any, timeout_s: float) -> str:
-    """Return the node of an actor, given by its name or as a handle."""
-    import ray
-
-    handle = ray.get_actor(actor) if isinstance(actor, str) else actor
-    try:
-        node: str = ray.get(handle.__ray_call__.remote(_own_node), timeout=timeout_s)
-    except ray.exceptions.GetTimeoutError:
-        raise ServerError(
-            f"start_timeout_s={timeout_s:g}: actor {actor!r:.80} of beside= does not answer"
-        ) from None
-    return node
-
-
-def _own_node(actor: object) -> str:
-    import ray
-
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
-
-
 def _head() -> str:
     """Return the node of the head: the cluster ends with it."""
     import ray
@@ -321,9 +285,3 @@ def _head() -> str:
     return str(
         next((n for n in nodes if "node:__internal_head__" in n["Resources"]), nodes[0])["NodeID"]
     )
-
-
-def _on(node: str, soft: bool) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node, soft=soft)

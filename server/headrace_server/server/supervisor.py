@@ -79,7 +79,6 @@ class Supervisor:
         self._start_timeout_s = start_timeout_s
         self._durable = durable
         self.addresses: list[str] = []
-        self._fewer_trainers = ""  # why
         self.draining = False  # whether nothing more is handed out
         self._crew = Crew(
             self._lock,
@@ -149,8 +148,6 @@ class Supervisor:
         failure = early()
         if failure is not None:
             raise failure
-        if why := self._fewer_trainers:
-            logger.warning("fewer trainers can have a session with a worker: %s", why)
 
     def _new_requests(self) -> SnapshotRequests:
         return SnapshotRequests(
@@ -177,9 +174,8 @@ class Supervisor:
         for post in self._crew.posts:
             self._crew.locate(post, addresses)
 
-    def _bound(self, owner: int, addresses: list[str], fewer_trainers: str) -> None:
+    def _bound(self, owner: int, addresses: list[str]) -> None:
         """Tell the locator where a worker is."""
-        self._fewer_trainers = fewer_trainers
         post = self._crew.posts[owner]
         post.addresses = addresses
         self._crew.locate(post, self._feeds.addresses)

@@ -82,13 +82,13 @@ class Owner:
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
         _remove_leftovers(config, life)
-        trainers, connections, why = _bound(config.max_trainers, open_files_limit())
+        trainers, connections = _bound(config.max_trainers, open_files_limit())
         ring = None if config.keys is None else KeyRing(config.keys)
         self._socket = PublicSocket(ring, connections)
         addresses = _bind(self._socket, binds, config, pipe)
-        pipe.report("bound", addresses=addresses, fewer_trainers=why)
+        pipe.report("bound", addresses=addresses)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
-        sessions = SessionTable(directory, trainers, why, life.worker, config.workers, lives)
+        sessions = SessionTable(directory, trainers, life.worker, config.workers, lives)
         channels = ChannelServer(
             directory / f"channels-{life.worker}",
             trainers + SPARE,
@@ -345,24 +345,20 @@ def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: P
     return [found[bind] for bind in binds]
 
 
-def _bound(max_trainers: int, limit: int) -> tuple[int, int, str]:
-    """Return the bounds of trainers and connections, and why the first is below the option.
-
-    ``limit``: that of open files.
-    """
+def _bound(max_trainers: int, limit: int) -> tuple[int, int]:
+    """Return the bounds of trainers and of connections; ``limit``: that of open files."""
     strangers = min(_STRANGERS, limit // 4)
     fit = max(1, (limit - strangers - min(_OTHERS, limit // 2)) // _OF_TRAINER)
+    if fit < max_trainers:
+        logger.warning(
+            "the limit of open files (%d, RLIMIT_NOFILE) allows sessions with %d trainers, and "
+            "max_trainers=%d",
+            limit,
+            fit,
+            max_trainers,
+        )
     trainers = min(fit, max_trainers)
-    if trainers == max_trainers:
-        return trainers, trainers + strangers // 2, ""
-    return (
-        trainers,
-        trainers + strangers // 2,
-        (
-            f"the limit of open files ({limit}, RLIMIT_NOFILE) allows {fit}, "
-            f"and max_trainers={max_trainers}"
-        ),
-    )
+    return trainers, trainers + strangers // 2
 
 
 def _remove_leftovers(config: RunConfig, life: Life) -> None:

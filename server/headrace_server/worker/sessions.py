@@ -120,7 +120,6 @@ class SessionTable:
 
     directory: Path
     max_trainers: int = 4096
-    why: str = ""  # the reason for the bound, where it is not the option max_trainers
     owner: int = 0
     owners: int = 1
     life: int = 0
@@ -142,7 +141,7 @@ class SessionTable:
         if len(self._by_number) >= self.max_trainers:
             raise LimitExceeded(
                 f"this server has {len(self._by_number)} trainers, and takes no more: "
-                f"{self.why or f'max_trainers={self.max_trainers}'}"
+                f"max_trainers={self.max_trainers}, or as many as the limit of open files allows"
             )
         number, self._next = self._next, self._next + self.owners
         proof = secrets.token_bytes(PROOF_BYTES)
