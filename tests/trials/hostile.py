@@ -68,7 +68,7 @@ def _lies(session: int) -> list[bytes]:
 
 
 def _mixed(session: int) -> list[bytes]:
-    greed = Step(session, gets=tuple(Get(1 + n, 0) for n in range(4000)))
+    greed = Step(session, gets=tuple(Get(1 + n, 0) for n in range(2500)))
     told = greed, Renew(session, 2**63), Retarget(session, 1, (0.5,) * 4000)
     return [FROM_TRAINER.encode(message) for message in told]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import struct
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -141,7 +142,8 @@ class _Drawer:
         kind = chance.choices([*self._weights], [*self._weights.values()])[0]
         try:
             headers = [FROM_TRAINER.encode(self._sensible(self._of(kind)))]
-        except (ProtocolError, ValueError, OverflowError):  # it is too large
+        except (ProtocolError, ValueError, OverflowError, TypeError, struct.error):
+            # it is too large, or its columns are none
             headers = [FROM_TRAINER.encode(Step(self.session))]
         header = mutant(chance, headers) if chance.random() < 0.1 else chance.choice(headers)
         sizes = [
