@@ -39,7 +39,7 @@ class DataFile:
     size: int
     stamp: str
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[str | int]:
         return [self.path, self.size, self.stamp]
 
     def digest(self, *more: str) -> str:
@@ -175,7 +175,7 @@ def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
 class _Remote(io.RawIOBase):
     """A file at a URL, whose errors name it."""
 
-    def __init__(self, url: str, stream: Any) -> None:
+    def __init__(self, url: str, stream: BinaryIO) -> None:
         self._url, self._stream = url, stream
 
     def readable(self) -> bool:

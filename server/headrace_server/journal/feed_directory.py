@@ -15,13 +15,12 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE
 
 from ..files.durable_file import read_json, write_durably, writing
-from ..pipeline.declaration import jsonable
+from ..pipeline.declaration import Plain, jsonable
 from ..process.config import FeedConfig
 
 logger = logging.getLogger("headrace.worker")
@@ -112,7 +111,7 @@ def with_partitions(state: Path, feed: FeedConfig, directory: Path | None = None
 
 
 def _changes(
-    state: Path, feed: FeedConfig, file: Path, known: dict[str, Any], now: dict[str, Any]
+    state: Path, feed: FeedConfig, file: Path, known: dict[str, Plain], now: dict[str, Plain]
 ) -> list[str]:
     """Return the changes of a feed; ConfigChanged where one is never allowed."""
     try:
@@ -152,7 +151,7 @@ def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
     )
 
 
-def described(feed: FeedConfig) -> dict[str, Any]:
+def described(feed: FeedConfig) -> dict[str, Plain]:
     """Return the parts of a feed that its state depends on, as JSON data.
 
     The policy for bad examples is left out: these are never part of a state.
@@ -167,13 +166,13 @@ def described(feed: FeedConfig) -> dict[str, Any]:
     }
     if feed.share != WHOLE:
         whole[SHARE] = feed.share
-    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
+    described: dict[str, Plain] = json.loads(json.dumps(whole, default=jsonable))
     return described
 
 
-def _known(file: Path) -> dict[str, Any] | None:
+def _known(file: Path) -> dict[str, Plain] | None:
     """Read the feed that a state was noted for; None where there is none."""
-    known: Any = read_json(file, lambda plain: plain, _next(file))
+    known: Plain = read_json(file, lambda plain: plain, _next(file))
     if known is None:
         if has_states(file.parent):
             raise ServerError(f"{file} is gone, and states lie beside it. {_next(file)}")
@@ -192,7 +191,7 @@ def _known(file: Path) -> dict[str, Any] | None:
     return known
 
 
-def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _never(old: dict[str, Plain], new: dict[str, Plain]) -> Iterator[tuple[str, str]]:
     """Yield changes under which stored states and positions would get another meaning."""
     for change in _differences(old["partitions"], new["partitions"], "partitions"):
         yield change, "positions and states belong to partitions"
@@ -204,13 +203,13 @@ def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]
         yield change, "states are stored as they were declared"
 
 
-def _states(shape: dict[str, Any]) -> dict[str, Any]:
+def _states(shape: dict[str, Plain]) -> dict[str, Plain]:
     return {
         state["name"]: [state["dtype"], state["shape"]] for state in shape.get("initial_states", ())
     }
 
 
-def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
+def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
     """Yield the differences of two lists of path, size and stamp, for people."""
     before, now = ({path: rest for path, *rest in files} for files in (old, new))
     for path, (size, stamp) in before.items():
@@ -225,7 +224,7 @@ def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
         yield "the files come in another order"
 
 
-def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
+def _differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
     """Yield the differences of two trees of JSON data, for people."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
@@ -237,6 +236,6 @@ def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
         yield f"{where} was {_short(old)} and is {_short(new)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -26,7 +26,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,6 +51,8 @@ _ZEROS = bytes(1 << 20)
 _MOST_PARTS = 1024  # maximum number of buffers of one write: IOV_MAX
 
 Data = mmap.mmap | bytes
+#: A buffer of bytes, of which a record is written.
+Part = bytes | memoryview | np.ndarray
 
 
 class NoRoom(Exception):
@@ -107,7 +108,7 @@ class JournalFile:
             file.close()
             raise
 
-    def write(self, parts: Sequence[Any]) -> int:
+    def write(self, parts: Sequence[Part]) -> int:
         """Write a record; return the place of its payload.  NoRoom where it does not fit.
 
         With ``durable`` it is on the disk.  After an OSError the caller may write it again.
@@ -314,10 +315,10 @@ def _has_later(data: Data, end: int, number: int) -> bool:
     return at >= 0
 
 
-def _write_all(fd: int, place: int, parts: list[Any]) -> None:
+def _write_all(fd: int, place: int, parts: list[Part]) -> None:
     left = sum(map(len, parts))
     while left:
-        written = os.pwritev(fd, parts[:_MOST_PARTS], place)
+        written = os.pwritev(fd, parts[:_MOST_PARTS], place)  # type: ignore[arg-type]
         place += written
         left -= written
         while left and written >= len(parts[0]):

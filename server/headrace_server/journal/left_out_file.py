@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from ..files.durable_file import read_json, whole, write_durably
+from ..pipeline.declaration import Plain
 
 LEFT_OUT = "left_out.json"
 #: By row the first epoch without it, and the reason.
@@ -31,7 +31,7 @@ def left_out_rows(file: Path) -> LeftOutRows:
     return read_json(file, _parsed, remedy) or {}
 
 
-def _parsed(listed: Any) -> LeftOutRows:
+def _parsed(listed: Plain) -> LeftOutRows:
     return {whole(row): (whole(epoch), str(text)) for row, epoch, text in listed}
 
 

@@ -16,7 +16,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgpack
 import numpy as np
@@ -24,6 +24,7 @@ import numpy as np
 from headrace_proto.codec import pack
 
 from ..shaping.stored_state import Change, Column, Examples, Saved
+from .journal_file import Part
 
 #: Bytes of the head of a change, and of its columns of states.
 _SIZES = struct.Struct("<2Q")
@@ -35,10 +36,11 @@ Data = bytes | memoryview
 Read = Callable[[int, int], Data]
 
 
-def encoded(change: Change) -> list[Any]:
+def encoded(change: Change) -> list[Part]:
     """Return a change as buffers, to be written one after the other."""
     put = change.put
-    widths, columns = list[Any](), list[Any]()  # of a column of unequal states the length of each
+    columns = list[Part]()
+    widths = list[int | list[int]]()  # of a column of unequal states the length of each
     for column in put.states:
         if isinstance(column, list):
             widths.append([*map(len, column)])

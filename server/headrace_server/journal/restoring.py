@@ -21,9 +21,9 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
+from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig
 from ..process.rewinding import BEGINNING
 from .feed_directory import SUFFIX, check_feed, described
@@ -52,7 +52,7 @@ def resumption(state: Path, feed: str) -> Resumption:
     return read_json(state / "feeds" / feed / GENERATION, _resumption) or Resumption()
 
 
-def _resumption(plain: Any) -> Resumption:
+def _resumption(plain: Plain) -> Resumption:
     return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
 
 
@@ -81,7 +81,7 @@ def prepare(
                     sync_file(new / path.name)
         _follow_files(new / "feed.json", feed)
     check_feed(state, feed, allow_change, new)
-    plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
+    plain: dict[str, Plain] = {"generation": before.generation + 1, "snapshot": snapshot}
     if snapshot == BEGINNING:
         plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
     write_durably(new / GENERATION, json.dumps(plain))
@@ -137,5 +137,5 @@ def _follow_files(file: Path, feed: FeedConfig) -> None:
     write_durably(file, json.dumps(known, indent=1, sort_keys=True))
 
 
-def _names(files: list[Any]) -> list[tuple[str, int]]:
+def _names(files: list[Plain]) -> list[tuple[str, int]]:
     return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]

@@ -29,7 +29,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
@@ -37,6 +36,7 @@ from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
 from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
 from ..files.extras import filesystem
+from ..pipeline.declaration import Plain
 from ..process.settings import KEEP_SNAPSHOTS
 from .feed_directory import SHARE, SUFFIX
 from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
@@ -269,7 +269,7 @@ def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
     for path in sorted(directory.iterdir()):
         sync_file(path)
         files[path.name] = _sum(path)
-    leaf: dict[str, Any] = {
+    leaf: dict[str, Plain] = {
         "format": _FORMAT,
         "feed": feed,
         "snapshot": name,
@@ -303,11 +303,11 @@ def _check(directory: Path, feed: str, name: str) -> int:
     return int(leaf["term"])
 
 
-def _sum_of(leaf: dict[str, Any]) -> str:
+def _sum_of(leaf: dict[str, Plain]) -> str:
     return hashlib.sha256(json.dumps(leaf, sort_keys=True).encode()).hexdigest()
 
 
-def _sum(path: Path) -> list[Any]:
+def _sum(path: Path) -> list[int | str]:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(_READ_BYTES):

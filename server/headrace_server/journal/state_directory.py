@@ -29,13 +29,13 @@ import os
 import time
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
 from headrace_proto.token import Token
 
 from ..files.durable_file import held, read_json, usable, write_durably, writing
+from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..process.rewinding import BEGINNING
 from ..process.settings import KEEP_SNAPSHOTS
@@ -209,7 +209,7 @@ class StateDirectory:
             self._lock = -1
 
 
-def _terms(plain: Any) -> list[int]:
+def _terms(plain: Plain) -> list[int]:
     """Return the number of starts and the terms of the last ones, which a term's file has twice."""
     once, again = plain
     if once != again or len(once) < 2 or {*map(type, once)} != {int} or min(once) < 0:

@@ -36,23 +36,29 @@ _DEPTH = 32
 
 
 def check_kind(
-    argument: str, value: Any, kinds: type | tuple[type, ...], wanted: str, *, but: Any = ()
-) -> None:
-    """TypeError where a value is of none of these types, or of one of ``but``."""
+    argument: str,
+    value: object,
+    kinds: type | tuple[type, ...],
+    wanted: str,
+    *,
+    but: type | tuple[type, ...] = (),
+) -> Any:
+    """Return a value of one of these types; TypeError for others, and for those of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):
         raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}")
+    return value
 
 
 def checked_int(
-    argument: str, value: Any, low: int, high: int | None = None, *, or_none: bool = False
+    argument: str, value: object, low: int, high: int | None = None, *, or_none: bool = False
 ) -> Any:
     """Return an int in ``low`` … ``high``; a bool is none."""
     if value is None and or_none:
         return None
     wanted = "an int or None" if or_none else "an int"
-    check_kind(argument, value, SupportsIndex, wanted, but=(bool, np.bool_))
+    index = check_kind(argument, value, SupportsIndex, wanted, but=(bool, np.bool_))
     with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of several
-        number = operator.index(value)
+        number = operator.index(index)
     if number < low:
         raise ValueError(f"{argument}={number} is too small: the least is {low}")
     if high is not None and number > high:
@@ -60,41 +66,41 @@ def checked_int(
     return number
 
 
-def checked_ints(argument: str, value: Any, low: int, high: int) -> list[int]:
+def checked_ints(argument: str, value: object, low: int, high: int) -> list[int]:
     """Return a list of ints, from a range or an array of one dimension, too."""
-    check_kind(argument, value, (Sequence, np.ndarray), "a list", but=(str, bytes))
-    return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(value)]
+    listed = check_kind(argument, value, (Sequence, np.ndarray), "a list", but=(str, bytes))
+    return [checked_int(f"{argument}[{i}]", one, low, high) for i, one in enumerate(listed)]
 
 
-def flag(argument: str, value: Any) -> bool:
+def flag(argument: str, value: object) -> bool:
     check_kind(argument, value, (bool, np.bool_), "True or False")
     return bool(value)
 
 
-def checked_number(argument: str, value: Any, low: float, high: float) -> float:
+def checked_number(argument: str, value: object, low: float, high: float) -> float:
     """Return a finite number in ``low`` … ``high``; a bool is none."""
-    check_kind(argument, value, Real, "a number", but=bool)
-    if not (math.isfinite(value) and low <= value <= high):
+    number = check_kind(argument, value, Real, "a number", but=bool)
+    if not (math.isfinite(number) and low <= number <= high):
         raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
-    return float(value)
+    return float(number)
 
 
-def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
+def one_of(argument: str, value: object, allowed: Collection[object]) -> Any:
     if not isinstance(value, (str, type(None))) or value not in allowed:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{argument}={value!r:.80} is not one of {', '.join(map(repr, allowed))}")
     return value
 
 
-def checked_name(argument: str, value: Any) -> str:
+def checked_name(argument: str, value: object) -> str:
     """Return the name of a column."""
-    check_kind(argument, value, str, "a column's name")
-    if not 0 < len(value) <= limits.MAX_NAME:
+    name = str(check_kind(argument, value, str, "a column's name"))
+    if not 0 < len(name) <= limits.MAX_NAME:
         raise ValueError(
-            f"{argument}={value!r:.80} has {len(value)} characters; the name of a column has 1 to "
+            f"{argument}={name!r:.80} has {len(name)} characters; the name of a column has 1 to "
             f"{limits.MAX_NAME}"
         )
-    return checked_text(argument, str(value))
+    return checked_text(argument, name)
 
 
 def checked_text(argument: str, value: str) -> str:
@@ -103,7 +109,7 @@ def checked_text(argument: str, value: str) -> str:
     return value
 
 
-def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
+def checked_names(argument: str, value: object, known: Mapping[str, Field] | None) -> list[str]:
     """Return a list of names of columns, each once; they are known where the schema is."""
     listed = _listed(argument, value, "a list of columns' names")
     names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(listed)]
@@ -122,31 +128,31 @@ def unknown_column(what: str, name: str, known: Collection[str]) -> ValueError:
     return ValueError(f"{what} is not one of the columns {', '.join(known)}{near(name, known)}")
 
 
-def _listed(argument: str, value: Any, wanted: str) -> list[Any]:
+def _listed(argument: str, value: object, wanted: str) -> list[Plain]:
     """Return the entries of a list or similar; TypeError for a string, a dict and others."""
-    check_kind(argument, value, Iterable, wanted, but=(str, bytes, Mapping))
+    entries = check_kind(argument, value, Iterable, wanted, but=(str, bytes, Mapping))
     with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of no dimension
-        return list(value)
+        return [*entries]
 
 
-def checked_dtype(argument: str, value: Any) -> str:
+def checked_dtype(argument: str, value: object) -> str:
     """Return the name of a dtype."""
     with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):
         return dtypes.canonical(value)
 
 
-def checked_shape(argument: str, value: Any) -> tuple[int, ...]:
+def checked_shape(argument: str, value: object) -> tuple[int, ...]:
     """Return the shape of one example's array, which has room for the dimension of the rows."""
     listed = _listed(argument, value, "a tuple of ints")
     dims = tuple(checked_int(f"{argument}[{i}]", d, 0, MAX_ELEMENTS) for i, d in enumerate(listed))
-    return checked_rank(argument, dims)
+    check_rank(argument, dims)
+    return dims
 
 
-def checked_rank(what: str, dims: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shape of one row, after it was seen that a batch has room for it."""
+def check_rank(what: str, dims: tuple[int | None, ...]) -> None:
+    """Raise ValueError where a batch has no room for rows of a shape."""
     if len(dims) >= limits.MAX_RANK:  # one more is that of the rows
         raise ValueError(f"{what} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
-    return dims
 
 
 def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
@@ -154,7 +160,7 @@ def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
     field = known.get(name)
     if field is None:
         raise unknown_column(what, name, known)
-    checked_rank(what, field.shape)
+    check_rank(what, field.shape)
     return field
 
 
@@ -175,14 +181,14 @@ def check_full(what: str, field: Field) -> None:
         raise ValueError(f"{what} is {field}, which is empty; every dimension must be 1 or more")
 
 
-def checked_features(argument: str, value: Any) -> dict[str, Feature]:
+def checked_features(argument: str, value: object) -> dict[str, Feature]:
     features = _mapping(argument, value)
     for name, feature in features.items():
         check_kind(f"{argument}[{name!r}]", feature, Feature, f"made by {_MAKERS}")
     return features
 
 
-def checked_schema(argument: str, value: Any) -> Plain:
+def checked_schema(argument: str, value: object) -> Plain:
     """Return the schema of a function's results, from features (without defaults) or fields."""
     fields = {}
     for name, entry in _mapping(argument, value).items():
@@ -198,27 +204,27 @@ def checked_schema(argument: str, value: Any) -> Plain:
     return schema_to_wire(fields)
 
 
-def checked_ragged(argument: str, value: Any) -> dict[str, str]:
+def checked_ragged(argument: str, value: object) -> dict[str, str]:
     """Return the array of the offsets of each ragged column."""
-    check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
-    names = checked_names(argument, list(value), None)
-    return {name: checked_name(f"{argument}[{name!r}]", value[name]) for name in names}
+    given = check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
+    names = checked_names(argument, list(given), None)
+    return {name: checked_name(f"{argument}[{name!r}]", given[name]) for name in names}
 
 
-def _mapping(argument: str, value: Any) -> dict[str, Any]:
-    check_kind(argument, value, Mapping, f"a dict of column to {_MAKERS}")
-    if not 0 < len(value) <= limits.MAX_COLUMNS:
-        raise ValueError(f"{argument} names {len(value)} columns; 1 to {limits.MAX_COLUMNS} can be")
-    return {checked_name(f"a name in {argument}", name): entry for name, entry in value.items()}
+def _mapping(argument: str, value: object) -> dict[str, Plain]:
+    given = check_kind(argument, value, Mapping, f"a dict of column to {_MAKERS}")
+    if not 0 < len(given) <= limits.MAX_COLUMNS:
+        raise ValueError(f"{argument} names {len(given)} columns; 1 to {limits.MAX_COLUMNS} can be")
+    return {checked_name(f"a name in {argument}", name): entry for name, entry in given.items()}
 
 
-def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
+def checked_paths(argument: str, value: object) -> tuple[str, ...]:
     """Return paths, patterns and URLs, local ones absolute: a server may run elsewhere."""
     one = isinstance(value, (str, bytes, os.PathLike))
     paths = []
     for entry in [value] if one else _listed(argument, value, "a path or a list of paths"):
-        check_kind(f"one of {argument}", entry, (str, os.PathLike), "a path")
-        path = checked_text(argument, os.fsdecode(entry))
+        given = check_kind(f"one of {argument}", entry, (str, os.PathLike), "a path")
+        path = checked_text(argument, os.fsdecode(given))
         if not path or "\0" in path:
             raise ValueError(f"{argument} holds {path!r:.80}, which is empty or has a NUL")
         remote = "://" in path or "::" in path
@@ -228,7 +234,7 @@ def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
+def plain_data(argument: str, value: object, depth: int = 0) -> Plain:
     """Return the value as plain data: None, bools, numbers, strings, lists and dicts."""
     if depth > _DEPTH:
         raise ValueError(f"{argument} is nested deeper than {_DEPTH}")
@@ -265,12 +271,12 @@ _PADDING = (
 #: Appended to the name of a padded column: the column that is True where that has real steps.
 MASK: Final = "_mask"
 
-PadTo = Mapping[str, Any]
+PadTo = Mapping[str, Plain]
 #: By column: the number, bool or string that stands where rows are padded.
-PaddingValues = Mapping[str, Any]
+PaddingValues = Mapping[str, Plain]
 
 
-def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[str, Plain]:
+def padded(options: dict[str, Plain], known: Mapping[str, Field] | None) -> dict[str, Plain]:
     """Return the options of a shape, those of padding left out where they are not given."""
     asked = {name: options.pop(name, None) for name in _PADDING}
     given = {
@@ -298,14 +304,14 @@ def varying(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: field for name, field in fields.items() if field.ragged_dims}
 
 
-def checked_padding_values(argument: str, value: Any) -> dict[str, Plain]:
-    check_kind(argument, value, Mapping, "a dict of column to the value that pads it")
-    names = [checked_name(f"a column in {argument}", name) for name in value]
-    return {name: plain_data(f"{argument}[{name!r}]", value[name]) for name in names}
+def checked_padding_values(argument: str, value: object) -> dict[str, Plain]:
+    given = check_kind(argument, value, Mapping, "a dict of column to the value that pads it")
+    names = [checked_name(f"a column in {argument}", name) for name in given]
+    return {name: plain_data(f"{argument}[{name!r}]", given[name]) for name in names}
 
 
 def check_padding(
-    values: Mapping[str, Any], mask: bool, padded: Mapping[str, Field], known: Collection[str]
+    values: Mapping[str, Plain], mask: bool, padded: Mapping[str, Field], known: Collection[str]
 ) -> None:
     """ValueError where ``padding_values`` or ``mask`` do not go with the columns that are padded.
 
@@ -327,12 +333,12 @@ def check_padding(
             )
 
 
-def _sizes(value: Any, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
-    check_kind("pad_to", value, Mapping, "a dict of column to size")
-    if not value:
+def _sizes(value: object, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
+    given = check_kind("pad_to", value, Mapping, "a dict of column to size")
+    if not given:
         raise ValueError("pad_to is empty: at least one column is wanted")
     sizes = {}
-    for name, size in value.items():
+    for name, size in given.items():
         what = f"pad_to[{checked_name('a column in pad_to', name)!r}]"
         listed = list(size) if isinstance(size, (list, tuple)) else [size]
         sizes[name] = [checked_int(what, one, 1, _MOST, or_none=len(listed) > 1) for one in listed]
@@ -393,13 +399,13 @@ Value = str | Callable[..., Any] | float | bool
 
 def checked_value(
     argument: str,
-    value: Any,
+    value: object,
     known: Mapping[str, Field] | None,
     *,
     constant: tuple[float, float] | None = None,
     sequence: bool = False,
     integer: bool = False,
-) -> list[Any]:
+) -> list[Plain]:
     """Return a selector as plain data.
 
     ``constant`` gives the limits of a number that may stand for all examples.  A column is one
@@ -433,7 +439,7 @@ def checked_value(
     return ["column", name]
 
 
-def selector_text(selector: list[Any]) -> str:
+def selector_text(selector: list[Plain]) -> str:
     """Return a selector in words, for errors."""
     kind, value = selector
     return f"column {value!r}" if kind == "column" else f"{kind} {value}"

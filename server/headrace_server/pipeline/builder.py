@@ -379,7 +379,7 @@ class Pipeline:
         )
         return pipeline._in_batches(vars())
 
-    def _in_batches(self, given: Mapping[str, Any]) -> Pipeline:
+    def _in_batches(self, given: Mapping[str, Plain]) -> Pipeline:
         """Return the pipeline, ended in batches where a sampler's arguments have their size."""
         options = {name: given[name] for name in _OF_BATCHES}
         if given["batch_size"] is not None:
@@ -546,7 +546,7 @@ class Pipeline:
         """
         return self._bucketed(vars())
 
-    def _bucketed(self, given: dict[str, Any]) -> Pipeline:
+    def _bucketed(self, given: dict[str, Plain]) -> Pipeline:
         """Return the pipeline with a shape of buckets, declared by the arguments of either call."""
         kept = self._kept(given.pop("keep_input"))
         boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
@@ -765,7 +765,7 @@ class Pipeline:
         """
         return self._in_segments(vars() | {"pad": False})
 
-    def _in_segments(self, given: dict[str, Any]) -> Pipeline:
+    def _in_segments(self, given: dict[str, Plain]) -> Pipeline:
         every = inspect.signature(Pipeline.batch_sequences_with_states).parameters
         del given["self"]
         given = {n: given.get(n, one.default) for n, one in every.items() if n != "self"}
@@ -870,7 +870,7 @@ class Pipeline:
         """
         return self._ended(Shape(name_of(shape, "shape"), options))
 
-    def _with_shape(self, kind: str, options: Mapping[str, Any]) -> Pipeline:
+    def _with_shape(self, kind: str, options: Mapping[str, Plain]) -> Pipeline:
         """Return the pipeline with a shape of padded rows, of these arguments of a call."""
         given = {name: value for name, value in options.items() if name != "self"}
         if apart := self._sources_apart:
@@ -901,7 +901,7 @@ class Pipeline:
         return "\n  .".join(self._calls)
 
 
-def _mix(argument: str, value: Any) -> list[float]:
+def _mix(argument: str, value: object) -> list[float]:
     mix: list[float] = probabilities(argument, value).tolist()
     if len(mix) > _MAX_CLASSES:
         raise ValueError(f"{argument} has {len(mix)} classes; the most is {_MAX_CLASSES}")

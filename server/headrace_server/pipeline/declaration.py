@@ -284,7 +284,7 @@ def digest(plain: Plain) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: object) -> Plain:
     """Return a stand-in for bytes or a function, in JSON that is only compared."""
     if isinstance(value, Sent | SharedBytes):
         return value.name

@@ -22,7 +22,7 @@ import hashlib
 import mmap
 import os
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,10 +96,10 @@ class SharedBytes:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def __deepcopy__(self, _: Any) -> SharedBytes:
+    def __deepcopy__(self, _: object) -> SharedBytes:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., SharedBytes], tuple[bytes]]:
         return _copied, (self.array.tobytes(),)
 
 
@@ -118,7 +118,7 @@ class Misfit(ValueError):
         self.row = row
 
 
-def as_array(value: Any) -> np.ndarray:
+def as_array(value: object) -> np.ndarray:
     """Return a value as a numeric array or an object array of ``bytes``.  ValueError for others."""
     if isinstance(value, _TEXT):
         return _strings(value)
@@ -136,7 +136,7 @@ def as_array(value: Any) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _strings(value: Any) -> np.ndarray:
+def _strings(value: object) -> np.ndarray:
     objects = np.asarray(bytes(value) if isinstance(value, bytearray) else value, object)
     out = np.empty(objects.shape, object)
     flat = out.reshape(-1)
@@ -148,12 +148,12 @@ def _strings(value: Any) -> np.ndarray:
     return out
 
 
-def _untyped(value: Any, array: np.ndarray) -> bool:
+def _untyped(value: object, array: np.ndarray) -> bool:
     """Return whether a value is an empty list, which shows no dtype."""
     return array.size == 0 and isinstance(value, (list, tuple))
 
 
-def infer_field(values: Sequence[Any]) -> Field:
+def infer_field(values: Sequence[object]) -> Field:
     """Return the common field of values.  Integers among floats are floats; an empty list
     shows no dtype, and stands for an empty array of any rank.
 
@@ -235,7 +235,7 @@ def _may_become(array: np.ndarray, want: np.dtype) -> bool:
 
 
 def pack_examples(
-    examples: Iterable[Mapping[str, Any]], features: Mapping[str, Feature] | None = None
+    examples: Iterable[Mapping[str, object]], features: Mapping[str, Feature] | None = None
 ) -> dict[str, Any]:
     """Return examples packed.
 
@@ -255,7 +255,7 @@ def pack_examples(
     return {"n": len(rows), "columns": columns, "memory": memory}
 
 
-def names_fault(names: Collection[Any]) -> str:
+def names_fault(names: Collection[object]) -> str:
     """Return the fault of names of columns, or ""."""
     if not 0 < len(names) <= limits.MAX_COLUMNS:
         return f"{len(names)} columns; 1 to {limits.MAX_COLUMNS} can be"
@@ -270,7 +270,7 @@ def names_fault(names: Collection[Any]) -> str:
     return ""
 
 
-def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
+def _common_names(rows: list[Mapping[str, object]]) -> list[str]:
     if not rows:
         raise ValueError("no examples: an empty list needs features= to say what its columns are")
     names = list(rows[0])
@@ -284,7 +284,7 @@ def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
 
 def _column(
     name: str,
-    rows: list[Mapping[str, Any]],
+    rows: list[Mapping[str, object]],
     feature: Feature | None,
     memory: SharedBytes,
 ) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _column(
     }
 
 
-def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -> Any:
+def _value(name: str, i: int, row: Mapping[str, object], feature: Feature | None) -> Any:
     if name in row:
         return row[name]
     assert feature is not None  # else the names were compared
@@ -317,7 +317,7 @@ def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -
     return feature.default
 
 
-def flat_values(values: Sequence[Any], field: Field) -> tuple[np.ndarray, np.ndarray]:
+def flat_values(values: Sequence[object], field: Field) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of examples, checked against a field, one after the other, and the first
     dimensions of each, as far as they may vary.  Misfit names the first that does not fit."""
     none = np.empty(0, object if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype))
@@ -332,7 +332,7 @@ def flat_values(values: Sequence[Any], field: Field) -> tuple[np.ndarray, np.nda
     return flat, extents.reshape(len(values), varying)
 
 
-def fitted_array(value: Any, field: Field) -> np.ndarray:
+def fitted_array(value: object, field: Field) -> np.ndarray:
     """Return the value of one example as a field wants it; ValueError where it does not fit.
 
     An empty list stands for an empty array of any rank.
@@ -350,7 +350,7 @@ def fitted_array(value: Any, field: Field) -> np.ndarray:
     return array
 
 
-def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
+def _unsigned(value: object, array: np.ndarray) -> np.ndarray:
     """Return integers as uint64 that numpy took for floats: its default type does not hold them."""
     objects = np.asarray(value, object)
     if isinstance(value, (list, tuple)) and all(type(v) is int for v in objects.reshape(-1)):

@@ -71,10 +71,10 @@ class Sent:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def __deepcopy__(self, _: Any) -> Sent:
+    def __deepcopy__(self, _: object) -> Sent:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Sent], tuple[str, None, bytes, tuple[str, ...]]]:
         packed = self.packed()
         return Sent, (packed.name, None, packed._data, packed._files)
 
@@ -127,7 +127,7 @@ def from_extension(kind: int, data: bytes) -> Any:
     return Sent(name, None, pickled, tuple(files))
 
 
-def to_extension(value: Any) -> msgpack.ExtType:
+def to_extension(value: object) -> msgpack.ExtType:
     """Return the msgpack extension of a function or of examples, for the pipe of a worker."""
     if isinstance(value, SharedBytes):
         return msgpack.ExtType(_EXAMPLES, msgpack.packb(value.place))
@@ -177,7 +177,7 @@ def _shown_name(fn: Any) -> str:
     return f"{of.__module__ or 'builtins'}:{of.__qualname__}"
 
 
-def _walk(holder: Any, qualname: str) -> Any:
+def _walk(holder: object, qualname: str) -> object:
     for part in qualname.split("."):
         holder = getattr(holder, part, None)
     return holder

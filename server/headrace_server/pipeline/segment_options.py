@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from math import prod
-from typing import Any
 
 from headrace_proto import dtypes, limits
 from headrace_proto.dtypes import BYTES
@@ -24,14 +23,15 @@ from .argument_checks import (
     check_full,
     check_kind,
     check_padding,
+    check_rank,
     checked_dtype,
     checked_name,
     checked_names,
-    checked_rank,
     checked_shape,
     field_of,
     fixed_field,
 )
+from .declaration import Plain
 from .examples import as_array
 
 # ── The state before the first segment of a sequence, as plain data.
@@ -48,7 +48,7 @@ from .examples import as_array
 _SOURCES = "zeros(shape, dtype), a constant array or a column's name"
 
 
-def zeros(shape: Iterable[int], dtype: Any = "float32") -> Field:
+def zeros(shape: Iterable[int], dtype: object = "float32") -> Field:
     """Return an initial state of zeros; of dtype "bytes" of empty strings.
 
     ``shape`` is that of one row: a batch has ``[batch_size, *shape]``.
@@ -61,7 +61,7 @@ def zeros(shape: Iterable[int], dtype: Any = "float32") -> Field:
     return field
 
 
-def block_name(argument: str, prefix: str, value: Any) -> str:
+def block_name(argument: str, prefix: str, value: object) -> str:
     """Return a name, after it was seen that a batch can carry it as ``prefix:name``."""
     if ":" in (name := checked_name(argument, value)):
         raise ValueError(f"{argument}={name!r:.80} holds a colon, which stands between its parts")
@@ -74,16 +74,16 @@ def block_name(argument: str, prefix: str, value: Any) -> str:
     return name
 
 
-def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
+def checked_states(argument: str, value: object) -> list[dict[str, Plain]]:
     """Return initial states as plain data, sorted by name; none is allowed here."""
-    check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
-    names = sorted(block_name(f"a name in {argument}", "state", name) for name in value)
-    return [_state(f"{argument}[{name!r}]", name, value[name]) for name in names]
+    given = check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
+    names = sorted(block_name(f"a name in {argument}", "state", name) for name in given)
+    return [_state(f"{argument}[{name!r}]", name, given[name]) for name in names]
 
 
-def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
+def _state(argument: str, name: str, value: object) -> dict[str, Plain]:
     kind, dtype, shape = "zeros", None, None
-    data: Any = None
+    data: Plain = None
     if isinstance(value, Field):
         dtype, shape = value.dtype, [*value.shape]
     elif isinstance(value, str):
@@ -95,7 +95,8 @@ def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
         with rewording(ValueError, f"{argument}: ", ValueError):
             array = as_array(value)
         kind, dtype, shape = "constant", dtypes.name_of(array.dtype), [*array.shape]
-        check_full(argument, Field(dtype, checked_rank(argument, array.shape)))
+        check_rank(argument, array.shape)
+        check_full(argument, Field(dtype, array.shape))
         data = array.reshape(-1).tolist() if dtype == dtypes.BYTES else array.tobytes()
     return {"name": name, "kind": kind, "dtype": dtype, "shape": shape, "value": data}
 
@@ -109,7 +110,7 @@ MOST_STEPS = 2**31 - 1
 _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
-def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
+def segmented(given: Mapping[str, Plain], known: Mapping[str, Field] | None) -> dict[str, Plain]:
     """Return the options of a shape of segments, from the checked arguments that declare it."""
     options = dict(given)
     options["initial_states"] = checked_states("initial_states", options["initial_states"])
@@ -140,7 +141,7 @@ def segmented(given: Mapping[str, Any], known: Mapping[str, Field] | None) -> di
     return options if known is None else fitted(options, known)
 
 
-def _check_states(options: Mapping[str, Any]) -> None:
+def _check_states(options: Mapping[str, Plain]) -> None:
     placement, order = options["state_placement"], options["order"]
     if not options["initial_states"] and order != "lanes":
         raise ValueError(
@@ -160,7 +161,7 @@ def _check_states(options: Mapping[str, Any]) -> None:
         )
 
 
-def _check_geometry(given: Mapping[str, Any]) -> None:
+def _check_geometry(given: Mapping[str, Plain]) -> None:
     unroll, step = given["num_unroll"], given["stride"]
     left, right, seed = given["left"], given["right"], given["phase_seed"]
     if step is not None and step > unroll:
@@ -181,7 +182,7 @@ def _check_geometry(given: Mapping[str, Any]) -> None:
         )
 
 
-def _check_number_of_columns(options: Mapping[str, Any]) -> None:
+def _check_number_of_columns(options: Mapping[str, Plain]) -> None:
     columns = sum(len(options[name]) for name in _COLUMNS)
     columns += len(options["input_sequences"]) * options["mask"]
     most = limits.MAX_COLUMNS - _OWN_COLUMNS - bool(options["left"]) - bool(options["right"])
@@ -196,7 +197,7 @@ def _check_number_of_columns(options: Mapping[str, Any]) -> None:
 
 
 def checked_columns(
-    argument: str, prefix: str, value: Any, *, or_none: bool = False
+    argument: str, prefix: str, value: object, *, or_none: bool = False
 ) -> list[str] | dict[str, str]:
     """Return columns by their names in a batch, sorted; a list where each has its own name."""
     if isinstance(value, Mapping):
@@ -225,7 +226,7 @@ def columns_by_name(option: list[str] | Mapping[str, str]) -> dict[str, str]:
 # The schema
 
 
-def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
+def fitted(options: Mapping[str, Plain], known: Mapping[str, Field]) -> dict[str, Plain]:
     """Return the options of the shape, completed by the schema of an example.
 
     TypeError or ValueError, which names argument and column, where they do not go together.
@@ -278,7 +279,7 @@ def _named(argument: str, name: str, column: str) -> str:
     return f"{argument}: {name!r}" if name == column else f"{argument}[{name!r}]={column!r}"
 
 
-def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> None:
+def _fit_sequences(options: Mapping[str, Plain], known: Mapping[str, Field]) -> None:
     first: tuple[str, int] | None = None  # of those whose number of steps is fixed
     for name, column in columns_by_name(options["input_sequences"]).items():
         what = _named("input_sequences", name, column)
@@ -310,7 +311,7 @@ def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> No
         )
 
 
-def not_whole(options: Mapping[str, Any]) -> str:
+def not_whole(options: Mapping[str, Plain]) -> str:
     """Describe why segments do not fit a number of steps without padding."""
     unroll, stride = options["num_unroll"], options["stride"]
     if stride is None:

@@ -54,15 +54,15 @@ def _by(check: Callable[..., Any], *bounds: float) -> _Check:
     return lambda name, value, *_: check(name, value, *bounds)
 
 
-def _batch_size(argument: str, value: Any) -> int | list[int]:
+def _batch_size(argument: str, value: object) -> int | list[int]:
     """Return one size for all buckets, or one for each."""
-    if np.ndim(value) == 1:
+    if isinstance(value, (list, tuple)) or np.ndim(value) == 1:  # type: ignore[arg-type]
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
     check_kind(argument, value, SupportsIndex, "an int or a list")
     return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
 
 
-def _boundaries(argument: str, value: Any) -> list[int]:
+def _boundaries(argument: str, value: object) -> list[int]:
     check_kind(argument, value, (list, tuple), "a list of ints")
     return checks.checked_ints(argument, value, -(2**63), 2**63 - 1)
 
@@ -117,7 +117,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return an argument as text: a line, without examples and the values of arrays."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"

@@ -33,12 +33,12 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
 
 
-def scalar(dtype: Any, *, default: Any = ...) -> Feature:
+def scalar(dtype: object, *, default: object = ...) -> Feature:
     """Return one value.  A record that lacks it is a DataError unless there is a default."""
     return _feature("scalar", dtype, (), default)
 
 
-def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
+def fixed(dtype: object, shape: Iterable[int], *, default: object = ...) -> Feature:
     """Return a feature that is an array of a fixed shape.
 
     The default may be a single value for all elements.
@@ -46,7 +46,7 @@ def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
     return _feature("fixed", dtype, checked_shape("shape", shape), default)
 
 
-def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
+def sequence(dtype: object, shape: Iterable[int] = (), *, default: object = ...) -> Feature:
     """Return a feature of any number of steps of a shape: ``[T, *shape]``.
 
     ``default=[]`` is one without steps.
@@ -55,7 +55,10 @@ def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Fe
 
 
 def _feature(
-    kind: Literal["scalar", "fixed", "sequence"], dtype: Any, shape: tuple[int, ...], default: Any
+    kind: Literal["scalar", "fixed", "sequence"],
+    dtype: object,
+    shape: tuple[int, ...],
+    default: object,
 ) -> Feature:
     name = checked_dtype("dtype", dtype)
     if default is ...:
@@ -64,7 +67,7 @@ def _feature(
     return Feature(kind, name, shape, _default(feature, default), True)
 
 
-def _default(feature: Feature, value: Any) -> Plain:
+def _default(feature: Feature, value: object) -> Plain:
     """Return the default as nested lists, of the whole shape."""
     if value is None:
         raise TypeError("default=None is no value: leave it out where a record must have one")

@@ -332,7 +332,7 @@ def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -
     )
 
 
-def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
+def column_from_rows(rows: Sequence[object], field: Field) -> Column:
     """Return a column from one value per example, checked against a field.
 
     ValueError names the row (counted from 0) whose value does not fit.  An empty list stands for
@@ -350,7 +350,7 @@ def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
     return column_of(Strings.from_objects(flat) if strings else flat, field, extents)
 
 
-def _scalars(rows: Sequence[Any], field: Field) -> Column | None:
+def _scalars(rows: Sequence[object], field: Field) -> Column | None:
     """Return the column of scalars of one plain type; None where each must be checked."""
     kinds = set(map(type, rows))
     if field.dtype == dtypes.BYTES:
@@ -434,7 +434,7 @@ def clash(have: Field, want: Field) -> str | None:
     return None
 
 
-def misfit(row: Any, want: Field) -> str:
+def misfit(row: object, want: Field) -> str:
     """Return the reason why a row does not fit a field, or ""."""
     try:
         column_from_rows([row], want)

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -32,7 +32,7 @@ from ..files.durable_file import opened, sync_directory, writing
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, ReadingOrder, Stage
-from ..shaping.plan import Read
+from ..shaping.plan import Position, Read
 from .chunk import BadRecords, Chunk
 from .columns import Column, Ragged, Strings
 from .intake import Intake
@@ -101,7 +101,7 @@ class Conversion:
 
     def _written(self) -> Iterator[int]:
         part, intake = None, self._intake
-        position: Any = intake.start
+        position: Position | None = intake.start
         while position is not None:
             room = self._rows_per_file - (part.rows if part else 0)
             intake.begin()
@@ -142,7 +142,7 @@ class ArrowPart:
         self.rows = self.nbytes = 0
         self._fields = fields
         self._schema = arrow_schema(fields)
-        self._gathered: list[Any] = []
+        self._gathered: list[pa.RecordBatch] = []
         self._weight = 0  # bytes of gathered rows
         with writing(self.path, remedy=_REMEDY):
             self._sink = pa.OSFile(str(self.path), "wb")
@@ -184,12 +184,12 @@ class ArrowPart:
         self.path.unlink(missing_ok=True)
 
 
-def arrow_schema(fields: Mapping[str, Field]) -> Any:
+def arrow_schema(fields: Mapping[str, Field]) -> pa.Schema:
     """Return the Arrow schema of an example; DataError names a column without an Arrow type."""
     return pa.schema([pa.field(name, _type(name, field)) for name, field in fields.items()])
 
 
-def _type(name: str, field: Field) -> Any:
+def _type(name: str, field: Field) -> pa.DataType:
     try:
         kind = (
             pa.binary() if field.dtype == BYTES else pa.from_numpy_dtype(numpy_dtype(field.dtype))

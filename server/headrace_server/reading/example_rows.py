@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ PROBED = 64
 _REMEDY = "declare the features of the source"
 _GIVE = "; give the feature a default"
 
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 #: The place of an example in words, and its row, or the error of a bad one.
 Shown = tuple[str, Row | DataError]
 
@@ -97,13 +97,13 @@ def _first_rows(examples: Iterable[Shown]) -> list[tuple[str, Row]]:
     return rows
 
 
-def infer_fields(rows: Iterable[tuple[str, Mapping[Any, Any]]]) -> dict[str, Field]:
+def infer_fields(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, Field]:
     """Infer the fields of all rows together, in the order of their first appearance.
 
     Each comes with its place.  DataError has that, and the column, of a value that does not fit
     earlier ones.
     """
-    seen: dict[str, tuple[list[str], list[Any]]] = {}
+    seen: dict[str, tuple[list[str], list[object]]] = {}
     for where, row in rows:
         for name, value in row.items():
             if not isinstance(name, str) or not name:
@@ -143,7 +143,9 @@ class RowSource:
         text = f"{self.name}, record {record}"
         return f"{text}, byte {byte}" if self._offsets else text
 
-    def chunk(self, rows: Sequence[Row], records: Sequence[int], offsets: Any) -> Chunk:
+    def chunk(
+        self, rows: Sequence[Row], records: Sequence[int], offsets: Sequence[int] | np.ndarray
+    ) -> Chunk:
         """Return the rows that fit, which are those of some records; the others are reported."""
         numbers = np.array(records, np.int64)
         at = np.array(offsets, np.int64) if self._offsets else None

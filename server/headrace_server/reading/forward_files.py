@@ -100,7 +100,7 @@ class _Inflated(io.RawIOBase):
         self._file, self._stream, self._compression = file, stream, compression
         self._raw, self._at = b"", 0
         self._block = memoryview(b"")  # inflated and not yet read
-        self._inflater: Any = None  # of a member; another one may follow
+        self._inflater: zlib._Decompress | None = None  # of a member; another one may follow
 
     def readable(self) -> bool:
         return True

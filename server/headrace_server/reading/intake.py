@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..pipeline.declaration import Declaration, is_theirs
+from ..pipeline.declaration import Declaration, Plain, is_theirs
 from ..shaping.plan import Position, Read
 from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import MixedShare, numbered, partition_reader
@@ -124,7 +123,7 @@ class Intake:
         self._waits_since = 0.0 if n else now
         return n
 
-    def begin(self) -> Any:
+    def begin(self) -> list[Plain] | None:
         """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
@@ -186,12 +185,12 @@ class Intake:
         if text := self._policy.too_bad(bad):
             raise DataError(text)
 
-    def dropped_with(self, more: Any) -> dict[str, int]:
+    def dropped_with(self, more: Mapping[str, int]) -> dict[str, int]:
         """Return all rows dropped so far by reason, with those that a shape dropped."""
         own = self.dropped
         return {reason: own.get(reason, 0) + more.get(reason, 0) for reason in {**own, **more}}
 
-    def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
+    def progress(self, reading: Mapping[str, Plain]) -> dict[str, Plain]:
         """Return the progress of reading, in numbers for people; ``reading`` is its position."""
         at = reading["position"]
         known = at if isinstance(at, int) else None

@@ -47,7 +47,7 @@ Fields = Mapping[str, Field]
 _COLUMNS = (Strings, Ragged)
 
 
-def _shown(column: Column) -> Any:
+def _shown(column: Column) -> np.ndarray | Ragged:
     """Return a column as a vectorized function sees it."""
     if isinstance(column, np.ndarray):
         view = np.asarray(column).view()
@@ -62,12 +62,12 @@ def _shown(column: Column) -> Any:
     return column
 
 
-def columns_of(chunk: Chunk) -> dict[str, Any]:
+def columns_of(chunk: Chunk) -> dict[str, Given]:
     """Return the columns by name: arrays (read-only), object arrays of bytes, and Ragged."""
     return {name: _shown(column) for name, column in chunk.columns.items()}
 
 
-def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
+def examples_of(chunk: Chunk) -> list[dict[str, Given]]:
     """Return the rows as dicts of numpy scalars, arrays (read-only) and bytes."""
     listed = []
     for shown in columns_of(chunk).values():
@@ -224,7 +224,7 @@ def user_code(name: str, bad: BadRecords) -> Iterator[None]:
     bad.enters("")
 
 
-def theirs(name: str, chunk: Any, fields: Fields, bad: BadRecords) -> Chunk:
+def theirs(name: str, chunk: object, fields: Fields, bad: BadRecords) -> Chunk:
     """Return the rows that fit the fields of a class of the user's; report the others."""
     if not isinstance(chunk, Chunk):
         raise DataError(f"{name} gave {kind_of(chunk)}, and not a Chunk")
@@ -288,7 +288,9 @@ class RowFunction:
         """Return the fault of a row, or (None) of the whole chunk."""
         return fault_of(chunk, row, f"{self.label} {text}", cause)
 
-    def tried(self, check: Callable[[Any], str], *given: Any) -> tuple[Any, str, Exception | None]:
+    def tried(
+        self, check: Callable[[object], str], *given: object
+    ) -> tuple[Given, str, Exception | None]:
         """Return the result, its fault or "", and the exception that was raised instead."""
         try:
             result = self.call(*given)
@@ -300,8 +302,8 @@ class RowFunction:
         return result, check(result), None
 
     def over_rows(
-        self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str], epoch: int = 0
-    ) -> tuple[list[int], list[Any]]:
+        self, chunk: Chunk, bad: BadRecords, check: Callable[[object], str], epoch: int = 0
+    ) -> tuple[list[int], list[Given]]:
         """Return the rows whose results pass ``check``, and these results."""
         rows, results = [], []
         progress, draws = bad.progress, self.draws
@@ -319,8 +321,8 @@ class RowFunction:
         return rows, results
 
     def over_columns(
-        self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str], epoch: int = 0
-    ) -> Any | None:
+        self, chunk: Chunk, bad: BadRecords, check: Callable[[object], str], epoch: int = 0
+    ) -> Given | None:
         """Return the function's result for the whole chunk; None for a bad one, which it reports.
 
         It gets the generator of the chunk's first example: where a seed is declared, each read is a

@@ -7,13 +7,13 @@ what is no value per row, makes the whole chunk bad.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import DataError, kind_of
 
 from ..pipeline.argument_checks import selector_text
+from ..pipeline.declaration import Plain
 from .chunk import BadRecords, Chunk, fault_of, without
 from .columns import Ragged, Strings
 from .row_functions import RowFunction
@@ -60,7 +60,7 @@ class Values:
     """
 
     def __init__(
-        self, stage: str, argument: str, selector: list[Any], sequence: bool = False
+        self, stage: str, argument: str, selector: list[Plain], sequence: bool = False
     ) -> None:
         self._kind, self._what = selector
         self._sequence = sequence
@@ -116,13 +116,13 @@ class Values:
         return without(chunk, faults, bad), values[fine]
 
 
-def _numbers(given: Any) -> np.ndarray:
+def _numbers(given: object) -> np.ndarray:
     values = np.asarray(given)
     small = values.dtype.kind == "V" or values.dtype == np.float16  # bfloat16 is of kind V
     return values.astype(np.float32) if small else values
 
 
-def _fault(given: Any, n: int) -> str:
+def _fault(given: object, n: int) -> str:
     """Return the reason why a result is not a number or bool for each of n rows, or ""."""
     try:
         values = _numbers(given)
@@ -152,7 +152,7 @@ class Sampler(Stage):
     #: The rule of values.
     rule: Rule
 
-    def __init__(self, call: str, argument: str, selector: list[Any] | None) -> None:
+    def __init__(self, call: str, argument: str, selector: list[Plain] | None) -> None:
         """``call`` and ``argument`` name the value in errors."""
         self._named = call, argument, selector or []
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
+from ..pipeline.declaration import Plain
 from ..shaping.row_copies import copy_ordinals
 from .chunk import BadRecords, Chunk
 
@@ -85,11 +86,11 @@ class Stage:
         """Return the rows that go on, at least one came.  ``bad.report`` takes bad examples."""
         return chunk
 
-    def state(self) -> Any:
+    def state(self) -> Plain:
         """Return what the stage remembers of earlier rows, as small plain data; None: nothing."""
         return None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Plain) -> None:
         """Go on from a result of ``state``."""
 
     # For ``apply``

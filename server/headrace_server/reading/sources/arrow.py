@@ -11,12 +11,12 @@ compressed *stream* is decoded when it is opened and held in memory: the file fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,7 +48,10 @@ from ..columns import (
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
 
-pa = require("pyarrow", "server", "read_arrow")
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+else:
+    pa = require("pyarrow", "server", "read_arrow")
 
 # ── Arrow arrays as columns, without copying payload.
 #
@@ -66,7 +69,7 @@ pa = require("pyarrow", "server", "read_arrow")
 
 
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
-Placing = Callable[[Any], tuple[np.ndarray, int]]
+Placing = Callable[[pa.Buffer], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
 #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
 Locating = Callable[[Rows], tuple[Batch, Rows]]
@@ -96,7 +99,7 @@ def naming(where: str) -> AbstractContextManager[None]:
     return rewording(DataError, f"{where}: ", *_FAULTS, but=(DataError,))
 
 
-def stored_field(kind: Any) -> Field:
+def stored_field(kind: pa.DataType) -> Field:
     """Return the field of an Arrow type; TypeError for types that have none."""
     if isinstance(kind, pa.FixedShapeTensorType):
         if kind.permutation not in (None, [*range(len(kind.shape))]):
@@ -159,7 +162,7 @@ class _Level:
         return begin, lengths
 
 
-def _own(buffer: Any) -> tuple[np.ndarray, int]:
+def _own(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
     return (np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)), 0
 
 
@@ -167,7 +170,7 @@ class ArrowColumn:
     """One column of one or many record batches."""
 
     def __init__(
-        self, arrays: Sequence[Any], place: Placing = _own, locate: Locating | None = None
+        self, arrays: Sequence[pa.Array], place: Placing = _own, locate: Locating | None = None
     ) -> None:
         """``locate`` finds rows in the batches; without it there is one, which may be decoded."""
         self.field = stored_field(arrays[0].type)
@@ -197,7 +200,7 @@ class ArrowColumn:
 
     # ── building ────────────────────────────────────────────────────────────────────────────
 
-    def _plain(self, array: Any) -> Any:
+    def _plain(self, array: pa.Array) -> pa.Array:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         kind = array.type
@@ -215,7 +218,7 @@ class ArrowColumn:
         )
 
     def _validity(
-        self, arrays: Sequence[Any], place: Placing
+        self, arrays: Sequence[pa.Array], place: Placing
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
@@ -229,7 +232,7 @@ class ArrowColumn:
                 first.append(-1)
         return raw, _int64(first)
 
-    def _inner_nulls(self, arrays: Sequence[Any]) -> np.ndarray | None:
+    def _inner_nulls(self, arrays: Sequence[pa.Array]) -> np.ndarray | None:
         """Return how many nulls come before each element; of decoded arrays only."""
         if not any(array.null_count for array in arrays):
             return None
@@ -239,7 +242,7 @@ class ArrowColumn:
         return np.concatenate([[0], np.cumsum(null)])
 
     def _offsets(
-        self, arrays: Sequence[Any], width: int, place: Placing, children: np.ndarray
+        self, arrays: Sequence[pa.Array], width: int, place: Placing, children: np.ndarray
     ) -> _Level:
         raw, shift = np.empty(0, np.uint8), []
         for array in arrays:
@@ -251,7 +254,7 @@ class ArrowColumn:
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
         return _Level(_int64(shift), None, entries, children)
 
-    def _leaf(self, arrays: Sequence[Any], place: Placing) -> None:
+    def _leaf(self, arrays: Sequence[pa.Array], place: Placing) -> None:
         kind = arrays[0].type
         self._text: _Level | None = None  # of strings: their bytes are the leaves
         self._bits = pa.types.is_boolean(kind) and not self._decoded
@@ -383,11 +386,11 @@ def _bits_at(raw: np.ndarray, bit: np.ndarray) -> np.ndarray:
     return picked.view(np.bool_)
 
 
-def _int64(values: Any) -> np.ndarray:
+def _int64(values: Iterable[int]) -> np.ndarray:
     return np.array(list(values), np.int64)
 
 
-def decoded_column(array: Any) -> ArrowColumn:
+def decoded_column(array: pa.Array | pa.ChunkedArray) -> ArrowColumn:
     """Return a column of one array, copied where it must be decoded."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -399,7 +402,9 @@ _MAGIC = b"ARROW1"
 _KEPT_BATCHES = 16
 
 
-def fields_of_schema(file: str, schema: Any, names: Collection[str] | None) -> dict[str, Field]:
+def fields_of_schema(
+    file: str, schema: pa.Schema, names: Collection[str] | None
+) -> dict[str, Field]:
     """Return fields of an Arrow schema (``names`` None: of all its columns)."""
     fields = {}
     for entry in schema:
@@ -421,7 +426,7 @@ class _File:
     """One opened file: its batches by number, read again at each call."""
 
     def __init__(
-        self, file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords
+        self, file: DataFile, data: pa.Buffer, names: Collection[str] | None, bad: BadRecords
     ) -> None:
         if data.size == 0:
             raise DataError(f"{file.path} is empty: not even a schema is in it")
@@ -435,7 +440,7 @@ class _File:
         if in_file:
             self.batches, self._get = reader.num_record_batches, reader.get_batch
             return
-        batches: list[Any] = []
+        batches: list[pa.RecordBatch] = []
         try:
             batches.extend(reader)
         except (pa.ArrowException, OSError) as error:
@@ -447,14 +452,14 @@ class _File:
         """Raise a fault as that of a record batch."""
         return naming(f"{self.file.path}, record batch {number}: it is damaged")
 
-    def batch(self, number: int) -> Any:
+    def batch(self, number: int) -> pa.RecordBatch:
         """Return a record batch after a check of its buffers' sizes."""
         with self.naming(number):
             batch = self._get(number)
             batch.validate()
             return batch
 
-    def sound_batches(self, damaged: list[DataError]) -> Iterator[tuple[int, Any]]:
+    def sound_batches(self, damaged: list[DataError]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield undamaged record batches with their numbers; append faults to ``damaged``."""
         for number in range(self.batches):
             try:
@@ -543,7 +548,7 @@ def _mapped(
     low = maps.data.ctypes.data
     high = low + maps.data.size
 
-    def place(buffer: Any) -> tuple[np.ndarray, int]:
+    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
         if buffer is None or buffer.size == 0:
             return maps.data, 0
         if not low <= buffer.address <= buffer.address + buffer.size <= high:
@@ -555,7 +560,7 @@ def _mapped(
         if len({name in one.fields and one.schema.field(name).type for one in opened}) > 1:
             raise NotMapped
     batches: list[tuple[int, int, int]] = []
-    content: list[Any] = []
+    content: list[pa.RecordBatch] = []
     damaged: list[DataError] = []
     for i, one in enumerate(opened):
         first = 0

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from operator import methodcaller
-from typing import Any
 
 from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near, rewording
@@ -44,7 +43,7 @@ Cells = list[str]
 #: A row: the bytes at which it begins and ends, its number, and its cells or its fault.
 _Row = tuple[int, int, int, Cells, str]
 #: A column's name, its place among the cells of a row, and the parser of its cells.
-_Column = tuple[str, int, Callable[[str], Any]]
+_Column = tuple[str, int, Callable[[str], object]]
 
 
 class Csv(Source):
@@ -151,9 +150,9 @@ class _Table:
         return {name: Feature("scalar", _dtype_of(cells)) for name, cells in columns.items()}
 
 
-def _values(cells: Cells, columns: Sequence[_Column]) -> tuple[dict[str, Any], str]:
+def _values(cells: Cells, columns: Sequence[_Column]) -> tuple[dict[str, object], str]:
     """Return the values of a row, and the fault of one of them, or ""."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, i, parse in columns:
         cell = cells[i]
         try:
@@ -194,7 +193,7 @@ def _truth(cell: str) -> bool:
     return _TRUTH[cell.strip().lower()]
 
 
-def _parser(dtype: str) -> Callable[[str], Any]:
+def _parser(dtype: str) -> Callable[[str], object]:
     """Return the function that converts a cell to a value; ValueError or KeyError for others."""
     if dtype == dtypes.BYTES:
         return _ENCODED

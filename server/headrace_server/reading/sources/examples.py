@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
 
+from ...pipeline.declaration import Plain
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.examples import SharedBytes, packed_fields
 from ..column_parts import whole_part
@@ -26,7 +26,7 @@ class Examples(PartsReader):
         return packed_fields(source.options["columns"])
 
     def __init__(
-        self, opening: Opening, n: int, columns: Mapping[str, Any], memory: SharedBytes
+        self, opening: Opening, n: int, columns: Mapping[str, Plain], memory: SharedBytes
     ) -> None:
         fields = packed_fields(columns)
         data = memory.array
@@ -35,7 +35,7 @@ class Examples(PartsReader):
         super().__init__(fields, [whole_part("examples", unpacked, fields, schema, opening.bad)])
 
 
-def _unpacked(packed: Mapping[str, Any], memory: np.ndarray, field: Field, n: int) -> Column:
+def _unpacked(packed: Mapping[str, Plain], memory: np.ndarray, field: Field, n: int) -> Column:
     data = memory[slice(*packed["data"])]
     extents = np.empty((n, 0), np.int64)
     if field.ragged_dims:

@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from headrace_proto.errors import DataError, brief, kind_of
 
@@ -54,17 +54,17 @@ class Function(Source):
         name, bad, streams = str(function), opening.bad, shards or 1
         bad.enters(name)  # its first examples may take long
         factory = resolve(function)
-        given: list[dict[str, Any]] = [dict(kwargs or {}) for _ in range(streams)]
+        given: list[dict[str, Plain]] = [dict(kwargs or {}) for _ in range(streams)]
         if shards is not None:
             for shard, named in enumerate(given):
                 named |= _of_shard(name, factory, shard, shards)
 
-        def iterator(stream: int, begin: int) -> Iterator[Any]:
+        def iterator(stream: int, begin: int) -> Iterator[object]:
             when = " when it was called"
             try:
                 made = factory(*args, **given[stream])
                 when = " when it was started"
-                iterator: Iterator[Any] = iter(made)
+                iterator: Iterator[object] = iter(made)
                 next(islice(iterator, begin, begin), None)  # skips the examples given before
             except Exception as error:
                 raise DataError(f"{name}: {_raised(error, when)}") from error
@@ -80,7 +80,7 @@ class Function(Source):
         return reader
 
 
-def _of_shard(name: str, factory: Any, shard: int, shards: int) -> dict[str, int]:
+def _of_shard(name: str, factory: Callable[..., object], shard: int, shards: int) -> dict[str, int]:
     """Return the arguments that tell a function of its shard."""
     named = inspect.signature(factory).parameters
     rest = any(p.kind is p.VAR_KEYWORD for p in named.values())
@@ -92,17 +92,17 @@ def _of_shard(name: str, factory: Any, shard: int, shards: int) -> dict[str, int
     return {"shard": shard} | ({"num_shards": shards} if "num_shards" in named or rest else {})
 
 
-class Arrivals(Iterator[Any]):
+class Arrivals(Iterator[object]):
     """The results of a user's iterator, which is begun and read in a thread of its own.
 
     The thread takes as many results ahead as were wanted last, so that user code runs only while
     the worker reads.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], bad: BadRecords) -> None:
+    def __init__(self, begin: Callable[[], Iterator[object]], bad: BadRecords) -> None:
         self.begun = False  # whether ``begin`` has returned
         self._bad = bad
-        self._there: deque[Any] = deque()
+        self._there: deque[object] = deque()
         self._room = 0
         self._late = False  # whether it was slow when results were wanted last
         self._error: BaseException | None = None  # its end: StopIteration, or what it raised
@@ -136,7 +136,7 @@ class Arrivals(Iterator[Any]):
     def _paused(self, most: int) -> bool:
         return self._error is not None or len(self._there) >= most
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         while not self._there and self._error is None:
             self.want(max(1, self._room))
             with self._changed:
@@ -147,7 +147,7 @@ class Arrivals(Iterator[Any]):
         assert self._error is not None
         raise self._error
 
-    def _run(self, begin: Callable[[], Iterator[Any]]) -> None:
+    def _run(self, begin: Callable[[], Iterator[object]]) -> None:
         try:
             iterator = begin()
             self.begun = True
@@ -204,9 +204,10 @@ class _Examples(Records):
                     raise
                 raise Damaged(_raised(error), "corrupt_record") from None
             self.place = Place(0, here.record + 1)
-            sound = isinstance(row, Mapping)
-            fault = "" if sound else f"{brief(row)} is {kind_of(row)}, not a dict of columns"
-            yield Record(here, row if sound else None, fault)
+            if isinstance(row, Mapping):
+                yield Record(here, row)
+            else:
+                yield Record(here, None, f"{brief(row)} is {kind_of(row)}, not a dict of columns")
 
     def close(self) -> None:
         super().close()

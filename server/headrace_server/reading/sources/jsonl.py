@@ -10,8 +10,7 @@ the first records show the columns: a list with different lengths among them var
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Jsonl(Source):
         return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
-def parsed(line: bytes | memoryview) -> Mapping[str, Any]:
+def parsed(line: bytes | memoryview) -> Row:
     """Return the object of a line; ValueError for anything else."""
     try:
         value = json.loads(str(line, "utf-8"))

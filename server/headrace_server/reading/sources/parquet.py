@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -24,9 +24,14 @@ from ..column_parts import (
     origin_in,
 )
 from ..source import Opening, PartsReader
-from .arrow import decoded_column, fields_of_schema, naming, pa
+from .arrow import decoded_column, fields_of_schema, naming
 
-pq = require("pyarrow.parquet", "server", "read_parquet")
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
+else:
+    pa = require("pyarrow", "server", "read_parquet")
+    pq = require("pyarrow.parquet", "server", "read_parquet")
 _KEPT_GROUPS = 2
 
 
@@ -51,7 +56,7 @@ class Parquet(PartsReader):
 
 def _opened(
     wanted: Collection[str] | None, file: DataFile
-) -> tuple[tuple[Any, list[int]], Mapping[str, Field]]:
+) -> tuple[tuple[pq.ParquetFile, list[int]], Mapping[str, Field]]:
     """Return an open file and the rows of its groups, and its fields."""
     fault = f"it is no Parquet file, or it is cut off at byte {file.size}"
     with naming(f"{file.path}: {fault}"):
@@ -65,7 +70,7 @@ def _opened(
 
 
 def _load(
-    file: DataFile, opened: Any, number: int, names: Sequence[str]
+    file: DataFile, opened: pq.ParquetFile, number: int, names: Sequence[str]
 ) -> Mapping[str, StoredColumn]:
     with naming(f"{file.path}, row group {number}: it is damaged"):
         table = opened.read_row_group(number, columns=list(names), use_threads=False)

@@ -18,7 +18,7 @@ import tarfile
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -129,7 +129,7 @@ def _examples(wanted: Collection[str] | None, file: DataFile, walk: Records) -> 
     with open_forward(file, walk.place.byte) as stream:
         parts = _parts_of_examples(members(stream, walk.place.byte))
         for key, group in groupby(parts, lambda part: part.key):
-            row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
+            row: dict[str, object] = {KEY: key.encode(errors="surrogateescape")}
             wrong, first = "", next(group)
             here = walk.place = Place(first.member.byte, walk.place.record)
             for part in chain([first], group):
@@ -166,7 +166,7 @@ def _parts_of_examples(found: Iterable[Member]) -> Iterator[_Part]:
             yield _Part(f"{folder}{slash}{stem}", ending, member)
 
 
-def _decoded(column: str, content: bytes) -> Any:
+def _decoded(column: str, content: bytes) -> object:
     ending = column.rpartition(".")[2]
     if ending == "npy":
         array = array_column(npy_array(np.frombuffer(content, np.uint8)))

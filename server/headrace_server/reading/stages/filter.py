@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from headrace_proto.errors import brief, kind_of
@@ -39,7 +37,7 @@ class Filter(Stage):
         return self.kept(chunk, np.array(verdicts, bool), "filtered")
 
 
-def _verdict_fault(result: Any) -> str:
+def _verdict_fault(result: object) -> str:
     if isinstance(result, (bool, np.bool_)):
         return ""
     if isinstance(result, np.ndarray) and result.dtype == bool and result.ndim == 0:
@@ -47,7 +45,7 @@ def _verdict_fault(result: Any) -> str:
     return f"gave {brief(result)}, {kind_of(result)}; a filter gives True or False"
 
 
-def _mask_fault(result: Any, n: int) -> str:
+def _mask_fault(result: object, n: int) -> str:
     try:
         mask = np.asarray(result)
     except Exception:

@@ -16,6 +16,7 @@ import numpy as np
 
 from headrace_proto.errors import brief, kind_of
 
+from ...pipeline.declaration import Plain
 from ...pipeline.function_names import Sent
 from ..chunk import BadRecords, Chunk
 from .map import Map
@@ -30,7 +31,7 @@ class FlatMap(Map):
     keeps_count = False
     _call = "flat_map"
 
-    def __init__(self, function: str | Sent, schema: Any = None, seed: int | None = None) -> None:
+    def __init__(self, function: str | Sent, schema: Plain = None, seed: int | None = None) -> None:
         super().__init__(function, schema=schema, seed=seed)
 
     def open(self) -> None:
@@ -51,7 +52,7 @@ class FlatMap(Map):
         given = {name: [output[name] for output in listed] for name in listed[0]}
         return self._results.put(unfolded, given, self._before, bad)
 
-    def _fault_of(self, outputs: Any, names: list[str]) -> str:
+    def _fault_of(self, outputs: object, names: list[str]) -> str:
         """Return the fault of the outputs of one example, or ""."""
         if not isinstance(outputs, list):
             return (

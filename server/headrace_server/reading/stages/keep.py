@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...pipeline.declaration import Plain
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
 
@@ -15,7 +14,7 @@ class Keep(Sampler):
 
     rule = Rule("it must be true or false", "wrong_type", most=1, whole=True)
 
-    def __init__(self, keep: list[Any]) -> None:
+    def __init__(self, keep: list[Plain]) -> None:
         super().__init__("bucket", "keep_input", keep)
 
     def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:

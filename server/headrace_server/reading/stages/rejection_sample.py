@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...pipeline.declaration import Plain
 from ...shaping.class_acceptance import keep
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -16,7 +15,7 @@ class RejectionSample(Sampler):
 
     rule = Rule("it must lie in 0 … 1", most=1)
 
-    def __init__(self, accept_prob: list[Any], seed: int) -> None:
+    def __init__(self, accept_prob: list[Plain], seed: int) -> None:
         super().__init__("rejection_sample", "accept_prob", accept_prob)
         self._seed = seed
 

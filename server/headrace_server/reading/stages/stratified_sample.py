@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
+from ...pipeline.declaration import Plain
 from ...shaping.class_acceptance import (
     ClassEstimator,
     Proportions,
@@ -31,7 +31,7 @@ class StratifiedSample(Sampler):
 
     def __init__(
         self,
-        labels: list[Any],
+        labels: list[Plain],
         target_probs: list[float],
         init_probs: list[float] | None,
         seed: int,
@@ -66,7 +66,7 @@ class StratifiedSample(Sampler):
         self._noticed = False
         return number
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Plain]:
         """Return rows accepted and rejected by class, and the first batch of each target."""
         return {
             "accepted": self.accepted.tolist(),
@@ -115,7 +115,7 @@ class StratifiedSample(Sampler):
                 100 * fraction,
             )
 
-    def state(self) -> Any:
+    def state(self) -> Plain:
         return {
             "estimator": self._estimator.snapshot() if self._estimator is not None else None,
             "changes": self._target.to_plain(),
@@ -125,7 +125,7 @@ class StratifiedSample(Sampler):
             "noticed": self._noticed,
         }
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Plain) -> None:
         if self._estimator is not None:
             self._estimator.restore(state["estimator"])
         self._target.changes = self._target.from_plain(state["changes"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
+from ...pipeline.declaration import Plain
 from ...shaping.row_copies import RunningMean
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -27,7 +28,7 @@ class WeightedResample(ResampleAtRate):
 
     def __init__(
         self,
-        weights: list[Any],
+        weights: list[Plain],
         overall_rate: float,
         mean_decay: float,
         warmup: int | None,
@@ -57,8 +58,8 @@ class WeightedResample(ResampleAtRate):
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         return {"rate": Field("float32")}
 
-    def state(self) -> Any:
+    def state(self) -> Plain:
         return self._mean.snapshot()
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Plain) -> None:
         self._mean.restore(state)
