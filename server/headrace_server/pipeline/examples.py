@@ -1,15 +1,13 @@
-"""Examples in memory, packed for a declaration, which the processes of a server share.
+"""Examples in memory, packed for a declaration.
 
-    [{name: value}, …] ─► pack_examples ─► {"n": n, "columns": {name: packed column},
-                                            "memory": SharedBytes}
+    [{name: value}, …] ─► pack_examples ─► {"n": n, "columns": {name: packed column}}
 
     packed column    "dtype"    wire name
                      "shape"    of one element, -1 where it varies
-    and, each as the first byte in "memory" and the one after the last:
-                     "data"     the elements one after the other (byte strings: joined)
-                     "extents"  int64 [n, r], the first r dimensions of each element; None when
-                                none varies (r counts up to the last dimension that varies)
-                     "lengths"  int64, one per byte string; None for numbers
+                     "data"     bytes of the elements one after the other (byte strings: joined)
+                     "extents"  int64 [n, r] as bytes, the first r dimensions of each element; None
+                                when none varies (r counts up to the last dimension that varies)
+                     "lengths"  int64 as bytes, one per byte string; None for numbers
 
 Python ints become int64, floats float64, bools bool, str and bytes byte strings; numpy arrays keep
 their dtype.  Lists are arrays.  A dimension that differs between examples varies.
@@ -17,12 +15,7 @@ their dtype.  Lists are arrays.  A dimension that differs between examples varie
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import mmap
-import os
-import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,79 +28,6 @@ if TYPE_CHECKING:
     from .declaration import Feature
 
 _TEXT = bytes, str, bytearray
-#: Each array in a SharedBytes begins at a multiple of this, a line of the processor's cache.
-_ALIGNED = 64
-
-
-class SharedBytes:
-    """Bytes in a file without a name, which only the processes that read them map.
-
-    ``place`` is [path, size, name], by which another process of this user finds the file as long as
-    its maker lives.  ``name`` is a digest, for comparisons.
-    """
-
-    def __init__(self, path: str = "", size: int = 0, name: str = "") -> None:
-        self._path, self._size, self._name = path, size, name
-        if not path:
-            self._fd = os.memfd_create("headrace-examples")
-            self._digest = hashlib.blake2b(digest_size=16)
-            weakref.finalize(self, os.close, self._fd)
-
-    def append(self, array: np.ndarray) -> list[int]:
-        """Write an array after the others; return its first byte and the one after its last."""
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        begin = self._size + (-self._size % _ALIGNED if len(data) else 0)
-        self._digest.update(bytes(begin - self._size))
-        self._digest.update(data)
-        with open(self._fd, "wb", closefd=False) as file:
-            file.seek(begin)
-            file.write(data)
-        self._size = begin + len(data)
-        return [begin, self._size]
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        if self._path:
-            return self._path, self._size, self._name
-        return f"/proc/{os.getpid()}/fd/{self._fd}", self._size, self._digest.hexdigest()
-
-    @property
-    def name(self) -> str:
-        return self.place[2]
-
-    @functools.cached_property
-    def array(self) -> np.ndarray:
-        """All bytes, as uint8, mapped."""
-        path, size, _ = self.place
-        if not size:
-            return np.empty(0, np.uint8)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return np.frombuffer(mmap.mmap(fd, size, access=mmap.ACCESS_READ), np.uint8)
-        finally:
-            os.close(fd)
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, SharedBytes) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __deepcopy__(self, _: object) -> SharedBytes:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[..., SharedBytes], tuple[bytes]]:
-        return _copied, (self.array.tobytes(),)
-
-
-def _copied(data: bytes) -> SharedBytes:
-    """Return the bytes that another process has sent, perhaps from another machine."""
-    copy = SharedBytes()
-    copy.append(np.frombuffer(data, np.uint8))
-    return copy
 
 
 class Misfit(ValueError):
@@ -247,12 +167,10 @@ def pack_examples(
         if not isinstance(row, Mapping):
             raise TypeError(f"example {i} is {kind_of(row)}; an example is a dict of name to value")
     names = _common_names(rows) if features is None else list(features)
-    memory = SharedBytes()
     columns = {
-        name: _column(name, rows, None if features is None else features[name], memory)
-        for name in names
+        name: _column(name, rows, None if features is None else features[name]) for name in names
     }
-    return {"n": len(rows), "columns": columns, "memory": memory}
+    return {"n": len(rows), "columns": columns}
 
 
 def names_fault(names: Collection[object]) -> str:
@@ -286,9 +204,8 @@ def _column(
     name: str,
     rows: list[Mapping[str, object]],
     feature: Feature | None,
-    memory: SharedBytes,
 ) -> dict[str, Any]:
-    """Return a packed column, whose arrays are written to ``memory``."""
+    """Return a packed column."""
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
     try:
         field = infer_field(values) if feature is None else feature.field
@@ -300,11 +217,9 @@ def _column(
     return {
         "dtype": field.dtype,
         "shape": [-1 if d is None else d for d in field.shape],
-        "data": memory.append(
-            np.frombuffer(b"".join(flat.tolist()), np.uint8) if strings else flat
-        ),
-        "extents": memory.append(extents) if field.ragged_dims else None,
-        "lengths": memory.append(np.array(list(map(len, flat)), np.int64)) if strings else None,
+        "data": b"".join(flat.tolist()) if strings else flat.tobytes(),
+        "extents": extents.tobytes() if field.ragged_dims else None,
+        "lengths": np.array(list(map(len, flat)), np.int64).tobytes() if strings else None,
     }
 
 

@@ -32,11 +32,9 @@ import msgpack
 
 from headrace_proto.errors import kind_of, near, rewording
 
-from .examples import SharedBytes
-
 _PREFIX = "headrace_file_"
-#: The types of msgpack extensions: a function that is sent by value, and the place of examples.
-_FUNCTION, _EXAMPLES = 1, 2
+#: The type of the msgpack extension of a function that is sent by value.
+_FUNCTION = 1
 #: The directories of this package and of Python's modules, and the names of those of packages.
 _HEADRACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
@@ -116,21 +114,16 @@ class Sent:
         return self.function
 
 
-def from_extension(kind: int, data: bytes) -> Any:
-    """Return what a msgpack extension in the private pipe of a worker stands for."""
-    plain = msgpack.unpackb(data)
-    if kind == _EXAMPLES:
-        return SharedBytes(*plain)
+def from_extension(kind: int, data: bytes) -> Sent:
+    """Return the function that a msgpack extension in the private pipe of a worker is."""
     if kind != _FUNCTION:
         raise ValueError(f"there is no extension {kind}")
-    name, pickled, files = plain
+    name, pickled, files = msgpack.unpackb(data)
     return Sent(name, None, pickled, tuple(files))
 
 
 def to_extension(value: object) -> msgpack.ExtType:
-    """Return the msgpack extension of a function or of examples, for the pipe of a worker."""
-    if isinstance(value, SharedBytes):
-        return msgpack.ExtType(_EXAMPLES, msgpack.packb(value.place))
+    """Return the msgpack extension of a function, for the pipe of a worker."""
     if not isinstance(value, Sent):
         raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
     _, (name, _, data, files) = value.__reduce__()

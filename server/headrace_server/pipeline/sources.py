@@ -276,7 +276,7 @@ def from_examples(
 ) -> Pipeline:
     """Read examples in memory: dicts of column to number, array, list, str or bytes.
 
-    They are copied once, into memory that all workers share: for tests, notebooks, small data.
+    Each worker has a copy of them: for tests, notebooks, small data.
     """
     if isinstance(examples, (str, bytes, Mapping)) or not np.iterable(examples):
         raise TypeError(f"examples={examples!r:.80} is not a list of dicts of column to value")
