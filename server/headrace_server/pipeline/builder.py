@@ -270,13 +270,12 @@ class Pipeline:
         return self._with_stage("unbatch")
 
     @checking
-    def filter(self, fn: Function, *, vectorized: bool = False) -> Pipeline:
+    def filter(self, fn: Function) -> Pipeline:
         """Keep the examples for which a function returns True. Those dropped are counted.
 
-        ``fn`` gets the same as that of ``map``, and returns a bool; with ``vectorized=True`` an
-        array of one bool per example.
+        ``fn`` gets the same as that of ``map``, and returns a bool.
         """
-        return self._with_stage("filter", function=name_of(fn), vectorized=vectorized)
+        return self._with_stage("filter", function=name_of(fn))
 
     @checking
     def select(self, names: Iterable[str]) -> Pipeline:

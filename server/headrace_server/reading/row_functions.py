@@ -45,6 +45,8 @@ Given = Any
 Fields = Mapping[str, Field]
 
 _COLUMNS = (Strings, Ragged)
+#: What is taken as it is; other values are listed.
+_HELD = (list, np.ndarray, *_COLUMNS)
 
 
 def _shown(column: Column) -> np.ndarray | Ragged:
@@ -98,7 +100,7 @@ class Results:
         columns: dict[str, Column] = {}
         faults: Faults = {}
         try:
-            given = {name: _held(name, value, len(chunk)) for name, value in given.items()}
+            given = {n: v if isinstance(v, _HELD) else list(v) for n, v in given.items()}
             fields = self.fields or _learn(given, before, len(chunk), faults, *self._wording)
             if fields is not None:
                 columns = collect(given, fields, len(chunk), faults, *self._wording)
@@ -111,20 +113,6 @@ class Results:
             return chunk
         self.fields = fields
         return chunk.with_columns(columns)
-
-
-def _held(name: str, value: Given, n: int) -> Given:
-    """Return an array, a column or a list of rows; TypeError for an object that gives no n rows."""
-    if isinstance(value, (list, np.ndarray, *_COLUMNS)):
-        return value
-    try:
-        rows = list(value)
-        fault = "" if len(rows) == n else f"gives {len(rows)} rows, and has the length {n}"
-    except Exception as error:
-        fault = f"gives no rows: it raised {kind_of(error)}, {error}"
-    if fault:
-        raise TypeError(f"column {name!r}, {kind_of(value)}, {fault}")
-    return rows
 
 
 def _learn(

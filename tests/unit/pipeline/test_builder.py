@@ -30,7 +30,7 @@ def test_a_whole_declaration_survives_the_wire():
         .shuffle(3, window=10)
         .repeat(np.int64(2))
         .map(widen, schema={"x": hs.sequence("float32"), "y": Field("bytes", (None, 2, None))})
-        .filter("pkg.mod:Class.keep", vectorized=True)
+        .filter("pkg.mod:Class.keep")
         .select(("y",))
         .batch(np.int32(4), True, dynamic_pad=True)
         .options(on_bad_example="skip", max_bad_examples=5)

@@ -172,7 +172,7 @@ def test_a_missing_feature_takes_its_default_row_by_row() -> None:
             example({"X": feature("int", [1]), "y": feature("int", [1])}),
             LABEL,
             "missing_feature",
-            "; the record has 'X', 'y'",
+            "; the record has 'X', 'y'; did you mean 'X'?",
         ),
         (example({}), LABEL, "missing_feature", "; the record has no feature"),
         (

@@ -56,10 +56,6 @@ def is_even(e):
     return e["x"] % 2 == 0
 
 
-def are_even(c):
-    return c["x"] % 2 == 0
-
-
 def is_short(e):
     return len(e["t"]) < 3
 
@@ -68,10 +64,6 @@ STEPS = {
     "map": (lambda p: p.map(scale), lambda rows: [scale(r) for r in rows]),
     "map_all": (lambda p: p.map(scale_all, vectorized=True), lambda rows: [scale(r) for r in rows]),
     "filter": (lambda p: p.filter(is_even), lambda rows: [r for r in rows if is_even(r)]),
-    "filter_all": (
-        lambda p: p.filter(are_even, vectorized=True),
-        lambda rows: [r for r in rows if is_even(r)],
-    ),
     "filter_text": (lambda p: p.filter(is_short), lambda rows: [r for r in rows if is_short(r)]),
     "select": (lambda p: p.select(["t", "x", "v"]), lambda rows: rows),
 }
@@ -194,10 +186,6 @@ def one_row_less(columns):
     return {"x": columns["x"][1:]}
 
 
-def mask_of_ints(columns):
-    return np.ones(len(columns["x"]), int)
-
-
 def dates(columns):
     return {"x": columns["x"].astype("datetime64[D]")}
 
@@ -218,10 +206,6 @@ def outside(columns):
         ),
         (lambda p: p.map(one_row_less, vectorized=True), "length 3; .* as it gets, here 4"),
         (lambda p: p.map(dates, vectorized=True), "gave no column: .*<M8"),
-        (
-            lambda p: p.filter(mask_of_ints, vectorized=True),
-            r"gave int64 of shape \[4\]; a vectorized filter gives a bool array of shape \[4\]",
-        ),
     ],
 )
 def test_a_vectorized_function_answers_for_all_its_rows(declare, text):

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, near
 
 from ...files.extras import require
 from ...files.manifest import DataFile, open_stream
@@ -896,7 +896,9 @@ class ExampleParser:
                 if reason == "missing_feature":
                     names = names_in(record)
                     listed = ", ".join(map(repr, names[:_LISTED])) or "no feature"
-                    text += f"; the record has {listed}{', …' if names[_LISTED:] else ''}"
+                    lacks = next((w.name for w in self._wants if w.name not in names), "")
+                    listed += ", …" if names[_LISTED:] else ""
+                    text += f"; the record has {listed}{near(lacks, names)}"
                 faults[row] = (reason, text)
 
         both = zip(self._wants, fillers, strict=True)
