@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +49,10 @@ def broken(at: int) -> Iterator[Any]:
         if i == at:
             raise KeyError("no such thing")
         yield row(i)
+
+
+def forking() -> Iterator[Any]:
+    yield {"child": os.fork()}
 
 
 def odd(values: list[Any]) -> Iterator[Any]:
@@ -158,3 +163,11 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
     bad = BadRecords(skip=True)
     assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
     assert bad.counts == {reason: 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_a_generator_forks_ends_where_it_yields() -> None:
+    features = {"child": Feature("scalar", "int64")}
+    chunk, _ = opened("function", function=HERE + "forking", features=features).read(0, b"", 1)
+    (row,) = examples(chunk)
+    assert os.waitstatus_to_exitcode(os.waitpid(row["child"], 0)[1]) == 1

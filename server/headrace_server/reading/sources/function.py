@@ -25,6 +25,7 @@ from typing import Final
 from headrace_proto.errors import DataError, brief, kind_of
 
 from ...pipeline.declaration import Plain
+from ...pipeline.forks import OwnProcess
 from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..chunk import BadRecords, Chunk
 from ..example_rows import Place, Record, Records, record_streams
@@ -152,7 +153,9 @@ class Arrivals(Iterator[object]):
             iterator = begin()
             self.begun = True
             while self._goes_on():
-                self._there.append(next(iterator))
+                with OwnProcess():  # no step of the worker is around this thread
+                    row = next(iterator)
+                self._there.append(row)
         except BaseException as error:
             with self._changed:
                 self._error = error
