@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from headrace.segments import SegmentBatch
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 
 from .processes import trainer
 from .segment_streams import (
@@ -136,31 +133,3 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
         train(feed, ledger)
         assert rewound(server) == server.stats()["default"]["redelivered"] == 0
     ledger.assert_complete()
-
-
-# Drain
-
-
-@pytest.mark.parametrize(("world", "lanes", "warned"), [(2, 8, True), (2, 16, False)])
-def test_a_trainer_is_warned_of_lanes_that_the_data_can_not_fill(
-    world: int, lanes: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    np.arange(lanes * 6 + 1, dtype=np.uint16).tofile(tmp_path / "tokens")
-    text = hs.read_tokens(tmp_path / "tokens", "uint16", lanes=lanes).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["tokens"],
-        input_context=[],
-        initial_states={},
-        num_unroll=2,
-        batch_size=4,
-        order="lanes",
-    )
-    ranks = {"rank": 0, "world_size": world} if world else {}
-    with (
-        hs.run(text, partitions=2) as server,
-        headrace.connect(server.address, timeout=PATIENCE_S, **ranks) as feed,
-    ):
-        assert next(feed).valid.sum() == min(4, lanes // (2 * max(1, world)))
-    said = [one.getMessage() for one in caplog.records if "sequences for" in one.getMessage()]
-    assert len(said) == warned
-    assert not warned or f"{lanes} sequences for {max(1, world) * 8} lanes" in said[0]
