@@ -143,11 +143,6 @@ class ChannelServer:
         if (channel := self._named.get(identity)) is not None:
             self._drop(channel)
 
-    def unsent_memory(self, identity: bytes) -> int:
-        """Return the memory of unsent messages to one peer."""
-        channel = self._named.get(identity)
-        return 0 if channel is None else channel.unsent_memory
-
     def close(self) -> None:
         for channel in list(self._channels.values()):
             self._drop(channel)

@@ -57,14 +57,6 @@ class KeyRing:
             )
         _check_mode(path, str(path), secret=True)
         self.secret: Secret = parse_secret(_read(path), str(path))
-        known = self.directory / (SERVER + PUBLIC)
-        public = zmq.curve_public(self.secret.text.encode()).decode()
-        if known.is_file() and parse_public(_read(known), str(known)) != public:
-            raise ValueError(
-                f"{known} is not the public key of {path.name}, so trainers with copies of it "
-                "would not get in: put the right one there, or move both away and make a new "
-                f"pair by headrace keygen {directory}"
-            )
         trainers = self.directory / TRAINERS
         if not trainers.is_dir():
             raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
@@ -106,11 +98,7 @@ class KeyRing:
                     raise
                 logger.warning("a trainer's key is not used: %s: %s", path, error)
                 continue
-            other = names.setdefault(key, trainer)
-            if other != trainer:
-                logger.warning(
-                    "trainers %s and %s have one key: both are %s", other, trainer, other
-                )
+            names.setdefault(key, trainer)
         before, self.by_key, self._seen = self.by_key, names, seen
         return names != before
 

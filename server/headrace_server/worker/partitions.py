@@ -338,7 +338,7 @@ class Partitions:
                     since = part.journal.committed_at
                     status["store"] = {
                         "commits": part.journal.commits,
-                        "since_commit_s": round(began - since, 3) if since else None,
+                        "since_commit_s": round(max(0.0, began - since), 3) if since else None,
                         "faults": list(filter(None, [part.journal.fault[:500]])),
                     }
         now = time.monotonic()

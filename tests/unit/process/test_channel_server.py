@@ -49,7 +49,7 @@ class Place:
         return self.server.tell(self._connection_of(name), frames)
 
     def unsent_memory(self, name: bytes) -> int:
-        return self.server.unsent_memory(self._connection_of(name))
+        return self.server._named[self._connection_of(name)].unsent_memory
 
     def _connection_of(self, name: bytes) -> bytes:
         """Return the last connection of a process that called itself so."""
