@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from headrace_proto.errors import DataError
-
 from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import is_theirs, kind_class
-from ...pipeline.examples import names_fault
 from ..chunk import BadRecords, Chunk
 from ..columns import Rows
 from ..row_functions import theirs, user_code
@@ -43,8 +40,6 @@ class _Theirs(Source):
 
     def __init__(self, reader: Any, name: str, bad: BadRecords) -> None:
         self.fields = dict(reader.fields)
-        if fault := names_fault(self.fields):
-            raise DataError(f"{name} has {fault}")
         self._reader: Any = reader
         self._name, self._bad = name, bad
 
