@@ -75,7 +75,7 @@ class Assembly:
                 sizes = padding.shape(name, field.shape[:varying], largest, bucket)
                 shape = (rows, *sizes, *shape[varying + 1 :])
             text, value = 0, padding.values.get(name)
-            if field.ragged_dims and (padding.mask or value is not None):
+            if (padding.mask or value is not None) and field.ragged_dims:
                 dims = shape[1 : 1 + field.ragged_dims]
                 real = np.concatenate([_within(column, dims) for column in columns])
                 if padding.mask:
