@@ -196,7 +196,7 @@ class Registry:
         if packer is not None:
             try:
                 header = packer(message)
-            except (struct.error, OverflowError) as error:
+            except (struct.error, OverflowError, TypeError, ValueError) as error:
                 raise ProtocolError(f"{kind.__name__} does not fit its layout: {error}") from None
         else:
             header = pack([self.kinds[kind], *fields_of(message)])

@@ -127,8 +127,6 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     assert "00000_of_00003:k000, 00000_of_00003:k001" in of_lazy, of_lazy
     assert "s ago as batch 0/0" in of_lazy, of_lazy
     assert "has not saved" not in of_waiting
-    assert "connect them with rank= and world_size=" in of_waiting
-    assert "rank=" not in of_lazy
 
 
 # Trainers that lie
@@ -205,7 +203,6 @@ def lies() -> dict[str, tuple[Any, bytes]]:
     return {
         "no columns": ((), good),
         "one state less": (columns[:-1], good),
-        "no list": (5, good),
         "a row less": ([[first[0], 8, [2]], *columns[1:]], good),
         "past the end": ([[64 * 1000, *first[1:]], *columns[1:]], good),
         "a huge shape": ([[*first[:2], [2**62, 2**62]], *columns[1:]], good),
