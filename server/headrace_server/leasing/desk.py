@@ -1187,12 +1187,9 @@ class Desk:
             return
         queue = self._asking[partition].get((slot, epoch), ())
         if made in (Outlook.OVER, Outlook.ENDED):
-            # A trainer that got nothing of the last epochs learns how many there were.
-            last = self.partitions[partition].epoch
-            over = epoch if made is Outlook.OVER else last - 1 if epoch < last else None
             for request in queue:
                 if not request.gone:
-                    self._answer_over(request, partition, over)
+                    self._answer_over(request, partition, None if made is Outlook.ENDED else epoch)
             self._asking[partition].pop((slot, epoch), None)
             return
         if made is not Outlook.IDLE:

@@ -1,5 +1,6 @@
 """Segments come in TensorFlow's order, and keys that come again are refused as there."""
 
+from dataclasses import replace
 from itertools import cycle
 from random import Random
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from headrace_server.leasing.protocol import Outlook
 from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
 from headrace_server.shaping.segments import Segments
+from headrace_server.shaping.slots import SEGMENT_PLACE
 from tests.examples import some
 from tests.unit.changes import begun
 
@@ -127,3 +129,21 @@ def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_ord
         if step is Outlook.IDLE or chance.random() < 0.5:
             machine.commit(out.pop(chance.randrange(len(out))).batch, 1)
     assert left == counts.tolist() and not machine.chunks()
+
+
+def test_a_batch_with_the_states_of_another_commit_is_not_reclaimed():
+    """The server was put back, and the segment before was committed again."""
+    lives = []
+    for _ in range(2):
+        machine = Segments(0, 1, None, True)
+        lives.append(Feed(machine, [3], known={0: BEGUN}))
+        zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+        machine.resume(
+            begun(99 * one, zero, 3 * one, one, zero + FIRST, zero, [(0, "key 0")]), FIRST, 0
+        )
+    held, feed = lives[0].draft().batch, lives[1]
+    place = np.frombuffer(held.place, SEGMENT_PLACE).copy()
+    place["version"] += 1
+    while (possible := feed.machine.reclaim(replace(held, place=place.tobytes()))) is None:
+        feed.answer(feed.machine.input.next_read(9))
+    assert not possible and feed.machine.reclaim(replace(held, body=None))
