@@ -32,11 +32,6 @@ def _w4(ours: str, peer: str, aim: float | None = None, **more: float | bool) ->
     return replace(Comparison("W4", ours, peer, aim, states.BATCH, states.NBYTES), **more)
 
 
-def _by_hand(ours: str, by: str) -> Comparison:
-    """The default prefetch beside the best number by hand."""
-    return _w1(ours, f"headrace {by}, prefetch {workloads.BY_HAND}", 0.9)
-
-
 def _since(
     make: Callable[[str, str, float], Comparison], ours: str, aim: float = 0.98
 ) -> Comparison:
@@ -54,11 +49,7 @@ ALL = [
         _w1("headrace first epoch", "tf.data service first epoch", 3.0), workload="W1 first epoch"
     ),
     _w1("headrace default settings", _SERVICE, 3.5, cpu=0.3),
-    _w1("headrace as_dataset", _SERVICE),
     _w1("headrace fit", f"{_SERVICE} fit"),
-    _by_hand("headrace default settings", "loop"),
-    _by_hand("headrace graph", "graph"),
-    _by_hand("headrace fit", "fit"),
     _w1("headrace from Arrow", _SERVICE, 6.0),
     _w1("headrace from Parquet", _SERVICE, 3.0),
     _since(_w1, "headrace shm tf"),

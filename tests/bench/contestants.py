@@ -53,7 +53,7 @@ def _headrace(
 ) -> Contestant:
     """``prefetch=None``: nothing but the framework is asked for.
 
-    ``by``: loop, dataset, fit, or graph, where TensorFlow pulls the batches of the dataset.
+    ``by``: loop, or fit, by the batches of its dataset.
     """
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
@@ -74,8 +74,6 @@ def _headrace(
                 batches = feed if by == "loop" else feed.as_dataset()
                 if by == "fit":
                     yield from fit_steps(batches)
-                if by == "graph":
-                    batches = batches.map(lambda batch: batch)
                 names = list(feed.schema)
                 checked = False
                 for batch in batches:
@@ -249,15 +247,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace shm tf": _headrace("headrace-w1", _w1),
     "headrace tcp tf": _headrace("headrace-w1", _w1, tcp=True),
     "headrace default settings": _headrace("headrace-w1", _w1, prefetch=None),
-    "headrace as_dataset": _headrace("headrace-w1", _w1, prefetch=None, by="dataset"),
-    "headrace graph": _headrace("headrace-w1", _w1, prefetch=None, by="graph"),
     "headrace fit": _headrace("headrace-w1", _w1, prefetch=None, by="fit"),
-    **{
-        f"headrace {by}, prefetch {workloads.BY_HAND}": _headrace(
-            "headrace-w1", _w1, prefetch=workloads.BY_HAND, by=by
-        )
-        for by in ("loop", "graph", "fit")
-    },
     "headrace, 1 trainer": crowd(1),
     "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", _w1),

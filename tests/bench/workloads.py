@@ -22,8 +22,6 @@ BATCH = 256
 WIDTH = 64
 #: Bytes of a batch's examples: label, x, id.
 NBYTES = BATCH * (8 + 4 * WIDTH + 10)
-#: The best number of prefetched batches that a trainer may ask for in place of "auto".
-BY_HAND = 16
 #: Names of the one W1 file, so that a first pass lasts long enough to be timed.
 LINKS = 8
 

@@ -119,9 +119,9 @@ class Process:
         self._process.stdout.close()
 
 
-def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
-    """A trainer process.  ``before``: the head of its command."""
-    return Process(str(HERE / "trainer.py"), address, *arguments, before=before)
+def trainer(address: str, *arguments: str) -> Process:
+    """A trainer process."""
+    return Process(str(HERE / "trainer.py"), address, *arguments)
 
 
 def serve(

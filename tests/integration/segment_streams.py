@@ -13,7 +13,7 @@ import contextlib
 import functools
 import threading
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,10 +49,10 @@ def example(number: int, steps: int, key: str | None = None) -> Example:
     }
 
 
-def of_counts(counts: Iterable[int], unroll: int = UNROLL) -> list[Example]:
+def of_counts(counts: Iterable[int]) -> list[Example]:
     """Return examples with these numbers of segments; most of their last ones are not full."""
     return [
-        example(i, count * unroll - (i % unroll if count > 1 else 0))
+        example(i, count * UNROLL - (i % UNROLL if count > 1 else 0))
         for i, count in enumerate(counts)
     ]
 
@@ -75,12 +75,11 @@ _STATES = ("chain", "mark", "sums", "flags")
 class _Known:
     """One example: its payload, and the states before each of its segments."""
 
-    def __init__(self, told: Mapping[str, Any], unroll: int) -> None:
+    def __init__(self, told: Mapping[str, Any]) -> None:
         self.told = told
         self.key = told["key"].encode()
         self.steps = len(told["steps"])
-        self.count = -(-self.steps // unroll)
-        self.unroll = unroll
+        self.count = -(-self.steps // UNROLL)
         self.states: list[dict[str, Any]] = [
             {
                 "chain": int(told["origin"]),
@@ -105,8 +104,8 @@ class _Known:
         """Return the steps of a segment, padded."""
         value = self.told[name]
         whole = np.array([w.encode() for w in value], object) if name == "words" else value
-        some = whole[segment * self.unroll :][: self.unroll]
-        out = np.zeros((self.unroll, *some.shape[1:]), some.dtype)
+        some = whole[segment * UNROLL :][:UNROLL]
+        out = np.zeros((UNROLL, *some.shape[1:]), some.dtype)
         if name == "words":
             out[:] = b""
         out[: len(some)] = some
@@ -116,9 +115,8 @@ class _Known:
 class Ledger:
     """Checks batches against the examples, and remembers every segment that was handed out."""
 
-    def __init__(self, examples: Sequence[Example], unroll: int = UNROLL) -> None:
-        self.of = {known.key: known for known in (_Known(told, unroll) for told in examples)}
-        self.unroll = unroll
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.of = {known.key: known for known in (_Known(told) for told in examples)}
         self.seen: list[Cell] = []
         self.batches: list[list[Cell]] = []
         self._lock = threading.Lock()
@@ -135,7 +133,7 @@ class Ledger:
                 assert np.array_equal(got[row], known.states[i][name]), (name, cells[row], got[row])
         for name in batch.sequences:
             got = plain(batch.sequences[name])
-            assert got.shape[:2] == (len(cells), self.unroll)
+            assert got.shape[:2] == (len(cells), UNROLL)
             for row, (known, (_, i)) in enumerate(zip(owners, cells, strict=True)):
                 assert np.array_equal(got[row], known.cut(name, i)), (name, cells[row])
         if "label" in batch.context:
@@ -153,10 +151,6 @@ class Ledger:
         """Return the chained states with which these segments must begin."""
         return [self.of[key].states[i]["chain"] for key, i in cells]
 
-    def cells(self) -> set[Cell]:
-        """Return all segments."""
-        return {(key, i) for key, known in self.of.items() for i in range(known.count)}
-
     @property
     def examples(self) -> list[Example]:
         return [dict(known.told) for known in self.of.values()]
@@ -166,16 +160,12 @@ class Ledger:
         """Return the number of segments."""
         return sum(known.count for known in self.of.values())
 
-    def assert_complete(self, cells: Iterable[Cell] | None = None, times: int = 1) -> None:
-        """Check that every segment came ``times`` times, and (once) in the order of its example."""
-        seen = list(self.seen if cells is None else cells)
-        wanted = {(key, i): times for key, known in self.of.items() for i in range(known.count)}
-        assert Counter(seen) == wanted
-        if times == 1:
-            order = defaultdict(list)
-            for key, i in seen:
-                order[key].append(i)
-            assert all(at == sorted(at) for at in order.values())
+    def assert_complete(self, cells: Iterable[Cell] | None = None) -> None:
+        """Check that every segment came once, in the order of its example."""
+        order = defaultdict(list)
+        for key, i in self.seen if cells is None else cells:
+            order[key].append(i)
+        assert order == {key: [*range(known.count)] for key, known in self.of.items()}
 
 
 def states_in(batch: Any) -> list[str]:
