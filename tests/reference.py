@@ -557,10 +557,38 @@ def _shape(
 
 def _batched(rows: list[Row], given: dict[str, Any]) -> Iterator[Batch]:
     size, small = given["batch_size"], given.get("allow_smaller_final_batch", False)
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
+    for part in _in_batches(rows, size, given, lambda row: _length(given["balance"], row)):
         if len(part) == size or small:
             yield _plain(part, given)
+
+
+def _window(given: dict[str, Any]) -> int:
+    """Return the number of batches that are formed together."""
+    return int(given.get("balance_batches", 16)) if given.get("balance") is not None else 1
+
+
+def _in_batches(
+    rows: list[Any], size: int, given: dict[str, Any], cost: Callable[[Any], float]
+) -> Iterator[list[Any]]:
+    """Yield rows in batches, balanced where that is declared; the last may be smaller."""
+    window = _window(given)
+    for start in range(0, len(rows), size * window):
+        part = rows[start : start + size * window]
+        count = len(part) // size
+        whole = part[: size * count]
+        batches: list[list[int]] = [[] for _ in range(count)]
+        sums = [0.0] * count
+        costs = [float(cost(row)) if window > 1 else 0.0 for row in whole]
+        by_cost = sorted(range(len(whole)), key=lambda i: -costs[i])
+        for at in range(0, len(whole), count or 1):
+            cheapest = sorted(range(count), key=sums.__getitem__)
+            for batch, i in zip(cheapest, by_cost[at : at + count], strict=True):
+                batches[batch].append(i)
+                sums[batch] += costs[i]
+        for batch in sorted(map(sorted, batches)):
+            yield [whole[i] for i in batch]
+        if part[size * count :]:
+            yield part[size * count :]
 
 
 def _length(selector: Any, row: Row) -> int:
@@ -587,11 +615,17 @@ def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Bat
             longest = max(longest, tops[bucket])
         return -(-longest // multiple) * multiple * len(rows)
 
-    def formed(bucket: int) -> Batch:
+    def cost(row: Row) -> float:
+        return _length(given["balance"], row)
+
+    def formed(bucket: int, rows: list[Row]) -> Batch:
         least = tops[bucket] if given.get("pad_to_boundary") and bucket < len(tops) else 0
-        batch = {**_plain(waiting[bucket], given, least), "@bucket": bucket}
-        waiting[bucket] = []
-        return batch
+        return {**_plain(rows, given, least), "@bucket": bucket}
+
+    def full(bucket: int) -> Iterator[Batch]:
+        rows, waiting[bucket] = waiting[bucket], []
+        for part in _in_batches(rows, sizes[bucket] or len(rows), given, cost):
+            yield formed(bucket, part)
 
     for row in rows:
         if given.get("input_length") is not None:
@@ -600,18 +634,21 @@ def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Bat
         b = bisect_right(edges, length) if edges else int(_value(given.get("which_bucket", 0), row))
         b = b * each + (int(row.facts["source"]) if each > 1 else 0)
         if budget is not None and waiting[b] and steps([*waiting[b], row], b) > budget:
-            yield formed(b)
+            yield from full(b)
         waiting[b].append(row)
-        if len(waiting[b]) == sizes[b]:
-            yield formed(b)
+        if sizes[b] and len(waiting[b]) == sizes[b] * _window(given):
+            yield from full(b)
     for b, held in enumerate(waiting):
-        full = (
+        fits_no_more = (
             budget is not None
             and held
             and steps([*held, replace(held[0], facts={"length": 0})], b) > budget
         )
-        if held and (given.get("allow_smaller_final_batch") or full):
-            yield formed(b)
+        small = given.get("allow_smaller_final_batch") or fits_no_more
+        rows, waiting[b] = held, []
+        for part in _in_batches(rows, sizes[b] or len(rows) or 1, given, cost):
+            if small or len(part) == sizes[b]:
+                yield formed(b, part)
 
 
 #: An example in a packed row, its first step there, and the step after its last.
@@ -655,9 +692,17 @@ def _packed(rows: list[Row], given: dict[str, Any]) -> Iterator[Batch]:
             put(opened[0], (row, start, stop))
             start = stop
     full += opened
-    for at in range(0, len(full), size):
-        if len(full) - at >= size or given.get("allow_smaller_final_batch"):
-            yield _of_packed(full[at : at + size], given)
+
+    def cost(row: list[_Piece]) -> float:
+        shares = 0.0
+        for one, start, stop in row:
+            whole = len(one.example["x"]) if strategy == "concat" else stop - start
+            shares += _length(given["balance"], one) * (stop - start) / whole
+        return shares
+
+    for part in _in_batches(full, size, given, cost):
+        if len(part) == size or given.get("allow_smaller_final_batch"):
+            yield _of_packed(part, given)
 
 
 def _of_packed(rows: list[list[_Piece]], given: dict[str, Any]) -> Batch:

@@ -230,8 +230,15 @@ def _padding(chance: random.Random) -> dict[str, Any]:
     }
 
 
+def _balance(chance: random.Random) -> dict[str, Any]:
+    if chance.random() < 0.6:
+        return {}
+    return {"balance": chance.choice(("x", "t")), "balance_batches": chance.choice((2, 3, 4))}
+
+
 def _batch(chance: random.Random) -> Call:
-    return "batch", {"batch_size": chance.choice((1, 3, 4)), **_padding(chance)}
+    sizes = {"batch_size": chance.choice((1, 3, 4))}
+    return "batch", {**sizes, **_padding(chance), **_balance(chance)}
 
 
 def _bucket(chance: random.Random) -> Call:
@@ -240,6 +247,7 @@ def _bucket(chance: random.Random) -> Call:
         "batch_size": chance.choice(([2, 3, 4], 3)),
         "num_buckets": 3,
         **_padding(chance),
+        **_balance(chance),
     }
     if chance.random() < 0.5:
         given["keep_input"] = "c"
@@ -269,6 +277,8 @@ def _by_length(chance: random.Random) -> Call:
             {"ragged": True, "max_padded_elements": 14, "input_length": "x"},
         ]
     )
+    if "max_padded_elements" not in given:
+        given |= _balance(chance)
     return "bucket_by_sequence_length", given
 
 
@@ -284,6 +294,7 @@ def _pack(chance: random.Random) -> Call:
     }
     if strategy != "concat":
         given["too_long"] = chance.choice(("cut", "drop"))
+    given |= _balance(chance)
     if chance.random() < 0.5:
         given |= {"padding_values": {"x": -1.5, "n": -7, "key": b"none"}, "mask": True}
     return "pack", given

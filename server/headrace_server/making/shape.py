@@ -30,7 +30,7 @@ from ..pipeline.argument_checks import (
 )
 from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
-from ..reading.row_values import Values, below
+from ..reading.row_values import COST, Values, below
 from ..shaping.bucket import NO_PADDING, Padding
 from ..shaping.plan import Draft, RowShaper
 from .assemble import Assembly, Parts, RaggedAssembly, batch_schema, ragged_schema
@@ -209,6 +209,14 @@ def numbered(chunk: Chunk, values: Values, name: str, count: int, bad: BadRecord
     """Note a number in 0 … count-1 for each row; report rows that have none."""
     chunk, numbers = values.sound(chunk, bad, below(count, f"{name}_out_of_range"))
     return noted(chunk, name, numbers.astype(np.int64))
+
+
+def priced(chunk: Chunk, costs: Values | None, bad: BadRecords) -> Chunk:
+    """Note the cost of each row; report rows that have none."""
+    if costs is None:
+        return chunk
+    chunk, values = costs.sound(chunk, bad, COST)
+    return noted(chunk, "cost", values.astype(np.float64))
 
 
 def split(chunk: Chunk) -> tuple[Chunk, RowFacts]:

@@ -446,6 +446,8 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         ragged: bool = False,
+        balance: Value | None = None,
+        balance_batches: int = 16,
     ) -> Pipeline:
         """Return batches of ``batch_size`` examples, in their order.
 
@@ -463,6 +465,11 @@ class Pipeline:
 
         With ``ragged`` columns whose first dimension varies are not padded: a batch has the values
         of all rows one after the other, with their offsets.
+
+        ``balance`` gives the cost of an example, such as its length: a column, a sequence whose
+        length counts, or a function.  The examples of ``balance_batches`` batches are then gathered
+        and put into these batches so that all cost nearly the same, those of one round of ranks
+        too.
         """
         return self._with_shape("batch", vars())
 
@@ -487,6 +494,8 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         ragged: bool = False,
+        balance: Value | None = None,
+        balance_batches: int = 16,
     ) -> Pipeline:
         """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
 
@@ -501,8 +510,8 @@ class Pipeline:
         function) replaces the length there: with the square of the length it is a budget for
         attention.
 
-        ``pad_to_multiple``, ``pad_to``, ``padding_values``, ``mask`` and ``ragged`` are those of
-        ``batch``.  A budget of lengths counts what is padded so; of ragged rows it is the sum of
+        The arguments from ``pad_to_multiple`` on are those of ``batch``; each bucket balances its
+        own batches.  A budget of lengths counts what is padded so; of ragged rows it is the sum of
         their lengths.
 
         A partition makes ``capacity`` batches ahead of the trainers, at most 64 MiB of them (2 MiB
@@ -533,6 +542,8 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         ragged: bool = False,
+        balance: Value | None = None,
+        balance_batches: int = 16,
     ) -> Pipeline:
         """Return batches of examples of similar length; ``batch.length`` holds the lengths.
 
@@ -563,10 +574,16 @@ class Pipeline:
         for name, listed in per_bucket.items():
             if listed is not None and len(listed) != count:
                 raise ValueError(f"{name} has {len(listed)} entries; it must have exactly {count}")
+        window = given["balance_batches"] if given["balance"] is not None else 1
+        if given["balance"] is not None and budget is not None:
+            raise ValueError(
+                f"balance={given['balance'][1]!r:.80} needs batches of fixed sizes, and "
+                f"max_padded_elements={budget} gives them about one cost already: leave one out"
+            )
         if most is not None:
             # Fewer, and buckets that wait for their last row could fill it up: nothing would move.
             apart = self._sources_apart or 1
-            least = apart * sum((size or budget) - 1 for size in sizes) + 1
+            least = apart * sum((size or budget) * window - 1 for size in sizes) + 1
             if most < least:
                 raise ValueError(
                     f"max_examples_in_flight={most} is too small: {apart * count} buckets that "
@@ -608,6 +625,8 @@ class Pipeline:
         allow_smaller_final_batch: bool = False,
         padding_values: PaddingValues | None = None,
         mask: bool = False,
+        balance: Value | None = None,
+        balance_batches: int = 16,
     ) -> Pipeline:
         """Return batches of ``batch_size`` rows of ``length`` steps, each of several examples.
 
@@ -626,12 +645,13 @@ class Pipeline:
         ``too_long`` says; "concat" cuts it into as many rows as it needs.
 
         ``padding_values`` and ``mask`` are those of ``batch``, for all columns: the mask of a
-        column that is not packed is True where a row has an example.
+        column that is not packed is True where a row has an example.  ``balance`` is that of
+        ``batch``, too; a row costs what its examples do.
         """
         if columns is not None:
             columns = checked_names("columns", columns, self.fields)
         given = {name: value for name, value in vars().items() if name != "self"}
-        shape = Shape("pack", given)
+        shape = Shape("pack", _balanced(given))
         if self.fields is not None:
             try:
                 shape.made().schema(self.fields)
@@ -871,7 +891,7 @@ class Pipeline:
 
     def _with_shape(self, kind: str, options: Mapping[str, Plain]) -> Pipeline:
         """Return the pipeline with a shape of padded rows, of these arguments of a call."""
-        given = {name: value for name, value in options.items() if name != "self"}
+        given = _balanced({name: value for name, value in options.items() if name != "self"})
         if apart := self._sources_apart:
             given["sources"] = apart
             if kind == "batch":
@@ -898,6 +918,12 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
+
+
+def _balanced(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a shape, those of balance left out where no cost is given."""
+    left_out = () if given.get("balance") else ("balance", "balance_batches")
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def _mix(argument: str, value: object) -> list[float]:

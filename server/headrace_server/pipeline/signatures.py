@@ -72,6 +72,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     name: check
     for names, check in (
         ("batch_size group lanes max_open", _integer(1, MAX_BATCH_SIZE)),
+        ("balance_batches", _integer(1, 4096)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("n queue_capacity warmup", _integer(1, MAX_COUNT)),
         ("max_bad_examples skip.n", _integer(0, MAX_COUNT)),
@@ -100,6 +101,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("mean_decay", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
         ("cost", _selector()),
+        ("balance", _selector(sequence=True)),
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
         ("weighted_resample.weights", _selector()),

@@ -45,6 +45,7 @@ class Rule:
         return sound
 
 
+COST = Rule("a cost is finite and 0 or more")
 LENGTH = Rule("a length is an integer", "wrong_type", -np.inf, whole=True)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .plan import balanced
 from .row_queue import MAX_COUNTER, QueuedRows, Rows, decoded
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
@@ -111,13 +112,19 @@ class Buckets(QueuedRows):
         max_padded_elements: int | None = None,
         padding: Padding = NO_PADDING,
         ragged: bool = False,
+        balance_batches: int = 0,
     ) -> None:
         count = len(batch_sizes)
         super().__init__(count, batch_sizes)
+        self._window = balance_batches
+        #: By bucket: costs of the loose rows, with ``balance_batches``.
+        self._costs = [np.empty(0) for _ in batch_sizes]
         self._settings = {
             "batch_sizes": list(batch_sizes),
             "max_padded_elements": max_padded_elements,
         }
+        if balance_batches:
+            self._settings["balance_batches"] = balance_batches
         self._padding = padding
         self._ragged = ragged
         self._fixed = not allow_smaller_final_batch and max_padded_elements is None
@@ -129,6 +136,8 @@ class Buckets(QueuedRows):
 
     def _measure(self) -> None:
         self._open = self._loose()
+        if self._finished:
+            self._costs = [costs[:0] for costs in self._costs]
         #: By queue: the longest loose row, or the sum of ragged ones; kept only with a budget.
         self._longest = [0] * len(self._open)
         if self.max_padded_elements is not None:
@@ -143,6 +152,7 @@ class Buckets(QueuedRows):
         order = np.argsort(ids, kind="stable")
         if lengths is not None:
             lengths = np.maximum(lengths[order], 0)
+        dealt = facts["cost"][order] if self._window else None
         counts = np.bincount(ids, minlength=len(self._queues))
         buckets = counts.nonzero()[0].tolist()
         full: list[tuple[int, int, int]] = []  # position of the last row, bucket, number of rows
@@ -153,7 +163,9 @@ class Buckets(QueuedRows):
             own = order[start:stop].copy()
             own_lengths = None if lengths is None else lengths[start:stop].copy()
             self._queues[bucket].append(chunk, own, own_lengths)
-            if self.max_padded_elements is None or own_lengths is None:
+            if dealt is not None:
+                full += self._fill_balanced(bucket, own, dealt[start:stop])
+            elif self.max_padded_elements is None or own_lengths is None:
                 size = self.batch_sizes[bucket] or 0
                 ends = own[size - self._open[bucket] - 1 :: size].tolist()
                 full += [(row, bucket, size) for row in ends]
@@ -172,10 +184,35 @@ class Buckets(QueuedRows):
         """
         self.batch_sizes = tuple(batch_sizes)
         for bucket, size in enumerate(batch_sizes):
+            if self._window:
+                while self._open[bucket] >= size * self._window:
+                    self._balance(bucket, self._window)
+                    self._form(((bucket, size),), self._window)
+                continue
             full, self._open[bucket] = divmod(self._open[bucket], size)
             self._form(((bucket, size),), full)
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
+
+    def _fill_balanced(
+        self, bucket: int, rows: np.ndarray, costs: np.ndarray
+    ) -> list[tuple[int, int, int]]:
+        """Find full batches of a bucket: ``balance_batches`` of them become full at a time."""
+        size = self.batch_sizes[bucket] or 0
+        whole = size * self._window
+        ends = rows[whole - self._open[bucket] - 1 :: whole].tolist()
+        self._open[bucket] += len(rows)
+        self._costs[bucket] = np.concatenate([self._costs[bucket], costs])
+        for _ in ends:
+            self._balance(bucket, self._window)
+        return [(row, bucket, size) for row in ends for _ in range(self._window)]
+
+    def _balance(self, bucket: int, batches: int) -> None:
+        """Put the oldest loose rows of a bucket into batches that cost nearly the same."""
+        count = batches * (self.batch_sizes[bucket] or 0)
+        costs, rest = np.split(self._costs[bucket], [count])
+        self._queues[bucket].regroup(balanced(costs, batches), len(rest))
+        self._costs[bucket], self._open[bucket] = rest, len(rest)
 
     def _fill_budget(
         self, bucket: int, rows: np.ndarray, lengths: np.ndarray
@@ -213,6 +250,10 @@ class Buckets(QueuedRows):
 
     def _form_last(self) -> None:
         for bucket, held in enumerate(self._open):
+            if self._window and (full := held // (self.batch_sizes[bucket] or 1)):
+                self._balance(bucket, full)
+                self._form(((bucket, self.batch_sizes[bucket] or 0),), full)
+                held = self._open[bucket]
             if held and (self.allow_smaller or self._fits_no_more(bucket)):
                 self._form(((bucket, held),))
 
@@ -250,13 +291,20 @@ class Buckets(QueuedRows):
 
     def snapshot(self) -> dict[str, Any]:
         counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
-        return {**super().snapshot(), "padding": counts}
+        costs = {"costs": [one.astype("<f8").tobytes() for one in self._costs]}
+        return {**super().snapshot(), "padding": counts, **(costs if self._window else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         (counts,) = self._stored(state, {"padding": list})
         padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
         super().restore(state)
         self.padding = padding
+        if self._window:
+            (packed,) = self._stored(state, {"costs": list})
+            costs = decoded("costs", lambda: [np.frombuffer(one, "<f8") for one in packed])
+            if [*map(len, costs)] != self._open:
+                raise ValueError("the field 'costs' has not one cost for each loose row")
+            self._costs = costs
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
@@ -274,15 +322,23 @@ class PlainBatches(Buckets):
 
     kind = "batch"
 
-    def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
-        super().__init__([batch_size], allow_smaller_final_batch)
-        self._settings = {"batch_size": batch_size}
+    def __init__(
+        self, batch_size: int, allow_smaller_final_batch: bool = False, balance_batches: int = 0
+    ) -> None:
+        super().__init__([batch_size], allow_smaller_final_batch, balance_batches=balance_batches)
+        del self._settings["batch_sizes"], self._settings["max_padded_elements"]
+        self._settings["batch_size"] = batch_size
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         self._check_open(chunk)
         if rows:
-            self._queues[0].append(chunk, np.arange(rows))
+            numbers = np.arange(rows)
+            self._queues[0].append(chunk, numbers)
             size = self.batch_sizes[0] or 0
+            if self._window:
+                full = len(self._fill_balanced(0, numbers, facts["cost"]))
+                self._form(((0, size),), full)
+                return
             full, self._open[0] = divmod(self._open[0] + rows, size)
             self._form(((0, size),), full)
 

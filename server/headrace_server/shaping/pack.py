@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .plan import Draft, Part, RowShaper, stored_fields
+from .plan import Draft, Part, RowShaper, balanced, stored_fields
 from .row_queue import decoded
 
 Strategy = Literal["best_fit", "first_fit", "concat"]
@@ -30,6 +30,7 @@ _Piece = tuple[int, int, int, int, int]
 _FIELDS: Mapping[str, type] = {
     "open": list,
     "full": list,
+    "balanced": int,
     "made": int,
     "finished": bool,
     "dropped": dict,
@@ -43,10 +44,12 @@ class _Row:
     age: int
     room: int
     pieces: list[_Piece] = field(default_factory=list)
+    cost: float = 0
 
-    def put(self, piece: _Piece) -> None:
+    def put(self, piece: _Piece, cost: float) -> None:
         self.pieces.append(piece)
         self.room -= piece[3] - piece[2]
+        self.cost += cost
 
 
 class Packing(RowShaper):
@@ -67,9 +70,13 @@ class Packing(RowShaper):
         strategy: Strategy = "best_fit",
         max_open: int = 64,
         allow_smaller_final_batch: bool = False,
+        balance_batches: int = 0,
     ) -> None:
+        """With ``balance_batches`` the fact ``cost`` of its examples is that of a row."""
         super().__init__()
         self._settings = {"length": length, "strategy": strategy, "max_open": max_open}
+        self._settings["balance_batches"] = self._window = balance_batches
+        self._balanced = 0  # of the full rows, the first that are in balanced batches
         self._length, self._strategy, self._most = length, strategy, max_open
         self._smaller = allow_smaller_final_batch
         self.batch_sizes = self._declared = (batch_size,)
@@ -89,11 +96,12 @@ class Packing(RowShaper):
             long = lengths > self._length
             self._note_dropped("too_long", int(long.sum()))
             fits &= ~long
+        costs = facts["cost"] if self._window else np.zeros(rows)
         place = self._concat if self._strategy == "concat" else self._fit
         for row in np.flatnonzero(fits).tolist():
-            place(chunk, row, int(lengths[row]))
+            place(chunk, row, int(lengths[row]), float(costs[row]))
 
-    def _fit(self, chunk: int, row: int, length: int) -> None:
+    def _fit(self, chunk: int, row: int, length: int, cost: float) -> None:
         if self._strategy == "best_fit":
             at = bisect_left(self._rooms, (length, -1))
             found = self._rooms[at][1] if at < len(self._rooms) else None
@@ -104,14 +112,15 @@ class Packing(RowShaper):
             if len(self._open) == self._most:
                 self._close(self._of_age(self._rooms[0][1]))
             here = self._new()
-        self._put(here, (chunk, row, 0, length, 1))
+        self._put(here, (chunk, row, 0, length, 1), cost)
 
-    def _concat(self, chunk: int, row: int, length: int) -> None:
+    def _concat(self, chunk: int, row: int, length: int, cost: float) -> None:
         start = 0
         while start < length:
             here = self._open[0] if self._open else self._new()
             stop = min(length, start + here.room)
-            self._put(here, (chunk, row, start, stop, int(stop == length)))
+            share = cost * (stop - start) / length
+            self._put(here, (chunk, row, start, stop, int(stop == length)), share)
             start = stop
 
     def _of_age(self, age: int) -> _Row:
@@ -124,9 +133,9 @@ class Packing(RowShaper):
         insort(self._rooms, (row.room, row.age))
         return row
 
-    def _put(self, row: _Row, piece: _Piece) -> None:
+    def _put(self, row: _Row, piece: _Piece, cost: float) -> None:
         self._rooms.remove((row.room, row.age))
-        row.put(piece)
+        row.put(piece, cost)
         insort(self._rooms, (row.room, row.age))
         if not row.room:
             self._close(row)
@@ -159,10 +168,28 @@ class Packing(RowShaper):
     def resized(self) -> bool:
         return self.batch_sizes != self._declared
 
+    def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
+        super().set_batch_sizes(batch_sizes)
+        self._balanced = 0
+
+    def _balance(self) -> bool:
+        """Put full rows into the order of balanced batches; return False if there are too few."""
+        batches = min(len(self._full) // self._size, self._window)
+        if batches < (1 if self._finished else self._window):
+            return self._finished
+        self._balanced = batches * self._size
+        rows = [self._full.popleft() for _ in range(self._balanced)]
+        order = balanced(np.array([row.cost for row in rows]), batches).reshape(-1)
+        self._full.extendleft(rows[i] for i in order[::-1].tolist())
+        return True
+
     def next_draft(self) -> Draft | None:
         full = len(self._full)
         if not full or (full < self._size and not self._finished):
             return None
+        if self._window and not self._balanced and not self._balance():
+            return None
+        self._balanced = max(self._balanced - self._size, 0)
         rows = [self._full.popleft() for _ in range(min(full, self._size))]
         pieces = [(i, *piece) for i, row in enumerate(rows) for piece in row.pieces]
         table = np.array(pieces, np.int64)
@@ -191,8 +218,9 @@ class Packing(RowShaper):
     def snapshot(self) -> dict[str, Any]:
         return {
             **self._settings,
-            "open": [[row.age, row.pieces] for row in self._open],
-            "full": [[row.age, row.pieces] for row in self._full],
+            "open": [[row.age, row.pieces, row.cost] for row in self._open],
+            "full": [[row.age, row.pieces, row.cost] for row in self._full],
+            "balanced": self._balanced,
             "made": self._made,
             "finished": self._finished,
             "dropped": dict(self._dropped),
@@ -202,17 +230,17 @@ class Packing(RowShaper):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         values = stored_fields(state, "a shape 'pack'", _FIELDS, **self._settings)
-        opened, full, made, finished, dropped, sizes, padding = values
+        opened, full, self._balanced, made, finished, dropped, sizes, padding = values
         rows = decoded("open", lambda: [self._row(*plain) for plain in opened])
         self._full = decoded("full", lambda: deque(self._row(*plain) for plain in full))
         self._open, self._rooms = rows, sorted((row.room, row.age) for row in rows)
         self._made, self._finished, self._dropped = made, finished, dict(dropped)
         self.batch_sizes, self.padding = tuple(sizes), {0: list(padding)}
 
-    def _row(self, age: int, pieces: Sequence[Sequence[int]]) -> _Row:
-        row = _Row(age, self._length)
+    def _row(self, age: int, pieces: Sequence[Sequence[int]], cost: float) -> _Row:
+        row = _Row(age, self._length, cost=cost)
         for chunk, number, start, stop, ends in pieces:
-            row.put((chunk, number, start, stop, ends))
+            row.put((chunk, number, start, stop, ends), 0)
         if row.room < 0 or not row.pieces:
             raise ValueError(f"a row of {self._length} steps can not hold {pieces}")
         return row

@@ -29,13 +29,17 @@ Rows = tuple[tuple[int, int], ...]
 _FIELDS: Mapping[str, type] = {"formed": list, "waiting": list, "finished": bool, "dropped": dict}
 
 
+#: Rows of one chunk, with their lengths or without.
+_Stretch = tuple[int, np.ndarray, np.ndarray | None]
+
+
 class RowQueue:
     """Waiting rows, first in first out, each with or without a length."""
 
     __slots__ = ("_segments", "rows")
 
     def __init__(self) -> None:
-        self._segments: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()
+        self._segments: deque[_Stretch] = deque()
         self.rows = 0
 
     def append(self, chunk: int, rows: np.ndarray, lengths: np.ndarray | None = None) -> None:
@@ -59,15 +63,38 @@ class RowQueue:
                 longest, total = max(longest, *known), (total or 0) + sum(known)
         return parts, longest, total
 
-    def drop_last(self, count: int) -> None:
+    def drop_last(self, count: int) -> list[_Stretch]:
+        """Remove the last rows; return them."""
         self.rows -= count
+        dropped = list[_Stretch]()
         while count:
             chunk, rows, lengths = self._segments.pop()
             kept = max(len(rows) - count, 0)
             count -= len(rows) - kept
+            dropped.append((chunk, rows[kept:], None if lengths is None else lengths[kept:]))
             if kept:
                 rest = None if lengths is None else lengths[:kept]
                 self._segments.append((chunk, rows[:kept], rest))
+        return dropped[::-1]
+
+    def regroup(self, batches: np.ndarray, after: int) -> None:
+        """Put rows into the order of batches of them, which have their ascending numbers.
+
+        The last ``after`` rows stay behind them.
+        """
+        behind = self.drop_last(after)
+        chunks, rows, lengths = zip(*self.drop_last(batches.size), strict=True)
+        counts = [len(part) for part in rows]
+        chunk, row = np.repeat(np.array(chunks), counts), np.concatenate(rows)
+        length = None if lengths[0] is None else np.concatenate(lengths)
+        for batch in batches:
+            borders = np.flatnonzero(np.diff(chunk[batch])) + 1
+            for part in np.split(batch, borders):
+                self.append(
+                    int(chunk[part[0]]), row[part], None if length is None else length[part]
+                )
+        for stretch in behind:
+            self.append(*stretch)
 
     def last(self, count: int) -> Iterator[np.ndarray]:
         """Yield the lengths of the last rows, in parts, from the last row backwards."""

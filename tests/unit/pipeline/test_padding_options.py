@@ -81,6 +81,22 @@ def lengths(p, **more):
             ValueError,
             "needs input_length, or cost",
         ),
+        (
+            lambda p: lengths(p, balance="n", max_padded_elements=99),
+            ValueError,
+            "balance='n' needs batches of fixed sizes, and max_padded_elements=99 gives them about",
+        ),
+        (
+            lambda p: lengths(p, balance="x", balance_batches=2, max_examples_in_flight=21),
+            ValueError,
+            "max_examples_in_flight=21 is too small: .* the least is 22",
+        ),
+        (lambda p: p.batch(4, balance="z"), ValueError, "balance='z' is not one of the columns"),
+        (
+            lambda p: p.select(["x"]).pack(4, 4, balance="x", balance_batches=0),
+            ValueError,
+            "balance_batches=0 is too small: the least is 1",
+        ),
         (lambda p: p.batch(4, mask=True), ValueError, "mask=True needs dynamic_pad=True"),
         (
             lambda p: p.batch(4, padding_values={"n": 1}, **PADDED),

@@ -10,9 +10,9 @@ import numpy as np
 from headrace_proto.schema import Field
 
 from ...reading.chunk import BadRecords, Chunk
-from ...reading.row_values import LENGTH, Rule, Values, as_int64
+from ...reading.row_values import COST, LENGTH, Values, as_int64
 from ...shaping.bucket import NO_PADDING, Buckets, bucket_of
-from ..shape import Fields, PaddedRows, RowFacts, noted, numbered, split
+from ..shape import Fields, PaddedRows, RowFacts, noted, numbered, priced, split
 
 
 class Bucket(PaddedRows):
@@ -31,6 +31,8 @@ class Bucket(PaddedRows):
         cost: Any = None,
         pad_to_boundary: bool = False,
         sources: int = 0,
+        balance: Any = None,
+        balance_batches: int = 0,
         **padding: Any,
     ) -> None:
         """``sources``: the number of those whose rows have buckets of their own; 0: none has."""
@@ -44,13 +46,14 @@ class Bucket(PaddedRows):
         self.batch_sizes, self.capacity = self._of_sources(batch_sizes), capacity
         self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
         self._capacities, self._budget = bucket_capacities, max_padded_elements
-        self._in_flight = max_examples_in_flight
+        self._in_flight, self._window = max_examples_in_flight, balance_batches
         self._selectors = {
             name: (argument, selector)
             for name, argument, selector in (
                 ("bucket", "which_bucket", bucket),
                 ("length", "input_length", length),
                 ("cost", "cost", cost),
+                ("balance", "balance", balance),
             )
             if selector is not None
         }
@@ -63,17 +66,24 @@ class Bucket(PaddedRows):
         bounds = list(self._capacities or [])
         if self._in_flight is not None:
             sizes = [size or self._budget or 0 for size in batch_sizes or self.batch_sizes]
-            bounds.append(self._in_flight - sum(size - 1 for size in sizes))
+            bounds.append(self._in_flight - sum(size * (self._window or 1) - 1 for size in sizes))
         return min(bounds, default=None)
 
     def machine(self, partition: int) -> Buckets:
         padding = NO_PADDING if "cost" in self._selectors else self.padding
-        return Buckets(self.batch_sizes, self.allow_smaller, self._budget, padding, self.ragged)
+        return Buckets(
+            self.batch_sizes,
+            self.allow_smaller,
+            self._budget,
+            padding,
+            self.ragged,
+            self._window,
+        )
 
     def open(self, partition: int) -> None:
         super().open(partition)
         self._values = {
-            name: Values(self.kind, argument, selector, sequence=name == "length")
+            name: Values(self.kind, argument, selector, sequence=name in ("length", "balance"))
             for name, (argument, selector) in self._selectors.items()
         }
 
@@ -85,7 +95,7 @@ class Bucket(PaddedRows):
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> list[int]:
         sizes = super().sizes_checked(batch_sizes)
-        least = sum(size - 1 for size in sizes) + 1
+        least = sum(size * (self._window or 1) - 1 for size in sizes) + 1
         if self._in_flight is not None and self._in_flight < least:
             raise ValueError(
                 f"max_examples_in_flight={self._in_flight} is too small: {len(sizes)} buckets that "
@@ -110,11 +120,10 @@ class Bucket(PaddedRows):
             count = len(self.batch_sizes) // (self._sources or 1)
             chunk = numbered(chunk, values["bucket"], "bucket", count, bad)
         if "cost" in values:  # in place of the length, which only a budget needs
-            rule = Rule("a cost is finite and 0 or more")
-            chunk, costs = values["cost"].sound(chunk, bad, rule)
+            chunk, costs = values["cost"].sound(chunk, bad, COST)
             whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
             chunk = noted(chunk, "length", whole)
-        chunk, facts = split(chunk)
+        chunk, facts = split(priced(chunk, values.get("balance"), bad))
         if self._sources:
             facts["bucket"] = facts.get("bucket", 0) * self._sources + chunk.facts["source"]
         return chunk, facts

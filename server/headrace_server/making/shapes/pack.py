@@ -23,10 +23,11 @@ from headrace_proto.schema import RESERVED, Field
 from ...pipeline.argument_checks import MASK, check_padding
 from ...reading.chunk import BadRecords, Chunk, Faults, without
 from ...reading.columns import Column, Ragged, Strings, concatenate, field_of, ranges, take
+from ...reading.row_values import Values
 from ...shaping.pack import Packing, Strategy
 from ...shaping.plan import Draft
 from ..assemble import Assembly, Parts, arranged, as_bytes, fill_strings, spread
-from ..shape import Fields, RowFacts, Shape
+from ..shape import Fields, RowFacts, Shape, priced, split
 
 #: Columns of every packed batch.
 _IDS, _POSITIONS = "segment_ids", "positions"
@@ -46,15 +47,26 @@ class Pack(Shape):
         allow_smaller_final_batch: bool,
         padding_values: Mapping[str, Any] | None,
         mask: bool,
+        balance: Any = None,
+        balance_batches: int = 0,
     ) -> None:
         self._length, self._columns, self._too_long = length, columns, too_long
         self._size, self._strategy, self._most = batch_size, strategy, max_open
         self._smaller = allow_smaller_final_batch
         self._values, self._mask = padding_values or {}, mask
+        self._balance, self._window = balance, balance_batches
+        self._costs: Values | None = None
         self.batch_sizes = [batch_size]
 
     def machine(self, partition: int) -> Packing:
-        return Packing(self._length, self._size, self._strategy, self._most, self._smaller)
+        return Packing(
+            self._length, self._size, self._strategy, self._most, self._smaller, self._window
+        )
+
+    def open(self, partition: int) -> None:
+        super().open(partition)
+        if self._balance is not None:
+            self._costs = Values(self.kind, "balance", self._balance, sequence=True)
 
     @property
     def batch_size(self) -> int | None:
@@ -100,8 +112,9 @@ class Pack(Shape):
         return schema
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
+        chunk = priced(chunk, self._costs, bad)
         if not len(chunk):
-            return chunk, {"length": np.empty(0, np.int64)}
+            return chunk, {"length": np.empty(0, np.int64), "cost": np.empty(0)}
         packed = self._packed({name: field_of(one) for name, one in chunk.columns.items()})
         lengths = np.stack([_steps(chunk.columns[name]) for name in packed])
         faults: Faults = {}
@@ -117,7 +130,8 @@ class Pack(Shape):
         chunk, length = without(chunk, faults, bad), lengths[0][sound]
         if self._strategy != "concat" and self._too_long == "cut":
             length = np.minimum(length, self._length)
-        return chunk, {"length": length}
+        chunk, facts = split(chunk)
+        return chunk, {**facts, "length": length}
 
     def assembly(self, parts: Parts, fields: Fields, draft: Draft) -> Assembly:
         packed = self._packed(fields)
