@@ -154,12 +154,11 @@ class SegmentMap:
 
     def _report(self, error: DataError, segment: tuple[int, int]) -> None:
         """Report a bad segment, and count it once, in however many batches it comes."""
-        if segment in self._reported:
-            return
-        self._intake.bad.report(error, self._function.reason)
-        self._reported.add(segment)
-        self._intake.count_dropped()
-        self._intake.check_bad()
+        if segment not in self._reported:
+            self._intake.bad.report(error, self._function.reason)
+            self._reported.add(segment)
+            self._intake.count_dropped()
+        self._intake.check_bad()  # again: it was one too many while its batch was prepared
 
 
 def _check_mapping(result: Any) -> None:
