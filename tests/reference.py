@@ -370,8 +370,6 @@ def _unbatched(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list
 
 def _filtered(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
     function = _function(given["fn"])
-    if given.get("vectorized"):
-        return lambda rows: [row for row in rows if _value(given["fn"], row)]
     return lambda rows: [row for row in rows if function(row.example)]
 
 

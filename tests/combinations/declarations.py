@@ -43,7 +43,6 @@ STAGES: Mapping[str, Call] = {
     "flat_map": ("flat_map", {"fn": f"{_HERE}:pieces"}),
     "unbatch": ("unbatch", {}),
     "filter": ("filter", {"fn": f"{_HERE}:is_light"}),
-    "filter vectorized": ("filter", {"fn": f"{_HERE}:are_light", "vectorized": True}),
     "select": ("select", {"names": _NAMES}),
     "with_origin": ("with_origin", {}),
     "rejection_sample": ("rejection_sample", {"accept_prob": "p", "seed": 3}),

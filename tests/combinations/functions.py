@@ -86,10 +86,6 @@ def is_light(example: Example) -> bool:
     return bool(example["w"] < 3.4)
 
 
-def are_light(columns: dict[str, Any]) -> Any:
-    return columns["w"] < 3.4
-
-
 def likely(columns: dict[str, Any]) -> Any:
     return np.minimum(columns["w"] / 4, 1)
 
