@@ -9,7 +9,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.cli import exits, main
 from tests.patience import PATIENCE_S
 
 _EXAMPLES = [
@@ -65,16 +64,3 @@ def test_a_fact_that_no_stage_adds_is_an_error_with_the_reason() -> None:
         for name, why in (("label", "stratified"), ("rate", "weighted"), ("origin", "with_origin")):
             with pytest.raises(AttributeError, match=rf"batch\.{name}: .* none; .*{why}"):
                 getattr(batch, name)
-
-
-@pytest.mark.parametrize("command", ["check", "preview"])
-def test_commands_refuse_what_a_trainer_refuses(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
-) -> None:
-    """A fact that the protocol does not know makes a trainer raise, so the commands fail, too."""
-    monkeypatch.setattr("headrace_proto.segment_layout.FACTS", {})
-    feeds = tmp_path / "feeds.py"
-    feeds.write_text("from tests.combinations.test_facts import feed\n")
-    assert main([command, f"{feeds}:feed"]) == exits.FAILED
-    shown = capsys.readouterr()
-    assert "strange column '@" in shown.out + shown.err
