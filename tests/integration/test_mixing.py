@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -141,22 +142,32 @@ def test_other_weights_hold_from_the_batch_that_is_told_and_are_repeated_after_a
     assert n > 500 and abs(after[2] - n * 3 / 4) <= 5 * math.sqrt(n * 3 / 16)
 
 
-def test_other_weights_outlive_a_snapshot_and_the_server(tmp_path: Path) -> None:
-    pipeline = mixed(
-        [(0, {"web": 1, "code": 0, "books": 0}), (200, {"web": 0, "code": 1, "books": 0})]
-    )
+@pytest.mark.parametrize("count", [200, 1000])
+@pytest.mark.parametrize("borders", [False, True])
+def test_other_weights_outlive_a_snapshot_and_the_server(
+    tmp_path: Path, count: int, borders: bool
+) -> None:
+    """Also where all examples of the epoch may be drawn when they come: few are."""
+    schedule = [(0, {"web": 1, "code": 0, "books": 0}), (30, {"web": 0, "code": 1, "books": 0})]
+    pipeline = mixed(schedule, count).repeat(2, across_batches=not borders)
     pipeline = pipeline.batch(8, dynamic_pad=True)
     with hs.run(pipeline, state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
         next(feed)
         feed.set_weights({"web": 1, "code": 1, "books": 1})
         next(feed)
         token = feed.snapshot()
-        whole = [(batch.number, batch["key"].tolist()) for batch in feed]
+        whole = rest(feed, borders)
     with (
         hs.run(pipeline, state_dir=tmp_path) as server,
         connect(server, prefetch=0, resume=token) as feed,
     ):
-        assert [(batch.number, batch["key"].tolist()) for batch in feed] == whole
+        assert rest(feed, borders) == whole
+
+
+def rest(feed: headrace.Feed, borders: bool) -> list[Any]:
+    """Return all batches that are left, of all epochs."""
+    loops = (epoch for _, epoch in feed.epochs()) if borders else [feed]
+    return [(b.epoch, b.number, b["key"].tolist()) for loop in loops for b in loop]
 
 
 def test_segments_take_other_weights() -> None:
@@ -194,6 +205,32 @@ def test_weights_that_can_not_be_are_refused() -> None:
                 feed.set_target_probs([1, 0, 0])
         with connect(server, feed="plain") as feed, pytest.raises(ValueError, match="is no mix"):
             feed.set_weights({"web": 1})
+
+
+def test_a_row_of_a_mix_that_kills_is_left_out_in_every_pass() -> None:
+    sources = {"web": source(0, 40).repeat(2), "code": source(1, 20).shuffle(seed=1).repeat(2)}
+    pipeline = hs.mix(sources, {"web": 1, "code": 1}, seed=3).map(_deadly).with_origin()
+    pipeline = pipeline.options(on_bad_example="skip").batch(
+        8, allow_smaller_final_batch=True, dynamic_pad=True
+    )
+    seen: Counter[bytes] = Counter()
+    origins: dict[bytes, int] = {}
+    with hs.run(pipeline, partitions=2, workers=2) as server:
+        with connect(server) as feed:
+            for batch in feed:
+                seen.update(batch["key"].tolist())
+                for key, origin in zip(batch["key"], batch.origin.tolist(), strict=True):
+                    assert origins.setdefault(key, origin) == origin
+        stats = server.stats()["default"]
+    assert b"1-3" not in seen and len(seen) == 59 and set(seen.values()) == {2}
+    assert stats["dropped"] == {"bad:killed_worker": 2}
+    assert stats["sources"] == {"web": 80, "code": 38}
+
+
+def _deadly(example: dict[str, Any]) -> dict[str, Any]:
+    if example["key"] == b"1-3":
+        os._exit(3)
+    return example
 
 
 def test_a_lane_keeps_the_source_of_its_example() -> None:

@@ -326,7 +326,8 @@ class Run(ABC):
         made, and needs no memory: they are written later.
 
         ("close", whether to cancel); ("target", proportions of classes); ("weights", one for each
-        source of a mix); ("batch_size", a size for each bucket, or one for all).
+        source of a mix, to which the place is added); ("batch_size", a size for each bucket, or one
+        for all).
         """
         kind, value = what
         if kind == "target":
@@ -341,6 +342,9 @@ class Run(ABC):
             if self.intake.mix is None:
                 raise ValueError("the feed is no mix (hs.mix), so its sources have no weights")
             self.intake.mix.check_target(value)
+            at = self.machine.input.reading()
+            epoch, position = at["epoch"], at["position"]  # None: the epoch has no more examples
+            value = [epoch + 1, 0, value] if position is None else [epoch, position[0], value]
         elif kind == "batch_size":
             least = max(value, default=0) * least_bytes(self.schema)
             if least > self._slab.budget_bytes:

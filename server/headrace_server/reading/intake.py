@@ -99,10 +99,11 @@ class Intake:
         """The stage of a mix, which is the first."""
         return next((step for step in self.stages.steps if isinstance(step, Mix)), None)
 
-    def _weigh(self) -> None:
+    def _weigh(self, read: Read) -> None:
         """Have the reader of a mix draw by the weights of its stage."""
         if isinstance(self._reader, MixedShare) and self.mix is not None:
-            self._reader.schedule = self.mix.schedule
+            numbered = self._reader.number
+            self._reader.schedule = self.mix.schedule(read.epoch, read.position[0], numbered)
 
     def limit(self, most: int | None) -> int:
         """Return the number of rows to read at once, with a bound of the shape's own.
@@ -113,7 +114,7 @@ class Intake:
 
     def ready(self, read: Read) -> int:
         """Return how many rows of a read are there, at most its limit."""
-        self._weigh()
+        self._weigh(read)
         n = self._reader.ready(read.epoch, read.position, read.limit)
         now = time.monotonic()
         if self._waits_since:
@@ -139,7 +140,7 @@ class Intake:
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
         """Return the rows of a read after the stages, and the next position."""
         began = time.monotonic()
-        self._weigh()
+        self._weigh(read)
         chunk, position = self._reader.read(read.epoch, read.position, read.limit)
         if self._group and len(chunk) < read.limit and position is not None:
             parts = [chunk]

@@ -384,6 +384,10 @@ class MixedShare:
         over = len(chunk) < limit
         return chunk, None if over else [came + limit, places]
 
+    def number(self, came: int) -> int:
+        """Return the number in the mix of an example of the partition."""
+        return came * self._partitions + self._partition
+
     def _live(self, places: list[Any]) -> np.ndarray:
         """Return which sources are drawn from: where the first to end ends the mix, all."""
         first = self._reader.stop == "first"
@@ -391,7 +395,7 @@ class MixedShare:
 
     def _drawn(self, epoch: int, came: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the times of the next examples, and their numbers in the mix."""
-        numbers = np.arange(came, came + count) * self._partitions + self._partition
+        numbers = np.arange(self.number(came), self.number(came + count), self._partitions)
         return times(self._reader.seed, epoch, numbers, len(self._shares)), numbers
 
     def _taken(self, k: int, epoch: int, place: Any, count: int) -> tuple[list[Chunk], Any]:

@@ -68,8 +68,8 @@ class Plan:
 class Order:
     """An order to a partition, by its ``kind``, with the place at which it takes effect.
 
-    "close" says whether to cancel, "target" has proportions of classes, "weights" one for each
-    source of a mix, "batch_size" a size for each bucket.
+    "close" says whether to cancel, "target" has proportions of classes, "weights" a change of
+    a mix with its place among the examples, "batch_size" a size for each bucket.
     """
 
     count: int  # number of orders up to this one

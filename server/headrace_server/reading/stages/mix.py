@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +24,9 @@ class Mix(Stage):
 
     def __init__(self, names: list[str], schedule: Schedule, by: str) -> None:
         self.names = names
-        #: The weights from here on: those that were declared, or one entry that a trainer gave.
-        self.schedule = schedule
+        self._declared = schedule
+        #: What trainers gave: from which epoch and example of the partition on, and the weights.
+        self._changes: list[Any] = []
         #: Number of sources of which no batch has rows of two; 0: it may.
         self.apart = len(names) if by == "batch" else 0
         #: Examples that came of each source.
@@ -49,15 +51,32 @@ class Mix(Stage):
             )
         weights_of("weights", dict(zip(self.names, weights, strict=True)), self.names)
 
-    def set_target(self, weights: list[float], number: int) -> None:
-        """Draw by other weights from the next example on, in place of the schedule."""
-        self.schedule = [[0, weights]]
+    def set_target(self, change: list[Any], number: int) -> None:
+        """Draw by other weights from an epoch and example on, in place of a schedule.
+
+        The place is part of the change, so it does not matter when this is called before that.
+        """
+        self._changes = [one for one in self._changes if one[:2] < change[:2]] + [change]
+
+    def schedule(self, epoch: int, came: int, numbered: Callable[[int], int]) -> Schedule:
+        """Return the weights from an example of a partition on.
+
+        ``numbered`` gives the number that an example of the partition has in the mix.
+        """
+        while len(self._changes) > 1 and self._changes[1][:2] <= [epoch, came]:
+            del self._changes[0]  # a state from before it has it
+        schedule = [*self._declared]
+        for since, first, weights in self._changes:
+            if since <= epoch:
+                start = numbered(first) if since == epoch and first else 0
+                schedule = [one for one in schedule if one[0] < start] + [[start, weights]]
+        return schedule
 
     def state(self) -> Any:
-        return {"came": self.came.tolist(), "schedule": self.schedule}
+        return {"came": self.came.tolist(), "changes": [*self._changes]}
 
     def restore(self, state: Any) -> None:
-        self.came, self.schedule = np.array(state["came"], np.int64), state["schedule"]
+        self.came, self._changes = np.array(state["came"], np.int64), [*state["changes"]]
 
     def stats(self) -> dict[str, int]:
         """Return how many examples came of each source, by its name."""
