@@ -155,6 +155,7 @@ def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
         ]
         assert rows and all(0.4 < r / w < 0.7 for w, r in rows)
         with pytest.raises(
-            ValueError, match="'label' is not a fact of the rows of this feed; it has rate"
+            ValueError,
+            match="'label' is not a fact of the rows of this feed beside its columns; it has rate",
         ):
             feed.as_dataset(facts=["label"])
