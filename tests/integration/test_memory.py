@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 import headrace
 import headrace_server as hs
@@ -107,26 +106,3 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
                 got.append(batch.number)
     # The request for batch 1 committed batch 0, if its message was sent.
     assert sorted(got) in (list(range(12)), list(range(1, 12)))
-
-
-def _examples_mapped_by(process: psutil.Process) -> int:
-    return Path(f"/proc/{process.pid}/maps").read_text().count("headrace-examples")
-
-
-def test_processes_of_a_server_share_one_copy_of_examples_in_memory() -> None:
-    """Only workers map it, and it is private in no process, that of the user included."""
-    nbytes = 128 * _MIB
-    pipeline = hs.from_examples([{"x": np.zeros(_MIB, np.uint8)}] * 128).batch(8)
-    user = psutil.Process()
-    before = user.memory_full_info().uss
-    mine = _examples_mapped_by(user)
-    with serving(pipeline, workers=2) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
-            assert sum(batch["x"].shape[0] for batch in feed) == 128
-        processes = {"supervisor": user} | {n: psutil.Process(p) for n, p in server.pids.items()}
-        mapped = {n: _examples_mapped_by(p) for n, p in processes.items()}
-        private = {n: p.memory_full_info().uss for n, p in processes.items()}
-    assert mapped.pop("supervisor") == mine
-    assert sorted(n for n, count in mapped.items() if count) == ["worker-0-0", "worker-1-0"]
-    assert private.pop("supervisor") - before < nbytes / 2
-    assert private.pop("locator") < nbytes / 2

@@ -47,6 +47,7 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
             "doing",
             "version",
             "share",
+            "source",
         ),
     }
 
@@ -75,6 +76,7 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Me
         segments={"in_flight": 1, "rewound": 2},
         seconds={"reading": 1.5, "map function f:g": 2.5},
         segment_standing={"ready": 3, "leased": 4, "full": 5},
+        sources={"web": 7, "code": 3},
     )
     disk = {"path": "state", "free_bytes": 4096, "fault": "full"}
     found = list(metric.samples({**server(crowded=crowded), "disk": disk}))
