@@ -1132,7 +1132,7 @@ class Desk:
         self._take_gone(one)
         if ends:
             self._ended.add(partition)
-        if changed:
+        if changed or ends:  # for one trainer: the others' requests end, too
             self._look(partition)
         if work.wanted is None:
             if isinstance(made, list):

@@ -406,3 +406,15 @@ def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes
     at.desk.made(work, at.partition.make(work.slot, work.epoch))
     (welcome,) = at.told(Welcome)
     assert welcome.next == {0: gives[0].batch.turn}
+
+
+def test_a_partition_that_ends_for_one_trainer_of_lanes_ends_for_those_that_it_let_wait():
+    at = At(lanes(), A, B)
+    answers = [Outlook.IDLE, Outlook.ENDED, Outlook.ENDED]
+    at.partition.make = lambda *_: answers.pop(0)
+    assert [type(message) for message in at.ask(A)] == [Idle]
+    at.ask(B)
+    at.desk.stored(0, 1)
+    while at.desk.work():
+        pass
+    assert not answers and len(at.told(Over)) == 2
