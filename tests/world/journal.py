@@ -22,7 +22,7 @@ class Folded(list):
 
 @dataclass
 class Stored:
-    """What outlives a process of one partition."""
+    """The state of one partition that its next process finds."""
 
     run: int = 0
     tokens: set[int] = field(default_factory=set)  # of commits

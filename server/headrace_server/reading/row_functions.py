@@ -45,7 +45,7 @@ Given = Any
 Fields = Mapping[str, Field]
 
 _COLUMNS = (Strings, Ragged)
-#: What is taken as it is; other values are listed.
+#: Forms of values that a function may return; any other iterable becomes a list.
 _HELD = (list, np.ndarray, *_COLUMNS)
 
 

@@ -95,7 +95,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class Stored:
-    """What outlives a life: the fold of its records."""
+    """The state that a later life finds: the fold of the records."""
 
     base: int = 0
     cursor: Any = None  # None: at the beginning

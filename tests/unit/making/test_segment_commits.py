@@ -124,7 +124,7 @@ def test_who_leaves_takes_no_batch_of_another_along_that_waits_for_room(tmp_path
 def test_a_batch_that_waits_for_room_goes_to_a_trainer_that_has_it_of_an_earlier_life(
     tmp_path: Path,
 ):
-    """What was prepared of it is in no later batch."""
+    """No later batch holds the segments that were prepared for it."""
     pipeline = cut([1] * 30, 10)
     before = Player(pipeline, tmp_path)
     _, held = before.step(), before.step()

@@ -25,7 +25,7 @@ class Mix(Stage):
     def __init__(self, names: list[str], schedule: Schedule, by: str) -> None:
         self.names = names
         self._declared = schedule
-        #: What trainers gave: from which epoch and example of the partition on, and the weights.
+        #: Each change by set_weights: the epoch and the example from which it holds, its weights.
         self._changes: list[Any] = []
         #: Number of sources of which no batch has rows of two; 0: it may.
         self.apart = len(names) if by == "batch" else 0
