@@ -231,6 +231,10 @@ class SegmentRun(Run):
         self.intake.count_dropped()
         self.intake.check_bad()
 
+    def _read_on(self) -> bool:
+        read = self._next_read or self.machine.next_read(self.intake.limit(self.most_rows))
+        return read is not None and self._read(read)
+
     # Batches
 
     def _begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:

@@ -32,11 +32,11 @@ _INPUT: dict[str, type] = {
     "epoch_rows": int,
     "empty_epochs": int,
     "position": object,
+    "read": int,
 }
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     **_INPUT,
     "next_chunk": int,
-    "read": int,
     "next_number": int,
     "first_of_epoch": int,
     "finished": bool,
@@ -216,6 +216,7 @@ class Input:
             "epoch_rows": self._epoch_rows,
             "empty_epochs": self._empty_epochs,
             "position": self._position,
+            "read": self.rows,
         }
 
     def next_read(self, limit: int) -> Read | None:
@@ -234,7 +235,7 @@ class Input:
 
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
-        self.epoch, self._epoch_rows, self._empty_epochs, self._position = stored_fields(
+        self.epoch, self._epoch_rows, self._empty_epochs, self._position, self.rows = stored_fields(
             state, "a partition's input", _INPUT
         )
         self._next_chunk = next_chunk
@@ -258,7 +259,6 @@ class Input:
             "shape": self._shaper.kind,
             **self.reading(),
             "next_chunk": self._next_chunk,
-            "read": self.rows,
             "next_number": self.next_number,
             "first_of_epoch": self.first_of_epoch,
             "finished": self._finished,
@@ -285,14 +285,14 @@ class Input:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, rows, number, first, finished, closed, reads, shaper = stored_fields(
+        *_, next_chunk, number, first, finished, closed, reads, shaper = stored_fields(
             state, "a partition", _FIELDS
         )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
         self._shaper.restore(shaper)
         self.resume_reading(state, next_chunk)
         self.next_number, self.first_of_epoch, self._closed = number, first, closed
-        self._finished, self.rows = finished, rows
+        self._finished = finished
         self._reading = None
         self._reads = known
         return [known[chunk] for chunk in sorted(self.chunks())]

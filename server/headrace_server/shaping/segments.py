@@ -110,7 +110,7 @@ class Segments(Admission):
         self._asking: Slot | None = None  # for whom a batch is drafted
         self._last_epoch = 0  # of a batch with rows
         self.orders: list[Order] = []
-        self._pending: deque[Order] = deque()  # orders whose line is not reached
+        self._pending: deque[Order] = deque()  # orders whose place is not reached
 
     # Steps
 
@@ -130,9 +130,7 @@ class Segments(Admission):
             plans, self._again = self._again, []
             return plans
         while epoch >= (here := self.epoch):
-            self._carry_out()
-            if self._pending:  # a read stops at the place of an order
-                limit = min(limit, self._pending[0].read - self.next_line)
+            limit = self._up_to_order(limit)
             self._asking = slot if epoch == here or self.input.across_batches else None
             step = self.input.next_step(limit)
             if step is None:
@@ -146,6 +144,15 @@ class Segments(Admission):
                 return Outlook.OVER
             self.input.begin_epoch()
         return Outlook.OVER
+
+    def next_read(self, limit: int) -> Read | None:
+        """Return a read though no batch is wanted; None at the end of the input or without room."""
+        return self.input.next_read(self._up_to_order(limit))
+
+    def _up_to_order(self, limit: int) -> int:
+        """Carry out the orders whose place is reached; bound a read by the place of the next."""
+        self._carry_out()
+        return min([limit, *(order.read - self.input.rows for order in self._pending)])
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
@@ -729,14 +736,15 @@ class Segments(Admission):
     # Orders
 
     def propose(self, kind: str, what: Any) -> Order:
-        """Return an order, which takes effect before the next line that is read."""
+        """Return an order, which takes effect before the next row of the source that is read."""
         again = (one for one in self.orders if (one.kind, one.what) == (kind, what))
         if kind == "close" and (order := next(again, None)) is not None:
             return order
         if self._closed and kind != "close" and self.done and not self.input.at_border:
             raise ValueError(TOO_LATE)
         count = self.orders[-1].count + 1 if self.orders else 1
-        order = Order(count, self.next_line, self._next_number, kind, what, self._next_number)
+        number, rows = self._next_number, self.input.rows
+        order = Order(count, rows, number, kind, what, number)
         self.orders = [*self.orders, order][-_REMEMBERED:]
         self._pending.append(order)
         return order
@@ -748,8 +756,8 @@ class Segments(Admission):
     def resume_orders(self, orders: Sequence[Order]) -> None:
         """Carry out the orders of an earlier process.
 
-        All batches from now on have the last size; the other orders wait for their lines, except
-        those which the stages have as of the first line.
+        All batches from now on have the last size.  The other orders wait for their places; the
+        state of the stages includes the orders before the first row that is read again.
         """
         self.orders = list(orders)
         for order in orders:
@@ -757,14 +765,14 @@ class Segments(Admission):
                 (self.batch_size,) = order.what
             elif order.kind == "weights":  # they have a place of their own, at or after this one
                 self.mix.set_target(order.what, order.since)
-            elif order.kind == "close" or order.read >= self.next_line:
+            elif order.kind == "close" or order.read >= self.input.rows:
                 self._pending.append(order)
         self._adapt()
         self._carry_out()
 
     def _carry_out(self) -> None:
-        """Carry out the orders whose line is reached."""
-        while self._pending and self._pending[0].read <= self.next_line:
+        """Carry out the orders whose place is reached."""
+        while self._pending and self._pending[0].read <= self.input.rows:
             order = self._pending.popleft()
             if order.kind == "close":
                 self._close(order.what)

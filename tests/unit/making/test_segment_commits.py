@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.leasing.protocol import Batch, Outlook
+from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.footprint import entries
@@ -134,6 +134,37 @@ def test_a_batch_that_waits_for_room_goes_to_a_trainer_that_has_it_of_an_earlier
     assert player.feed.reclaim(replace(held, body=None))
     player.taken(first)
     assert keys_of(player.take()) == [b"k%d" % i for i in range(20, 30)]
+
+
+@pytest.mark.parametrize("reclaims", [False, True])
+def test_rows_that_are_read_again_have_the_proportions_that_they_had(
+    reclaims: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The worker dies after a change of proportions, which came behind four rejected rows."""
+    monkeypatch.setattr("headrace_server.reading.intake.Intake.limit", lambda self, most: 4)
+    classes = [0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]
+    rows = [{"k": b"k%d" % i, "x": [i], "y": y} for i, y in enumerate(classes)]
+    pipeline = hs.from_examples(rows, {**SCHEMA, "y": hs.scalar("int64")})
+    pipeline = cut(pipeline.stratified_sample("y", [1, 0], init_probs=[0.5, 0.5]), 2)
+    before, model = Player(pipeline, tmp_path), Model()
+    first = before.take()
+    assert before.save(first, same_states(first)) is None
+    before.step()
+    while before.feed.intake.rows_read < 8:
+        before.feed.make(ANYONE, 0)
+    before.order("target", [0, 1])
+    held = before.step()
+    for change in before.feed.take_records():
+        model.apply(change)
+
+    player = Player(pipeline, tmp_path)
+    player.feed.resume(model.saved)
+    if reclaims:
+        assert player.feed.reclaim(replace(held, body=None))
+    batches, _ = player.play(same_states)
+    held_rows = [] if reclaims else [[b"k9", b"k10"]]
+    later = [[b"k11", b"k12"], [b"k13", b"k14"]]
+    assert [keys_of(one) for one in batches] == [[b"k2", b"k3"], *held_rows, *later]
 
 
 # The end that others set
