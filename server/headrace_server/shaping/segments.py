@@ -763,8 +763,6 @@ class Segments(Admission):
         for order in orders:
             if order.kind == "batch_size":
                 (self.batch_size,) = order.what
-            elif order.kind == "weights":  # they have a place of their own, at or after this one
-                self.mix.set_target(order.what, order.since)
             elif order.kind == "close" or order.read >= self.input.rows:
                 self._pending.append(order)
         self._adapt()
