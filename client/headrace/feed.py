@@ -495,7 +495,7 @@ class Feed:
         if not isinstance(weights, Mapping):
             raise TypeError(f"weights={weights!r:.80} is not a dict of sources to numbers")
         if weights.keys() != set(names):
-            raise ValueError(f"weights={weights!r:.80} names other sources than {names}")
+            raise ValueError(f"weights={weights!r:.80} must name each source of the mix: {names}")
         try:
             wanted = tuple(float(weights[name]) for name in names)
         except (TypeError, ValueError):

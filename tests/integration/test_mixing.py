@@ -193,7 +193,11 @@ def test_weights_that_can_not_be_are_refused() -> None:
         with connect(server, feed="mix") as feed:
             for weights, kind, text in (
                 ([1, 1, 1], TypeError, r"weights=\[1, 1, 1\] is not a dict"),
-                ({"web": 1, "code": 1}, ValueError, r"names other sources than \['web', 'code'"),
+                (
+                    {"web": 1, "code": 1},
+                    ValueError,
+                    r"must name each source of the mix: \['web', 'code'",
+                ),
                 ({"web": "a", "code": 1, "books": 1}, TypeError, "not a dict of sources to num"),
                 ({"web": -1, "code": 1, "books": 1}, ValueError, r"weights\['web'\]=-1.0 does not"),
                 ({"web": 0, "code": 0, "books": 0}, ValueError, "gives no source a weight"),

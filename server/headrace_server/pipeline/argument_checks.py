@@ -321,7 +321,9 @@ def check_padding(
         what = f"padding_values[{name!r}]={value!r:.80}"
         if name not in padded:
             listed = ", ".join(padded) or "none"
-            raise ValueError(f"{what}: the columns that are padded: {listed}{near(name, padded)}")
+            raise ValueError(
+                f"{what} is for a column that is padded; those are: {listed}{near(name, padded)}"
+            )
         field = Field(padded[name].dtype)
         with rewording(ValueError, f"{what}, one value of the column {padded[name]}: ", ValueError):
             fitted_array(value, field)

@@ -66,6 +66,8 @@ Columns = Sequence[str] | Mapping[str, str]
 _NEEDED: Any = ...
 #: Counters of all classes go with every batch.
 _MAX_CLASSES = 1000
+#: The default of `balance_batches`.
+_BALANCE_BATCHES = 16
 #: Arguments of samplers that are those of ``batch``.
 _OF_BATCHES = (
     *("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to"),
@@ -447,7 +449,7 @@ class Pipeline:
         mask: bool = False,
         ragged: bool = False,
         balance: Value | None = None,
-        balance_batches: int = 16,
+        balance_batches: int = _BALANCE_BATCHES,
     ) -> Pipeline:
         """Return batches of ``batch_size`` examples, in their order.
 
@@ -495,7 +497,7 @@ class Pipeline:
         mask: bool = False,
         ragged: bool = False,
         balance: Value | None = None,
-        balance_batches: int = 16,
+        balance_batches: int = _BALANCE_BATCHES,
     ) -> Pipeline:
         """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
 
@@ -543,7 +545,7 @@ class Pipeline:
         mask: bool = False,
         ragged: bool = False,
         balance: Value | None = None,
-        balance_batches: int = 16,
+        balance_batches: int = _BALANCE_BATCHES,
     ) -> Pipeline:
         """Return batches of examples of similar length; ``batch.length`` holds the lengths.
 
@@ -626,7 +628,7 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         balance: Value | None = None,
-        balance_batches: int = 16,
+        balance_batches: int = _BALANCE_BATCHES,
     ) -> Pipeline:
         """Return batches of ``batch_size`` rows of ``length`` steps, each of several examples.
 
@@ -906,7 +908,7 @@ class Pipeline:
 
     def _ended(self, shape: Shape) -> Pipeline:
         if self._sources_apart and shape.kind != "bucket":
-            what = "segments" if shape.kind == SEQUENCES else f".{shape.kind}()"
+            what = "a feed of segments" if shape.kind == SEQUENCES else f".{shape.kind}()"
             raise ValueError(
                 f"{what} gathers rows of all sources, and by='batch' of mix() is for .batch() and "
                 "for buckets: declare the mix with by='example'"
@@ -922,7 +924,11 @@ class Pipeline:
 
 def _balanced(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a shape, those of balance left out where no cost is given."""
-    left_out = () if given.get("balance") else ("balance", "balance_batches")
+    if given.get("balance"):
+        return given
+    if (batches := given.get("balance_batches", _BALANCE_BATCHES)) != _BALANCE_BATCHES:
+        raise ValueError(f"balance_batches={batches} needs balance=, the cost of an example")
+    left_out = ("balance", "balance_batches")
     return {name: value for name, value in given.items() if name not in left_out}
 
 

@@ -97,11 +97,16 @@ def lengths(p, **more):
             ValueError,
             "balance_batches=0 is too small: the least is 1",
         ),
+        (
+            lambda p: p.batch(4, balance_batches=4, **PADDED),
+            ValueError,
+            "balance_batches=4 needs balance=, the cost of an example",
+        ),
         (lambda p: p.batch(4, mask=True), ValueError, "mask=True needs dynamic_pad=True"),
         (
             lambda p: p.batch(4, padding_values={"n": 1}, **PADDED),
             ValueError,
-            r"padding_values\['n'\]=1: the columns that are padded: x, m$",
+            r"padding_values\['n'\]=1 is for a column that is padded; those are: x, m$",
         ),
         (
             lambda p: lengths(p, padding_values={"x": 0.5}),
@@ -126,7 +131,7 @@ def lengths(p, **more):
         (
             lambda p: segments(p, {"x": "x", "y": "m"}, padding_values={"m": 1}),
             ValueError,
-            r"padding_values\['m'\]=1: the columns that are padded: x, y$",
+            r"padding_values\['m'\]=1 is for a column that is padded; those are: x, y$",
         ),
         (
             lambda p: segments(p, {"x": "x", "x_mask": "m"}, mask=True),
