@@ -174,6 +174,11 @@ def test_trainers_have_the_keys_of_their_servers(
         ({"servers": 2.0}, TypeError, "servers=2.0 is not an integer"),
         ({"servers": 3, "partitions": 2}, ValueError, "partitions=2: each of the 3 servers owns"),
         ({"bind": "tcp://0.0.0.0:1"}, TypeError, "sets bind of each server itself"),
+        (
+            {"beside": True},
+            TypeError,
+            r"hs\.on_ray\(\): got an unexpected keyword argument 'beside'",
+        ),
         ({"durability": "off"}, ValueError, "durability='off'"),
     ],
 )

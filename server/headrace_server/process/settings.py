@@ -14,7 +14,7 @@ import functools
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -198,6 +198,13 @@ class RunSettings(Limits):
                 )
 
 
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError for an argument whose name is not known."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"got an unexpected keyword argument {name!r}{near(name, known)}")
+
+
 def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
     """Give a function the fields of ``settings`` as arguments; it gets them checked, as one.
 
@@ -219,9 +226,7 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             with rewording(TypeError, f"hs.{function.__name__}(): ", TypeError):
-                for name in kwargs.keys() - arguments.keys():
-                    like = near(name, arguments)
-                    raise TypeError(f"got an unexpected keyword argument {name!r}{like}")
+                check_names(kwargs, arguments)
                 signature.bind(*args, **kwargs)
             return function(settings(*args, **kwargs))
 

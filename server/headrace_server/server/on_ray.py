@@ -10,6 +10,7 @@ Ray places the actors, notices the loss of a node and starts again what was ther
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import secrets
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from headrace_proto.address import RAY, RAY_NAMESPACE
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, rewording
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, public_text, secret_text
 from headrace_proto.placement import MOST_SHARES
 from headrace_proto.token import new_snapshot
@@ -28,7 +29,7 @@ from ..files.extras import require
 from ..pipeline.builder import Pipeline
 from ..process.keyring import TRAINERS
 from ..process.option import Option
-from ..process.settings import RunSettings
+from ..process.settings import RunSettings, check_names
 from ..process.statuses import joined_feed
 from .arguments import declared, share_in
 
@@ -181,6 +182,8 @@ def _check(servers: object, insecure: object, options: Mapping[str, Any]) -> Non
     for name in ("bind", "worker_ports", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")
+    with rewording(TypeError, "hs.on_ray(): ", TypeError):
+        check_names(options, inspect.signature(RunSettings).parameters)
     if options.get("durability") == "off":
         raise ValueError("durability='off': a server on Ray keeps what is committed")
 
