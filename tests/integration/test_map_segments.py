@@ -139,6 +139,17 @@ def test_a_result_that_does_not_fit_is_a_bad_segment(result: Any, text: str) -> 
         train(feed)
 
 
+def test_a_first_result_that_no_batch_can_hold_names_its_sequence() -> None:
+    feed_of_dicts = in_segments(clips(1), batch_size=1).map_segments(lambda *_: {"x": {"a": 1}})
+    text = r"gave sequence 'x': \{'a': 1\} holds neither strings alone nor numbers"
+    with (
+        serving(feed_of_dicts) as server,
+        pytest.raises(headrace.DataError, match=text),
+        connect(server) as feed,
+    ):
+        train(feed)
+
+
 @pytest.mark.parametrize(
     ("policy", "text"),
     [

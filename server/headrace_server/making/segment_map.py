@@ -171,7 +171,8 @@ def _fields_of(result: Any) -> dict[str, Field]:
     _check_mapping(result)
     if fault := names_fault(result):
         raise ValueError(fault)
-    return {
-        block_name("a name in the result", "sequences", name): infer_field([value])
-        for name, value in result.items()
-    }
+    fields = {}
+    for name, value in result.items():
+        with rewording(ValueError, f"sequence {name!r}: ", ValueError):
+            fields[block_name("a name in the result", "sequences", name)] = infer_field([value])
+    return fields
