@@ -252,7 +252,7 @@ def _told(thing: Any) -> list[str]:
     text = re.sub(
         r"The options, with their defaults and bounds:.*", _OPTIONS, text, flags=re.DOTALL
     )
-    text = re.sub(r"``(.+?)``", r"`\1`", text)
+    text = text.replace("``", "`")
     paragraphs = [" ".join(lines.split()) for lines in re.split(r"\n\n+", text)]
     return [" ".join(paragraphs[:2]), *paragraphs[2:]]
 
