@@ -405,7 +405,7 @@ class Driver:
                 if isinstance(answer, ServedShare):
                     session.located(answer, places_of(answer, reached))
                 elif isinstance(answer, Refused):
-                    session.receive(answer, [], self.clock())
+                    session.refused(answer)
                 elif isinstance(answer, Pulse):
                     session.waiting = answer.waiting
             self.tell()

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace_proto import __version__, limits
-from headrace_proto.errors import HeadraceError, ProtocolError, from_code
+from headrace_proto.errors import HeadraceError, ProtocolError, UnknownFeed, code_of, from_code
 from headrace_proto.messages import (
     Answer,
     Answered,
@@ -67,6 +67,7 @@ _MAX_MAPPED = 4000
 #: Maximum number of batches, of open requests and of acknowledged commits in a Hello, since its
 #: header is bounded.  Further commits and requests follow the Welcome; other batches go to others.
 _MOST_HANDED, _MOST_GETS, _MOST_ACKNOWLEDGED = 500, 1000, 100
+_NO_FEED = code_of(UnknownFeed())
 STALE = (
     "was committed after its lease had ended, and its rows went to another trainer: this "
     "work counts twice.  Either this trainer was silent for longer than the server's lease_ttl_s, "
@@ -276,13 +277,15 @@ class Session:
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
         """Handle a message, with the frames after its header."""
-        self.heard_at = now
         kind = type(message)
+        if kind is Refused and message.code == _NO_FEED and self.owner_address:
+            return  # another server has the owner's port: the driver asks the locator again
+        self.heard_at = now
         if kind is Welcome:
             if self.awaits(message):
                 self._on_welcome(message)
         elif kind is Refused:
-            self.failure = self.failure or from_code(message.code, message.text)
+            self.refused(message)
         elif kind is ServedShare and self.owner >= 0:
             self.regrouped = len(message.workers)  # the locator knows where they are
         elif kind is ServedShare:
@@ -301,6 +304,10 @@ class Session:
             else:
                 _HANDLERS[kind](self, message)
             self._heard += 1
+
+    def refused(self, message: Refused) -> None:
+        """Fail by the refusal of the owner, or of the locator of its server."""
+        self.failure = self.failure or from_code(message.code, message.text)
 
     def awaits(self, welcome: Welcome) -> bool:
         """Return whether this answers the last greeting, and is the first answer."""

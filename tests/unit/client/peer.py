@@ -81,9 +81,9 @@ class Peer:
         self._said[self.identity] = 0 if isinstance(message, Welcome) else said + 1
         self._socket.send_multipart([self.identity, FROM_SERVER.encode(message), *frames])
 
-    def locate(self, share: int = 0, shares: int = 1) -> None:
-        """Answer a greeting that asks where the owners are."""
-        workers = (self.address,) * max(1, self.owners)
+    def locate(self, share: int = 0, shares: int = 1, owner: str = "") -> None:
+        """Answer a greeting that asks where the owners are: here, or at ``owner``."""
+        workers = (owner or self.address,) * max(1, self.owners)
         self.say(ServedShare("f", share, shares, 4, self.address, {}, workers))
 
     def say_raw(self, header: bytes) -> None:

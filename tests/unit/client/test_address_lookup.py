@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import headrace
 import headrace_server as hs
 from headrace.driver import Driver
+from headrace.link import Link
 from headrace.session import Member, Session
-from headrace_proto.errors import ConnectionLost
+from headrace_proto.errors import ConnectionLost, UnknownFeed
+from headrace_proto.messages import Hello, Refused
 from tests.patience import PATIENCE_S, eventually
 from tests.ports import free_port
 from tests.waiting import waits_end_with
@@ -70,6 +73,57 @@ def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Nam
         for peer in (first, second):
             if peer is not None:
                 peer.close()
+
+
+def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator():
+    """1. The owner lets a trainer in, and ends.
+    2. A server of other feeds takes its port, and refuses the trainer.
+    3. The locator names the owner's new address.
+    """
+    locator, owner = Peer(), Peer()
+    locator.owners, peers = 0, [locator, owner]
+    link = Link(locator.address, Member(), PATIENCE_S)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(link.open)
+            locator.hear(Hello)
+            locator.locate(owner=owner.address)
+            owner.welcome()
+            opening.result()
+        owner.close()
+        peers += [stranger := Peer(owner.address), moved := Peer()]
+        link.session.greet()
+        stranger.hear(Hello)
+        stranger.say(Refused("feed", "there is no feed 'f'; this server has 'g'"))
+        assert not locator.hear(Hello).shares
+        locator.locate(owner=moved.address)
+        moved.welcome()
+        link.wait(lambda: link.connected, PATIENCE_S, "the Welcome at the new address")
+    finally:
+        link.close()
+        for peer in peers:
+            peer.close()
+
+
+def test_a_locator_without_the_feed_ends_the_search_for_its_owner():
+    locator, owner = Peer(), Peer()
+    locator.owners = 0
+    link = Link(locator.address, Member(), PATIENCE_S)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(link.open)
+            locator.hear(Hello)
+            locator.locate(owner=owner.address)
+            owner.hear(Hello)
+            owner.say(Refused("feed", "there is no feed 'f'"))
+            locator.hear(Hello)
+            locator.say(Refused("feed", "there is no feed 'f' any more"))
+            with pytest.raises(UnknownFeed, match="any more"):
+                opening.result()
+    finally:
+        link.close()
+        for peer in (locator, owner):
+            peer.close()
 
 
 def test_where_no_address_answers_the_error_lists_those_of_the_name(name: Name):
