@@ -208,11 +208,16 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
 
 
 def _tell_of_use(link: Link) -> None:
-    """Log that this trainer does not begin at the feed's beginning."""
+    """Log that this trainer does not begin at the feed's beginning, but not beside others at work.
+
+    An owner that has finished says how many batches it made in any case; one at which others train
+    says 0.
+    """
     welcomes = [session.welcome for session in link.sessions if session.welcome is not None]
     finished = all(welcome.finished for welcome in welcomes)
     batches = sum(welcome.done for welcome in welcomes)
-    if not (finished or batches):
+    shared = any(one.others and not (one.finished or one.done) for one in welcomes)
+    if not finished and (shared or not batches):
         return
     begins = "has no more batches" if finished else "goes on where others left it"
     logger.warning(
