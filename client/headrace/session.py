@@ -293,11 +293,11 @@ class Session:
             self.waiting = (
                 f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
             )
+        elif kind is Unknown and not message.session:  # the answer to a Bye before the Welcome
+            self._greeting, self.connected = None, False
         elif self.welcome is None or not self.connected:
             if kind is Pulse:  # the feed is not open yet
                 self.waiting = message.waiting
-            elif kind is Unknown:  # the answer to a Bye, see ``greets``
-                self._greeting = None
         elif message.session == self.welcome.session:
             if kind is Give:
                 self._on_give(message, frames)

@@ -15,6 +15,7 @@ from headrace_proto.errors import ProtocolError, StaleLease, StateError
 from headrace_proto.messages import (
     FROM_TRAINER,
     Answer,
+    Bye,
     Ended,
     Give,
     Hello,
@@ -126,11 +127,23 @@ def test_what_the_trainer_does_while_the_owner_is_greeted_is_said_after_its_answ
     assert [batch.committed for batch in hello.batches] == [False, False]
     one.trainer.take()
     one.trainer.commit(11)
+    one.hear(Unknown(7))  # it is late: the owner knew the session before no more
     one.now += 1.0
     assert one.say() == [hello]
     one.hear(welcome_to(hello, **one.told))
     (step,) = one.say()
     assert step.commits == (11,)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_farewell_before_the_welcome_has_its_answer(crossed: bool):
+    session = Session(Member())
+    ((hello, _),) = session.outgoing(0.0)
+    assert session.goodbye() == Bye(0)
+    if crossed:  # the owner has let it in, and then heard the Bye
+        session.receive(welcome_to(hello), [], 0.0)
+    session.receive(Unknown(0), [], 0.0)
+    assert not session.greets and not session.connected
 
 
 def test_states_beyond_the_size_of_a_message_are_saved_again_after_the_greeting(monkeypatch):
