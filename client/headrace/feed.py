@@ -398,7 +398,7 @@ class Feed:
             )
         for name in wanted:
             if name not in self.facts or name in self.schema:
-                known = ", ".join(self.facts.keys() - self.schema.keys()) or "none"
+                known = ", ".join(one for one in self.facts if one not in self.schema) or "none"
                 raise ValueError(
                     f"facts: {name!r:.80} is not a fact of the rows of this feed beside its "
                     f"columns; it has {known}"
