@@ -186,7 +186,10 @@ class Segments:
         self.known, self.base = known, known.base
         epoch, row = divmod(known.base, len(self.counts))
         machine = self.machine
-        reading = {"epoch": epoch, "epoch_rows": row, "empty_epochs": 0, "position": row}
+        reading = {
+            "epoch": epoch, "epoch_rows": row, "empty_epochs": 0, "position": row,
+            "read": known.base,
+        }  # fmt: skip
         machine.input.resume_reading(reading, 1000)
         going = sorted(e for e, at in known.examples.items() if at[0] < self._count(e))
         index = FIRST_INDEX + (self.number << 51)
@@ -245,7 +248,8 @@ class Segments:
             "known": np.array([BEGUN * (e in self.begun) for e in examples]),
         }
         self.first[read.chunk] = first
-        self.machine.input.arrived(read, len(examples), stop if stop < n else None, facts)
+        after = stop if stop < n else None
+        self.machine.input.arrived(read, len(examples), after, facts, len(examples))
 
     # Trainers
 

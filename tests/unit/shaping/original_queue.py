@@ -154,7 +154,8 @@ class Feed:
             facts |= {"line": line, "known": np.array(marks)}
         self.examples[read.chunk] = read.epoch, read.position
         self.chunk_of += [read.chunk] * (stop - read.position)
-        self.machine.input.arrived(read, stop - read.position, stop if stop < n else None, facts)
+        rows, after = stop - read.position, stop if stop < n else None
+        self.machine.input.arrived(read, rows, after, facts, rows)
 
     def step(self, slot=ANYONE, epoch=0):
         """Batches, or why there are none, reading as much as it takes."""
