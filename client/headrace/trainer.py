@@ -298,7 +298,16 @@ class Trainer:
         self._last = request
         self._taken += 1
         held.taken = self._taken
+        if (self._of or self._ready) and not self.prefetch and self.rank < 0:
+            self._leave_to_others()
         return held
+
+    def _leave_to_others(self) -> None:
+        """Hold nothing but what the loop has taken: others may wait for that meanwhile."""
+        if not self.any_order:
+            self._withdraw([*self._of])
+        if not self.lanes:
+            self.let_go()
 
     def untake(self, held: Held) -> None:
         """Put a batch back that the loop has not used: it is the next one again."""

@@ -201,3 +201,18 @@ def test_an_epoch_goes_on_while_a_batch_of_it_is_here_that_the_loop_has_not_take
     assert epochs.within(first)
     with pytest.raises(EpochEnds):
         epochs.within(one.take())
+
+
+def test_without_prefetch_a_loop_at_work_leaves_to_others_what_it_has_not_taken():
+    one = trainer(3, prefetch=0)
+    assert one.take() is None and asks(one) == [(1, 0)]
+    one.idle(0, [1])
+    assert asks(one) == [(2, 1)]
+    one.idle(0, [2])
+    assert asks(one) == [(3, 2)]
+    give(one, 3, 2, 0)
+    give(one, 2, 1, 0)
+    held = one.take()
+    _, returned, withdrawn, _ = one.outgoing(0)
+    assert held.given.partition == 1 and withdrawn == [1] and len(returned) == 1
+    assert [*one.hands] == [held.given.token]
