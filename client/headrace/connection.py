@@ -9,7 +9,7 @@
 On the server's host messages go by a channel, once this process has mapped the server's memory; the
 socket is then only for a Hello, after the channel has ended.
 
-The threads of a process use it in turn, under the driver's lock.
+The threads of a process use it in turn, under the lock of their link.
 
 ZeroMQ's descriptor reports changes only, and checking for waiting messages costs as much as a small
 message.  So while a channel is used, or where there are several connections, a socket is checked
@@ -139,7 +139,7 @@ class Sleep:
     def look(self) -> set[int]:
         """Return the descriptors of sockets and channels with an event, without a wait.
 
-        The caller holds the driver's lock.
+        The caller holds the lock of their link.
         """
         ready = {number for number, _ in self._looker.poll(0)}
         for number in ready:

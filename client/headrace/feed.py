@@ -64,7 +64,7 @@ class Feed:
 
     def _begin(self, link: Link) -> None:
         self._link = link
-        self._blocks = Blocks(link.say)
+        self._blocks = Blocks(link.exchange)
         self._commits = TakenBatches(link)  # of a feed without states
         self._itself = weakref.ref(self)
         self._epochs: Epochs | None = None
@@ -600,7 +600,7 @@ class Feed:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._commits.oldest(number)
-        self._link.say()
+        self._link.exchange()
 
     def _leave(self, commit: bool) -> None:
         link, saving = self._link, self._saving
@@ -714,7 +714,7 @@ class EpochBatches(Iterator[Any]):
             return self._feed.__next__(self._epochs.within, self._epochs.none_yet)
         except EpochEnds:
             self._epochs.end()
-            self._feed._link.say()  # others may wait for the last commit of this epoch
+            self._feed._link.exchange()  # others may wait for the last commit of this epoch
         except StopIteration:
             if self._feed._link.ended:  # else it goes on once this trainer commits what it has
                 self._epochs.end(feed_ended=True)

@@ -1,11 +1,20 @@
-"""A trainer's requests to its servers, and all of its waits.
+"""A trainer's link to the owners of one feed: connections, the threads that use them, and waits.
 
-    trainer's thread ── take, commit, ask ─► Trainer ◄──► Session ◄── messages ─ driver ◄─► server
-                                  │            one          of each owner            ▲
-                                  └── exchange, in a wait again and again ───────────┘
+    trainer's thread ── take, commit, ask ─► Trainer ◄──► Session ◄── messages ──► connection
+                                  │            one          of each owner             ▲
+                                  ├── exchange: what is due goes out, what has come is heard
+                                  └── await_news: exchange, poll, sleep at the sockets
+    lazy thread ─────────────────────── a look now and then: exchange where nobody did
 
-    server of share 0   session with owner 0, owner 1, …  ──┐
-    server of share 1   session with owner 0, …           ──┴► one list, by (share, owner)
+A thread that asks, saves or commits sends its message itself, at once or with its next call, and
+one that waits receives its answer itself: no other thread is woken for it.  Each wait has a
+deadline, whose error names the missing answer.  One lock guards all; it is held for microseconds
+and never during a wait.  One thread at a time sleeps at the sockets; it notifies others that wait,
+and one of them follows when it leaves.  Released memory is reported without the lock, since the
+last reader of a batch may go while any lock is held.
+
+The lazy thread looks every moment, so heartbeats go out, released memory is reported and silence is
+noticed whatever the trainer does.  Small notices wait a moment or two for the trainer's next call.
 
 A feed has one owner or several, on one server or several, and a trainer a session with each:
 
@@ -19,25 +28,37 @@ The trainer opens no session before it knows that the servers together have the 
 that stands for several addresses is looked up again until every share is found.  Other sessions
 take their places when a server starts again with another number of owners.
 
-A thread tells the trainer what it wants and sends it itself, at once or with its next call; a
-thread that needs an answer waits for it, with a deadline whose error names the missing answer.
-Only its timeout ends a wait for a server that is away: before that the client greets the server
-again and again, however long it takes to move or restart it.
+The client measures silence by a clock that stands still while this process is suspended; some
+thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
+leases end by the server's clock, and messages of the server are handled before it counts as silent.
 
-All of it is shared under the driver's lock.  Released memory is reported without it, since the
-last reader of a batch may go while any lock is held.
+    silent for 2.5 heartbeats ─► the session is lost, and says Hello
+    silent for 10 s           ─► a line in the log; another one when the server is back
+    away, once a second       ─► ray://      the directory ─► its new address
+                              ─► the locator ─► the addresses of the owners, or why one is away
+                              ─► a DNS name  looked up     ─► its next address
+
+Only its timeout ends a wait for a server that is away: before that the client greets the server
+again and again, however long it takes to move or restart it.  ZeroMQ tries the first address of a
+name only.  A look-up may take long, so a thread of its own waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import zmq
+
+from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -45,15 +66,18 @@ from headrace_proto.errors import (
     FeedRewound,
     ForkedProcess,
     HeadraceError,
+    LimitExceeded,
     StaleLease,
 )
-from headrace_proto.messages import Answered, Welcome
+from headrace_proto.interrupts import start
+from headrace_proto.messages import Answered, Pulse, Refused, ServedShare, Welcome
 from headrace_proto.placement import Placement
+from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
+from .connection import Connection, Sleep, check_files
 from .credentials import Keys
-from .driver import Driver
-from .places import arranged, looked_up, missing_shares, places_of, shares_there
+from .places import arranged, ask, looked_up, missing_shares, places_of, shares_there
 from .prefetch import Prefetch
 from .requests import Request, snapshot
 from .session import STALE, Member, Session, States, named
@@ -62,19 +86,35 @@ from .trainer import Held, Trainer
 if TYPE_CHECKING:
     from .ray import RayDirectory
 
+logger = logging.getLogger("headrace")
+
 #: A leaving trainer's maximum wait for a server that has stopped and will be back.
 _LEAVE_S = 10.0
 #: Time between two looks at what a name stands for, while a share is missing.
 _LOOK_UP_S = 1.0
 #: A wait looks at what has come this often, even without messages.
-_LOOK_S = 0.2
-
-
-logger = logging.getLogger("headrace")
+_STEP_S = 0.2
+#: What a wait for the first answers waits for.
+_OPENS = "a server to answer"
+_CLOSE_S = 5.0
+_BYE_S = 0.5  # owners that are away or stopped do not answer a Bye
+_TICK_S = 0.001
+#: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
+_SOCKETS = 12_288
+#: Maximum time in which nobody hears the owners, and that part of a heartbeat.
+_LOOK_S, _LOOKS = 0.5, 4
+#: Time between two looks of the lazy thread.
+_MOMENT_S = 0.05
+#: In steps that take longer than this, a separate message costs less than 1 %.
+_RECENT_S = 0.01
+_ASK_S = 1.0  # between two lookups of the address of a server that is away
+#: Seconds of silence after which the log names a server.  A worker, or a server that restarts
+#: quickly, is back sooner.
+_AWAY_S = 10.0
 
 
 class Link:
-    """A trainer's side of its sessions with the owners of one feed, which are driven."""
+    """A trainer's side of its sessions with the owners of one feed."""
 
     def __init__(
         self,
@@ -92,18 +132,16 @@ class Link:
         self._directory = directory
         self.address, self.member = address, member
         self.addresses = address.split(",")
+        check_files(len(self.addresses))
         sessions = [Session(member, one, shares=0) for one in self.addresses]
+        self.sessions = sessions  # by the number of the owner, see placement.py; only replaced
         self.session = sessions[0]  # the one that was opened first
-        self._driver = Driver(address, sessions, keys)
-        self.sessions = self._driver.sessions  # by the number of the owner, see placement.py
-        self.lock = self._driver.lock
-        self.clock = self._driver.clock
+        self.lock = threading.RLock()  # of the sessions, the trainer and the connections
+        self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
+        self.clock = AwakeClock()
         self._prefetch = prefetch or Prefetch(0)
         self._owner_of = [0]  # by partition
         self.trainer: Trainer  # what it asks, holds and has committed; once all owners let it in
-        self._driver.regroup = self._regroup
-        if directory is not None:
-            self._driver.moved = directory.moved
         self.left = False  # the trainer closed the feed
         self.failure_raised = False  # by a wait, so the trainer knows of it
         self.looked_at = 0.0  # when a wait of this trainer last checked its condition
@@ -113,6 +151,28 @@ class Link:
         self._timeout_s = timeout_s
         self._keys = keys
         self._counted_at = 0.0  # until when waits are counted
+
+        self._slept_s = 0.0  # by the clock, at the last look
+        self.closing = False
+        self.news = 0  # counts changes of sessions, for threads that wait
+        self._following = 0  # threads that wait for news that another thread receives
+        self._listener: object = None  # identifies the wait of the thread that listens for all
+        self._asleep = False  # the listener sleeps at the sockets, or is about to
+        self._away: set[str] = set()  # addresses of servers that the log has named as silent
+        self._in_use = False  # whether the thread that holds the lock uses the connections
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all connections
+        self._connections: list[Connection] = []  # replaced, never changed; empty once closed
+        self._sleep = Sleep(cores())
+        self._said_at = -inf  # when a thread last sent what was due
+        self._closed = threading.Event()  # ends the lazy thread
+        for one in sessions:
+            one.heard_at = self.clock()
+        self._asked_at = self.clock()  # when an address was looked up last; inf while one is
+        self._places: dict[str, str] = {}  # by name: the address that is tried now
+        self._turns: dict[str, int] = {}  # by name: how many of its addresses were tried
+        self._words: dict[str, str] = {}  # by name: the tried addresses, for people
+        self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
+        start(self._thread, self.close)
 
     def again(self, resume: str, restart: bool = False) -> Link:
         """Return another link with the same options, which goes on from a snapshot."""
@@ -142,7 +202,7 @@ class Link:
         welcome = self.session.welcome
         assert welcome is not None
         self._begin(welcome)
-        self.say()
+        self.exchange()
         return welcome
 
     def _await(self, answered: Callable[[Session], object], started: float) -> None:
@@ -151,20 +211,18 @@ class Link:
         def lacking() -> Session | None:
             return next((session for session in self.sessions if not answered(session)), None)
 
-        self._wait_to_open(lambda: lacking() is None, started, lambda: lacking() or self.session)
-
-    def _wait_to_open(
-        self,
-        done: Callable[[], bool],
-        started: float,
-        about: Callable[[], Session] | None = None,
-    ) -> None:
-        self.wait(done, self._timeout_s, "a server to answer", about, started=started)
+        self.wait(
+            lambda: lacking() is None,
+            self._timeout_s,
+            _OPENS,
+            lambda: lacking() or self.session,
+            started=started,
+        )
 
     def _places_of(self, session: Session) -> tuple[str, ...]:
         """Return the addresses of the owners of the server that a session has asked."""
         assert session.served is not None
-        return places_of(session.served, self._driver.reached(session.address))
+        return places_of(session.served, self.reached(session.address))
 
     def _servers(self, started: float) -> list[Session]:
         """Return the lookup at each server of the feed, by share, once there are all."""
@@ -193,11 +251,13 @@ class Link:
             new = [Session(self.member, one, shares=0) for one in found if one not in known]
             self._drive([*self.sessions, *new])
             again_s = self.clock() + min(_LOOK_UP_S, left_s)
-            self._wait_to_open(
+            self.wait(
                 lambda at=again_s, before=missing: (  # type: ignore[misc]
                     self.clock() >= at or missing_shares(self.sessions) != before
                 ),
-                started,
+                self._timeout_s,
+                _OPENS,
+                started=started,
             )
 
     def _begin(self, welcome: Welcome) -> None:
@@ -249,11 +309,29 @@ class Link:
             return [self.session]
         return list({one.share: one for one in reversed(self.sessions)}.values())
 
-    def _drive(self, sessions: list[Session], lead: Session | None = None) -> None:
-        """Have these sessions alone, of which ``lead`` is the first to be opened."""
+    def _drive(
+        self, sessions: list[Session], lead: Session | None = None, anew: Connection | None = None
+    ) -> None:
+        """Have these sessions alone, of which ``lead`` is the first to be opened.
+
+        Connections of others end without a message, and that of ``anew`` is made once more.
+        """
         with self.lock:
-            self._driver.drive(sessions)
+            before = self._connections
+            known = {id(one.session): one for one in before if one is not anew}
+            if before and (fresh := sum(id(session) not in known for session in sessions)):
+                check_files(fresh)
             self.sessions, self.session = sessions, lead or self.session
+            if not before:  # it was closed meanwhile
+                return
+            for session in sessions:
+                session.heard_at = session.heard_at or self.clock()
+            self._connections = [known.get(id(one)) or self._connection_of(one) for one in sessions]
+            for one in before:
+                if one not in self._connections:
+                    one.close()
+            self.tell()
+            self._sleep.wake()
 
     def _regroup(self) -> list[Session]:
         """Open sessions with all owners of a server that restarted with another number of them."""
@@ -296,11 +374,6 @@ class Link:
     def announced(self) -> list[dict[str, Any]]:
         """The properties from each owner; some differ, such as the number of batches."""
         return [session.properties for session in self.sessions]
-
-    @property
-    def hint(self) -> str:
-        """Why nobody may answer, in words."""
-        return self._driver.hint
 
     @property
     def connected(self) -> bool:
@@ -367,7 +440,7 @@ class Link:
         now = self.clock()
         meter.spends("blocked", now)
         if heard := trainer.asks and not trainer.ready:
-            self._driver.hear()
+            self.hear()
 
         def taken() -> Held | None:
             nonlocal looks
@@ -420,7 +493,7 @@ class Link:
     def _take_ready(self, accepts: Callable[[Held], bool] | None) -> Held | None:
         """Take a batch that is here; None leaves it, or an error, to a wait."""
         with self.lock:
-            if self.failure is not None or self._driver.closing or self.member.refused:
+            if self.failure is not None or self.closing or self.member.refused:
                 return None
             held = self._next(accepts)
         if held is not None:
@@ -430,7 +503,7 @@ class Link:
     def _say_soon(self, held: Held, heard: bool = False) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            self._driver.say_soon(self.trainer.any_due, heard)
+            self.say_soon(self.trainer.any_due, heard)
         except BaseException:
             self.untake(held)
             raise
@@ -439,7 +512,7 @@ class Link:
         """Put back the last batch taken, which was not used: it comes next."""
         with self.lock:
             self.trainer.untake(held)
-            self._driver.tell()
+            self.tell()
 
     @property
     def _over(self) -> bool:
@@ -475,8 +548,8 @@ class Link:
         """
         with self.lock:
             counts = token in self.trainer.hands and self.trainer.commit(token, states)
-            self._driver.tell()
-        self._driver.say_soon(False)
+            self.tell()
+        self.say_soon(False)
         return counts
 
     def ask(
@@ -552,14 +625,6 @@ class Link:
                 if unsettled() is not None:
                     raise
 
-    def say(self) -> None:
-        """Send due messages."""
-        self._driver.exchange()
-
-    def close(self) -> None:
-        """Leave the feed, and give batches back.  End the thread, and all waits by FeedClosed."""
-        self._driver.close()
-
     def wait(
         self,
         done: Callable[[], Any],
@@ -574,17 +639,17 @@ class Link:
 
         ``about``: the session whose answer is missing, where that is not the first.
         """
-        driver, refused, over = self._driver, self.member.refused, False
+        refused, over = self.member.refused, False
         now = self.looked_at = started = self.clock() if started is None else started
         slept_s = self.clock.slept_s
         while True:
             with self.lock:
-                news = driver.news
+                news = self.news
                 for session in self.sessions:
                     if session.failure is not None:
                         self.failure_raised = True
                         raise session.failed()
-                if driver.closing:
+                if self.closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
                 if raise_refused and refused:
                     raise refused.popleft()
@@ -598,11 +663,348 @@ class Link:
                 if over and now - started >= limit_s:  # and a message of the server came since
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
-                    raise _too_late(self, session, now, limit_s, what, slept_s)
-                rest_s = min(_LOOK_S, started + limit_s - now)
+                    raise self._too_late(session, now, limit_s, what, slept_s)
+                rest_s = min(_STEP_S, started + limit_s - now)
                 over = rest_s <= 0
-            driver.await_news(news, rest_s)
+            self.await_news(news, rest_s)
             now = self.looked_at = self.clock()
+
+    def _too_late(
+        self, session: Session, now: float, timeout_s: float, what: str, slept_s: float
+    ) -> HeadraceError:
+        """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
+        slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
+        waited = f"waited timeout={timeout_s:g} s{slept} for"
+        silence, place, welcome = session.silence(now), session.where, session.welcome
+        trainer = self.member.trainer
+        hands = 0 if trainer is None else len(trainer.hands)
+        names = {one.session.address: None for one in self._connections if one.unreached}
+        hint = "".join(self._words.get(name, "") for name in names)
+        if session.stopped:
+            owed = sum(trainer.unanswered(one.number) for one in self.sessions) if trainer else 0
+            lost = f".  {owed} commits of this trainer have no answer: they may be lost"
+            return ConnectionLost(
+                f"the server at {place} was stopped and announced its return, and is not back; "
+                f"{waited} {what}.  Start it again with the same address and state directory, or "
+                f"raise timeout{lost if owed else ''}"
+            )
+        if welcome is None and session.waiting:
+            return DeadlineExceeded(
+                f"{waited} the feed at {place} to open; the server says: {session.waiting}"
+            )
+        if welcome is None:
+            known = shares_there(self.sessions)
+            return ConnectionLost(
+                f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
+                f"is it running, and is the address right?{known and f' ({known})'}{hint}"
+            )
+        if silence:
+            return ConnectionLost(
+                f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
+                f"this trainer {waited} {what}{hint}"
+            )
+        most, each = welcome.max_credits, "" if len(self.sessions) == 1 else " of each worker"
+        full = f", as many as the server's max_credits={most} allows{each}" if hands >= most else ""
+        says = session.waiting
+        reason = f"the server says: {says}" if says else "no word of the server"
+        return DeadlineExceeded(
+            f"{waited} {what} of feed {welcome.feed!r} at {place}; {reason}; "
+            f"this trainer holds {hands} batches{full}{self.explain(now)}"
+        )
+
+    # The threads that use the connections
+
+    def reached(self, address: str) -> str:
+        """Return the address at which the server of a name is tried."""
+        return self._places.get(address, address)
+
+    def exchange(self) -> None:
+        """Send due messages and handle those that have arrived."""
+        self._guarded(self._exchange)
+
+    def hear(self) -> None:
+        """Handle messages that have arrived."""
+        self._guarded(self._hear)
+
+    def say_soon(self, now: bool, heard: bool = False) -> None:
+        """Send a message ``now``, or leave it to the next call, or to the lazy thread.
+
+        With ``heard`` this thread has just handled all that has arrived.
+        """
+        if not now:
+            recent = self.clock() - _RECENT_S
+            now = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
+        if now:
+            self._guarded(self._say_and_poll if heard else self._exchange)
+
+    def tell(self) -> None:
+        """Notify waiting threads of news of a session.  The caller holds the lock."""
+        self.news += 1
+        if self._following:
+            self.changed.notify_all()
+        if self._asleep:
+            self._sleep.wake()
+
+    def await_news(self, news: int, at_most_s: float) -> None:
+        """Send due messages, and wait for news after number ``news``."""
+        me = object()  # not this thread: a handler of a signal may wait while it waits
+        try:
+            with self.lock:
+                if self._listener is None and self._connections:
+                    self._listener = me
+                if self._listener is not me:
+                    self._guarded(self._exchange)
+                    self._follow(news, at_most_s)
+                    return
+                self._guarded(self._say_and_poll)
+                self._asleep = True  # from here on news of other threads wake this one
+                if self.news != news or self.closing:
+                    return
+                at_most_s = min(at_most_s, self._due_in(self._said_at))
+            self._sleep.wait(at_most_s)
+            with self.lock:
+                self._asleep = False
+                self._guarded(self._hear)
+                if self.news == news:
+                    self._away = lose_silent(self.sessions, self._away, self.clock())
+        finally:
+            if self._listener is me:
+                self._listener, self._asleep = None, False
+                if self._following:
+                    with self.lock:
+                        self.changed.notify_all()  # one of the waiting threads listens from here on
+
+    def close(self) -> None:
+        """Leave the feed, give batches back, and end the thread.  Nothing is sent from now on."""
+        with self.lock:
+            if self.closing:
+                return
+            self.closing = True
+            self.tell()
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            Deadline(_CLOSE_S).join(self._thread)
+
+    # Waiting
+
+    def _follow(self, news: int, at_most_s: float) -> None:
+        """Wait for news that another thread receives.  The caller holds the lock."""
+        self._following += 1
+        try:
+            if self.news == news and (self._listener is not None or not self._connections):
+                self.changed.wait(at_most_s)
+        finally:
+            self._following -= 1
+
+    def _due_in(self, now: float) -> float:
+        """Return the seconds until a session has a message to send without a new event."""
+        return min([session.due_in(now) for session in self.sessions], default=inf)
+
+    # The connections, under the lock
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step that uses the connections; sessions fail with the error of a step."""
+        with self.lock:
+            # Closed, or in a signal handler amid such a step.
+            if not self._connections or self._in_use:
+                return
+            changes = self._sleep.changes
+            self._in_use = True
+            try:
+                step()
+            except Exception as error:
+                self.fail(error)
+            except BaseException:  # Ctrl-C, say
+                if any(one.amid_message for one in self._connections):  # half of it may be sent
+                    self.fail(ConnectionLost("the connection was interrupted amid a message"))
+                for one in self._connections:  # messages that were just received may be lost
+                    one.skip_rest()
+                    one.session.greet()
+                raise
+            finally:
+                self._in_use = False
+            if self._asleep and changes != self._sleep.changes:
+                self._sleep.wake()  # the sockets at which it sleeps have been replaced
+
+    def _exchange(self) -> None:
+        self._say()
+        self._hear()
+
+    def _say_and_poll(self) -> None:
+        """Send due messages, and receive only those that no poll would report."""
+        self._say()
+        for one in self._connections:
+            if not one.quiet:  # else a poll reports all that has arrived
+                one.hear()
+
+    def _say(self) -> None:
+        self._said_at = now = self.clock()
+        if self.clock.slept_s > self._slept_s:
+            self._slept_s = self.clock.slept_s
+            for session in self.sessions:
+                session.hurry()
+        for one in self._connections:
+            one.say(now)
+
+    def _hear(self) -> None:
+        if len(self._connections) == 1:
+            self._connections[0].hear()
+            return
+        ready = self._sleep.look()
+        for one in self._connections:
+            if one.has_news(ready):
+                one.hear()
+
+    def fail(self, error: BaseException) -> None:
+        with self.lock:
+            if not isinstance(error, (HeadraceError, ValueError)):
+                if not self.sessions[0].failure:
+                    logger.exception("the connection to %s failed", self.address)
+                error = ConnectionLost(f"{type(error).__name__}: {error}")
+            for session in self.sessions:
+                session.failure = session.failure or error  # type: ignore[assignment]
+            self.tell()
+
+    # The lazy thread
+
+    def _connection_of(self, session: Session) -> Connection:
+        assert self._context is not None
+        place = session.owner_address or self.reached(session.address)
+        return Connection(
+            self._context, self._keys, session, place, self._sleep, self.clock, self.tell
+        )
+
+    def _run(self) -> None:
+        connections: list[Connection] = []
+        try:
+            self._context = zmq.Context()
+            self._context.max_sockets = _SOCKETS
+            with self.lock:
+                self._connections = [self._connection_of(session) for session in self.sessions]
+                self.tell()
+            while not self._closed.wait(_MOMENT_S):
+                self._look()
+                if any(session.regroups for session in self.sessions):
+                    with self.lock:
+                        self._drive(self._regroup())
+                if not all(session.connected for session in self.sessions):
+                    self._look_up()
+            with self.lock:
+                connections, self._connections = self._connections, []
+                for one in connections:
+                    one.say_goodbye(self.clock())
+            self._await_end(connections)
+            for one in connections:  # no other thread uses them any more
+                one.linger()
+        except BaseException as error:
+            self.fail(error)
+        finally:
+            with self.lock:
+                connections, self._connections = [*connections, *self._connections], []
+                for one in connections:
+                    one.close()
+            if self._context is not None:
+                self._context.term()  # waits until the last messages are sent
+
+    def _await_end(self, connections: list[Connection]) -> None:
+        """Wait until the owners have heard that this trainer leaves: a later one comes after it."""
+
+        def heard(at_most_s: float) -> bool:
+            for one in connections:
+                one.quiet = False
+                with contextlib.suppress(HeadraceError):
+                    one.hear()
+            if any(one.leaves for one in connections):
+                time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
+                return False
+            return True
+
+        Deadline(_BYE_S).wait(heard)
+
+    def _look(self) -> None:
+        """Use the connections if a message is due, or if no other thread uses them."""
+        with self.lock:
+            now, welcome = self.clock(), self.sessions[0].welcome
+            rest_s = 0.0
+            if welcome is not None and all(session.connected for session in self.sessions):
+                rest_s = min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
+            if self._due_in(now) > 0 and now - self._said_at < rest_s:
+                return
+            for one in self._connections:
+                one.quiet = False
+            self._guarded(self._exchange)
+            self._away = lose_silent(self.sessions, self._away, self.clock())
+
+    # Addresses of servers that are away
+
+    def _look_up(self) -> None:
+        """Look for servers that are away, in another thread."""
+        now = self.clock()
+        if now - self._asked_at <= _ASK_S:
+            return
+        if self._directory is not None or any(one.away(now) for one in self._connections):
+            self._asked_at = inf  # until the answer, which may take longer than a heartbeat
+            threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
+
+    def _search(self) -> None:
+        try:
+            moved = {} if self._directory is None else self._directory.moved()
+            with self.lock:
+                now, away = self.clock(), dict[str, Session]()
+                for one in self._connections:
+                    if one.address in moved:
+                        one.session.address = moved[one.address]
+                    if one.away(now) or one.address in moved:
+                        away[one.session.address] = one.session
+            for address, session in away.items():
+                self._locate(address, session)
+            with self.lock:
+                for one in self._connections:
+                    session = one.session
+                    if session.address not in away or session.regroups:  # others take its place
+                        continue
+                    if one.place != (session.owner_address or self.reached(session.address)):
+                        session.greet()
+                        self._drive(self.sessions, anew=one)
+        except Exception as error:
+            self.fail(error)
+        self._asked_at = self.clock()
+
+    def _locate(self, address: str, away: Session) -> None:
+        """Ask the locator of a server where its owners are, one of which is away."""
+        answer, reached = None, self.reached(address)
+        if away.owner_address and self._context is not None:
+            with contextlib.suppress(LimitExceeded):  # libzmq needs files to ask
+                check_files()
+                answer = ask(self._context, reached, self._keys, away.lookup())
+        if answer is None:
+            self._try_next(address)
+            return
+        with self.lock:
+            for session in self.sessions:
+                if session.address != address or session.connected:
+                    continue
+                if isinstance(answer, ServedShare):
+                    session.located(answer, places_of(answer, reached))
+                elif isinstance(answer, Refused):
+                    session.refused(answer)
+                elif isinstance(answer, Pulse):
+                    session.waiting = answer.waiting
+            self.tell()
+
+    def _try_next(self, name: str) -> None:
+        """Choose the address of a name that is tried next."""
+        try:
+            found = looked_up(name)
+        except ConnectionLost as error:
+            self._words[name] = f"  {error}"
+            return
+        if not found:  # it is an address already
+            return
+        self._words[name] = f"  Its name stands for {', '.join(found)}"
+        if len(found) > 1 or name in self._places:  # ZeroMQ has tried the first one
+            turn = self._turns[name] = self._turns.get(name, 0) + 1
+            self._places[name] = found[turn % len(found)]
 
 
 def opened(link: Link) -> Link:
@@ -622,42 +1024,25 @@ def opened(link: Link) -> Link:
             raise
 
 
-def _too_late(
-    link: Link, session: Session, now: float, timeout_s: float, what: str, slept_s: float
-) -> HeadraceError:
-    """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
-    slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
-    waited = f"waited timeout={timeout_s:g} s{slept} for"
-    silence, place, welcome = session.silence(now), session.where, session.welcome
-    trainer = link.member.trainer
-    if session.stopped:
-        owed = 0 if trainer is None else sum(trainer.unanswered(o.number) for o in link.sessions)
-        lost = f".  {owed} commits of this trainer have no answer: they may be lost" if owed else ""
-        return ConnectionLost(
-            f"the server at {place} was stopped and announced its return, and is not back; "
-            f"{waited} {what}.  Start it again with the same address and state directory, or raise "
-            f"timeout{lost}"
-        )
-    if welcome is None and session.waiting:
-        return DeadlineExceeded(
-            f"{waited} the feed at {place} to open; the server says: {session.waiting}"
-        )
-    if welcome is None:
-        known = shares_there(link.sessions)
-        return ConnectionLost(
-            f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
-            f"is it running, and is the address right?{known and f' ({known})'}{link.hint}"
-        )
-    if silence:
-        return ConnectionLost(
-            f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
-            f"this trainer {waited} {what}{link.hint}"
-        )
-    held, most = 0 if trainer is None else len(trainer.hands), welcome.max_credits
-    each = "" if len(link.sessions) == 1 else " of each worker"
-    full = f", as many as the server's max_credits={most} allows{each}" if held >= most else ""
-    reason = f"the server says: {session.waiting}" if session.waiting else "no word of the server"
-    return DeadlineExceeded(
-        f"{waited} {what} of feed {welcome.feed!r} at {place}; {reason}; "
-        f"this trainer holds {held} batches{full}{link.explain(now)}"
-    )
+def lose_silent(sessions: Collection[Session], away: set[str], now: float) -> set[str]:
+    """Lose sessions that were silent for too long; log a server that goes and comes back.
+
+    ``away``: the addresses of the servers that the log has named.  Return those of now.
+    """
+    for session in sessions:
+        silent, address = session.silence(now), session.address
+        if silent and session.connected:
+            session.greet()
+        ended = session.stopped or session.finished or session.failure is not None
+        if silent <= _AWAY_S or session.welcome is None or ended or address in away:
+            continue
+        away = {*away, address}
+        text = "nothing was heard of the server at %s for %.0f s: trying again"
+        logger.warning(text, session.where, silent)
+    for address in away:
+        there = [session for session in sessions if session.address == address]
+        if all(session.connected for session in there):
+            away = away - {address}
+            for session in there[:1]:
+                logger.warning("the server at %s is back", session.where)
+    return away

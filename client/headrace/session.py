@@ -279,7 +279,7 @@ class Session:
         """Handle a message, with the frames after its header."""
         kind = type(message)
         if kind is Refused and message.code == _NO_FEED and self.owner_address:
-            return  # another server has the owner's port: the driver asks the locator again
+            return  # another server has the owner's port: the link asks the locator again
         self.heard_at = now
         if kind is Welcome:
             if self.awaits(message):

@@ -202,7 +202,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
                 feed._commits.in_hand()
             else:
                 feed._commits.commit(tokens_of("batch", batch, feed))
-            feed._link.say()
+            feed._link.exchange()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch in hand, as ``feed.snapshot()`` does.

@@ -9,12 +9,11 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.driver import Driver
 from headrace.link import Link
-from headrace.session import Member, Session
+from headrace.session import Member
 from headrace_proto.errors import ConnectionLost, UnknownFeed
 from headrace_proto.messages import Hello, Refused
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.waiting import waits_end_with
 
@@ -45,7 +44,7 @@ class Name:
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
     monkeypatch.setattr("headrace.places.sockets.getaddrinfo", name.look_up)
-    monkeypatch.setattr("headrace.driver._ASK_S", 0.1)
+    monkeypatch.setattr("headrace.link._ASK_S", 0.1)
     return name
 
 
@@ -59,17 +58,19 @@ def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Nam
     2. The trainer greets the server at the second address.
     """
     first = Peer(name.bound("127.0.0.1"))
-    driver = Driver(name.address, [Session(Member(), name.address)])
+    link = Link(name.address, Member(), PATIENCE_S)
     second = None
     try:
-        first.welcome()
-        eventually(lambda: driver.sessions[0].welcome)
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(link.open)
+            first.welcome()
+            opening.result()
         second = Peer(name.bound("127.0.0.2"))
-        driver.sessions[0].greet()
+        link.session.greet()
         first.close()
         second.welcome()
     finally:
-        driver.close()
+        link.close()
         for peer in (first, second):
             if peer is not None:
                 peer.close()

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace import driver
-from headrace.driver import Driver
+from headrace import link as module
 from headrace.link import Link, opened
 from headrace.prefetch import Prefetch
 from headrace.requests import flush_states
@@ -92,14 +91,14 @@ class Taking:
         self._link = link
         self.came: list[object] = []
         self.thread = threading.Thread(target=self._take)
-        waits, await_news = threading.Event(), Driver.await_news
+        waits, await_news = threading.Event(), Link.await_news
 
-        def awaited(driver: Driver, news: int, at_most_s: float) -> None:
+        def awaited(link: Link, news: int, at_most_s: float) -> None:
             if threading.current_thread() is self.thread:
                 waits.set()
-            await_news(driver, news, at_most_s)
+            await_news(link, news, at_most_s)
 
-        monkeypatch.setattr(Driver, "await_news", awaited)
+        monkeypatch.setattr(Link, "await_news", awaited)
         self.thread.start()
         assert waits.wait(PATIENCE_S)
 
@@ -119,7 +118,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
 ):
     """1 the server is silent for more than 5 minutes, 2 it is greeted again, 3 it answers."""
     monkeypatch.setattr(
-        driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
+        module, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer.address, 1e5) as link:
         opening(peer, link, heartbeat_s=50.0)
@@ -147,7 +146,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
         while looks[0] < last + 4 and taking.thread.is_alive():
             time.sleep(0.001)
 
-    monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, now))
+    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, now))
     with linked(peer.address, 5.0) as link:
         opening(peer, link, heartbeat_s=1.0)
         taking = Taking(link, monkeypatch)
@@ -169,23 +168,23 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
 ):
     """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
     machine = [100.0]
-    monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
+    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
     with linked(peer.address, 0.8) as link:
         opening(peer, link)
-        await_news, woken = Driver.await_news, []
+        await_news, woken = Link.await_news, []
 
-        def suspended(driver: Driver, news: int, at_most_s: float) -> None:
+        def suspended(link: Link, news: int, at_most_s: float) -> None:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
-                driver.exchange()  # the request for a batch goes out
+                link.exchange()  # the request for a batch goes out
                 with link.lock:
                     machine[0] += 3600
                     peer.end()
                     assert sockets[-1].poll(1000 * int(PATIENCE_S))
-            await_news(driver, news, at_most_s)
+            await_news(link, news, at_most_s)
 
         trainer = threading.current_thread()
-        monkeypatch.setattr(Driver, "await_news", suspended)
+        monkeypatch.setattr(Link, "await_news", suspended)
         assert link.take() is None
         assert woken
 

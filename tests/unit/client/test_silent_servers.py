@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.driver import SilentServers
+from headrace.link import lose_silent
 from headrace.session import Member, Session
 
 from .peer import welcome_to
@@ -28,29 +28,29 @@ def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """1 two owners fall silent, 2 they stay away, 3 one is back, 4 so is the other."""
-    absence, both = SilentServers(), [session(), session(owner=1)]
-    absence.judge(both, 2.0)
+    away, both = set[str](), [session(), session(owner=1)]
+    away = lose_silent(both, away, 2.0)
     assert both[0].connected
-    absence.judge(both, 3.0)
+    away = lose_silent(both, away, 3.0)
     assert not both[0].connected and not both[1].connected and not caplog.messages
     for now in (9.0, 11.0, 100.0):
-        absence.judge(both, now)
+        away = lose_silent(both, away, now)
     gone = "nothing was heard of the server at tcp://a:1 for 11 s: trying again"
     assert caplog.messages == [gone]
     come(both[1], 101.0)
-    absence.judge(both, 101.0)
+    away = lose_silent(both, away, 101.0)
     assert caplog.messages == [gone]
     come(both[0], 102.0)
-    absence.judge(both, 102.0)
-    absence.judge(both, 103.0)
+    away = lose_silent(both, away, 102.0)
+    away = lose_silent(both, away, 103.0)
     assert caplog.messages == [gone, "the server at tcp://a:1 is back"]
 
 
 def test_an_owner_that_is_no_more_hides_no_later_silence(caplog: pytest.LogCaptureFixture) -> None:
     """1 two owners fall silent, 2 the server is back with one, 3 which falls silent again."""
-    absence, both = SilentServers(), [session(), session(owner=1)]
-    absence.judge(both, 11.0)
+    away, both = set[str](), [session(), session(owner=1)]
+    away = lose_silent(both, away, 11.0)
     come(both[0], 12.0)
-    absence.judge(both[:1], 12.0)
-    absence.judge(both[:1], 30.0)
+    away = lose_silent(both[:1], away, 12.0)
+    away = lose_silent(both[:1], away, 30.0)
     assert len([text for text in caplog.messages if "trying again" in text]) == 2

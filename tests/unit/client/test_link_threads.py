@@ -1,4 +1,4 @@
-"""The socket and its threads, against a server that is a socket in the test."""
+"""The threads of a link, against a server that is a socket in the test."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import zmq
 
-from headrace import driver as module
+from headrace import link as module
 from headrace.connection import Connection, Sleep
-from headrace.driver import Driver
+from headrace.link import Link
 from headrace.requests import drain
 from headrace.session import Member, Session
 from headrace_proto.clock import AwakeClock, Deadline
@@ -33,12 +34,17 @@ from .peer import Peer
 
 
 @contextlib.contextmanager
-def driven(address: str) -> Iterator[Driver]:
-    driver = Driver(address, [Session(Member(), address)])
+def linked(peer: Peer, **told: Any) -> Iterator[Link]:
+    """A link that the peer has let in."""
+    link = Link(peer.address, Member(), PATIENCE_S)
     try:
-        yield driver
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(link.open)
+            peer.welcome(**told)
+            opening.result()
+        yield link
     finally:
-        driver.close()
+        link.close()
 
 
 @pytest.mark.parametrize("free", [0, 4, 12])
@@ -49,53 +55,35 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
         no_descriptors(free),
         pytest.raises(LimitExceeded, match=r"needs 16 open files.*RLIMIT_NOFILE.*ulimit -n"),
     ):
-        Driver(peer.address, [Session(Member(), peer.address)])
+        Link(peer.address, Member(), PATIENCE_S)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
-    with driven(peer.address) as driver:  # nothing is left of the first
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
+    with linked(peer):  # nothing is left of the first
+        pass
 
 
-def until(driver: Driver, what: Callable[[Session], object]) -> None:
-    """Wait, without the wire, until the session is so."""
-    eventually(lambda: what(driver.sessions[0]))
-
-
-def heard(driver: Driver, what: Callable[[Session], object]) -> None:
+def heard(link: Link, what: Callable[[Session], object]) -> None:
     """Wait as a trainer's thread does until the session is so."""
     deadline = Deadline(PATIENCE_S)
     while True:
-        news = driver.news
-        if what(driver.sessions[0]):
+        news = link.news
+        if what(link.sessions[0]):
             return
         assert deadline.left_s, "it did not come"
-        driver.await_news(news, 1.0)
+        link.await_news(news, 1.0)
 
 
 @pytest.fixture
-def opened(peer: Peer) -> Iterator[Driver]:
-    """A session that is open, which no silence ends."""
-    with driven(peer.address) as driver:
-        peer.welcome(heartbeat_s=1000.0)
-        until(driver, lambda s: s.welcome)
-        yield driver
-
-
-@pytest.fixture
-def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """The same, where the lazy thread does nothing any more."""
-    monkeypatch.setattr(opened, "_look", lambda: None)
-    while opened._listener is not None:  # it listened until there was a session
-        opened.await_news(opened.news, 0.01)
-    opened.exchange()
-    return opened
+def alone(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+    """A link that no silence ends, whose lazy thread does nothing any more."""
+    with linked(peer, heartbeat_s=1000.0) as link:
+        monkeypatch.setattr(link, "_look", lambda: None)
+        link.exchange()
+        yield link
 
 
 def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome(heartbeat_s=1.0)
-        until(driver, lambda s: s.welcome)
-        driver.sessions[0].mapped.release(11)
+    with linked(peer, heartbeat_s=1.0) as link:
+        link.sessions[0].mapped.release(11)
         while not isinstance(said := peer.hear(object), Step) or not said.released:
             pass
         assert said.released == (11,)
@@ -105,7 +93,7 @@ def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: P
 
 
 def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
-    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    alone: Link, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """1 three wait, 2 one receives the news of two, 3 the third receives its own."""
     first = [threading.Thread(target=heard, args=(alone, lambda s: s.waiting)) for _ in range(2)]
@@ -147,7 +135,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
-    alone: Driver, peer: Peer, asleep: threading.Event
+    alone: Link, peer: Peer, asleep: threading.Event
 ):
     thread = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
     thread.start()
@@ -163,7 +151,7 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
-    error: type[BaseException], alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException], alone: Link, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(*arguments: object) -> None:
         raise error
@@ -178,7 +166,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
 
 
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
-    alone: Driver, monkeypatch: pytest.MonkeyPatch
+    alone: Link, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(connection: Connection, *said: object) -> None:
         raise KeyboardInterrupt
@@ -198,7 +186,7 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
 
 
 def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_message(
-    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    alone: Link, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     """The payload of a batch came by the socket, and its header was lost."""
     receive, parts = zmq.Socket.recv, list[object]()
@@ -219,7 +207,7 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
     assert alone.sessions[0].failure is None
 
 
-def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Driver, peer: Peer):
+def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Link, peer: Peer):
     def handled(sleep: Sleep, at_most_s: float) -> None:
         patch.undo()
         peer.say(Pulse(7, waiting="to a handler"))
@@ -239,19 +227,17 @@ def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
     """1 it is suspended for an hour, 2 it wakes, 3 it sends a heartbeat at once and no Hello."""
     now = [100.0]
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
-    with driven(peer.address) as driver:
-        peer.welcome(heartbeat_s=2.0)
-        until(driver, lambda s: s.welcome)
-        driver.await_news(driver.news, 0.0)
+    with linked(peer, heartbeat_s=2.0) as link:
+        link.await_news(link.news, 0.0)
         now[0] += 3600
-        driver.await_news(driver.news, 0.0)
-        assert driver.sessions[0].connected
+        link.await_news(link.news, 0.0)
+        assert link.sessions[0].connected
         while not isinstance(said := peer.hear(object), Renew):
             assert not isinstance(said, Hello)
         for _ in range(4):
             now[0] += 0.9
-            driver.await_news(driver.news, 0.0)
-            assert driver.sessions[0].connected
+            link.await_news(link.news, 0.0)
+            assert link.sessions[0].connected
         now[0] += 0.9
-        driver.await_news(driver.news, 0.0)
-        assert not driver.sessions[0].connected, "silence while it ran counts"
+        link.await_news(link.news, 0.0)
+        assert not link.sessions[0].connected, "silence while it ran counts"
