@@ -24,8 +24,7 @@ from pathlib import Path
 
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..pipeline.declaration import Plain
-from ..process.config import FeedConfig
-from ..process.rewinding import BEGINNING
+from ..process.config import BEGINNING, FeedConfig
 from .feed_directory import SUFFIX, check_feed, described
 from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
 from .snapshots import BESIDE, GENERATION, sync_file

@@ -36,8 +36,7 @@ from headrace_proto.token import Token
 
 from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import Plain
-from ..process.config import FeedConfig, RunConfig
-from ..process.rewinding import BEGINNING
+from ..process.config import BEGINNING, FeedConfig, RunConfig
 from ..process.settings import KEEP_SNAPSHOTS
 from .feed_directory import check_feed, has_states, with_partitions
 from .restoring import finish, prepare, resumption, take_back

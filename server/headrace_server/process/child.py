@@ -29,13 +29,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgpack
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
+from ..pipeline.declaration import Plain
 from ..pipeline.function_names import from_extension
 
 _LAST_WORDS = 80
@@ -58,7 +59,7 @@ _MOST_LEFT_BYTES = 1 << 20
 
 
 def perform(
-    handlers: Mapping[str, Callable[..., None]], message: Mapping[str, Any], *first: Any
+    handlers: Mapping[str, Callable[..., None]], message: Mapping[str, Plain], *first: object
 ) -> None:
     """Call the handler that an order or an event names with its fields.
 
@@ -92,7 +93,7 @@ class Pipe:
         faulthandler.enable()
         _leave_to_parent()
 
-    def read_config(self) -> Any:
+    def read_config(self) -> Plain:
         return msgpack.unpackb(self._read(), strict_map_key=False, ext_hook=from_extension)
 
     def _read(self) -> bytes:
@@ -106,13 +107,13 @@ class Pipe:
         """Return the file that is readable when orders have come."""
         return self._connection.fileno()
 
-    def read_orders(self) -> Iterator[dict[str, Any]]:
+    def read_orders(self) -> Iterator[dict[str, Plain]]:
         """Yield the orders that have arrived."""
         self.check_parent()
         while self._connection.poll():
             yield json.loads(self._read())
 
-    def report(self, event: str, **values: Any) -> None:
+    def report(self, event: str, **values: Plain) -> None:
         """Report an event to the supervisor."""
         data = json.dumps({"event": event, **values}).encode()
         with self._reporting, contextlib.suppress(OSError):
@@ -153,7 +154,7 @@ class Child:
         module: str,
         name: str,
         config: bytes,
-        on_event: Callable[[Any, Mapping[str, Any]], None],
+        on_event: Callable[[Child, Mapping[str, Plain]], None],
         environment: Mapping[str, str],
     ) -> None:
         self.name = name
@@ -209,7 +210,7 @@ class Child:
         """Send the config that it reads after its first one."""
         self._unsent.put(config)
 
-    def order(self, **values: Any) -> None:
+    def order(self, **values: Plain) -> None:
         """Send one order; nothing happens where the child is gone."""
         self._unsent.put(json.dumps(values).encode())
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
+from headrace_proto.errors import FeedInUse
 from headrace_proto.placement import WHOLE, Share, partitions_of
 
 from ..files.manifest import DataFile
-from ..pipeline.declaration import Declaration
+from ..pipeline.declaration import Declaration, Plain
 from .settings import Limits, RunSettings
 
+#: In place of the snapshot to which a feed is taken back: the state before its first batch.
+BEGINNING = "beginning"
+#: An owner's report to the other owners: batches of an earlier server are done …
+USED = "used"
+#: … and a trainer has committed since the feed was taken back.
+TOUCHED = "touched"
 #: Maximum number of trainers listed in a status: the first ones.  Others are only counted.
 MOST_TRAINERS = 256
 #: Maximum number of examples of one key that inspect lists.
@@ -52,12 +58,12 @@ class FeedConfig:
         options = self.declaration.shape.options
         return str(options["state_placement"]) if options.get("initial_states") else "none"
 
-    def to_plain(self) -> Any:
+    def to_plain(self) -> Plain:
         name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))
         return [name, declaration.to_plain(), [file.to_plain() for file in files], *rest]
 
     @classmethod
-    def from_plain(cls, plain: Any) -> FeedConfig:
+    def from_plain(cls, plain: Plain) -> FeedConfig:
         name, declaration, files, *rest, (index, servers) = plain
         listed = tuple(DataFile(*file) for file in files)
         known = cls(name, Declaration.from_plain(declaration), listed, *rest)
@@ -105,12 +111,12 @@ class RunConfig(Limits):
         nbytes = max(self.max_ahead_bytes, min(grown, self.slab_bytes // 4))
         return capacity * partitions, nbytes
 
-    def to_plain(self) -> Any:
+    def to_plain(self) -> Plain:
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**plain, "feeds": [feed.to_plain() for feed in self.feeds]}
 
     @classmethod
-    def from_plain(cls, plain: Any) -> RunConfig:
+    def from_plain(cls, plain: Plain) -> RunConfig:
         tuples = {name: tuple(plain[name]) for name in ("binds", "starts", "python_path")}
         if plain["worker_ports"] is not None:
             tuples["worker_ports"] = tuple(plain["worker_ports"])
@@ -143,3 +149,12 @@ class RunConfig(Limits):
     def owners_of(self, feed: FeedConfig) -> int:
         """Return how many workers own partitions of a feed: those with the lowest numbers."""
         return min(self.workers, len(feed.owned))
+
+
+def in_use(feed: str, trainers: str) -> FeedInUse:
+    """Return the error for a feed that is not started from its beginning."""
+    return FeedInUse(
+        f"feed {feed!r} can not be started from its beginning: {trainers}.  Close those trainers, "
+        f"or undo their work by headrace restart {feed} --force, "
+        f"Server.restart({feed!r}, force=True)"
+    )

@@ -47,76 +47,16 @@ _SEND_BYTES = 256 << 10
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Strangers:
-    """Connections by number, and which of them can end.  No clock, no socket."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._since: dict[int, float] = {}  # of those without a session, the oldest first
-        self._session: dict[int, int] = {}  # of the others
-        self._connection: dict[int, int] = {}  # by session
-
-    def __len__(self) -> int:
-        return len(self._since) + len(self._session)
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.chain(self._since, self._session)
-
-    @property
-    def used(self) -> bool:
-        """Whether a session has a connection."""
-        return bool(self._session)
-
-    def accepted(self, number: int, now: float) -> None:
-        """Note a new connection.  An earlier one of that number is gone."""
-        self.ended(number)
-        self._since[number] = now
-
-    def ended(self, number: int) -> None:
-        """Note that a connection is gone."""
-        self._since.pop(number, None)
-        session = self._session.pop(number, None)
-        if session is not None:
-            del self._connection[session]
-
-    def belongs(self, number: int, session: int, now: float) -> None:
-        """Note that a session came by a connection: it protects this one, and no other."""
-        if number not in self._since and number not in self._session:
-            return
-        self.left(session, now)
-        self.left(self._session.get(number, -1), now)
-        del self._since[number]
-        self._session[number], self._connection[session] = session, number
-
-    def left(self, session: int, now: float) -> None:
-        """Note that a session has ended; its connection is a stranger's again."""
-        number = self._connection.pop(session, None)
-        if number is not None:
-            del self._session[number]
-            self._since[number] = now
-
-    def spare(self, now: float) -> list[int]:
-        """Return and forget the connections to end now.
-
-        They are the older half of the strangers, so that many can come before the next look.
-        """
-        if len(self) <= self._most:
-            return []
-        half = itertools.islice(self._since.items(), (len(self._since) + 1) // 2)
-        found = [number for number, since in half if now - since >= _PATIENCE_S]
-        for number in found:
-            del self._since[number]
-        return found
-
-
 class Connections:
     """All connections of one public socket."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], public: zmq.Socket[bytes], most: int
     ) -> None:
-        self._public = public
-        self._strangers = Strangers(most)
+        self._public, self._most = public, most
+        self._since: dict[int, float] = {}  # of those without a session, the oldest first
+        self._session: dict[int, int] = {}  # of the others
+        self._connection: dict[int, int] = {}  # by session
         self._places: set[object] = set()  # ports, and paths of ipc://
         self._listeners: list[int] = []  # their descriptors
         self._lost: list[tuple[int, int]] = []
@@ -129,35 +69,32 @@ class Connections:
         self._monitor.connect(_MONITOR)
         self._number = int(self._monitor.getsockopt(zmq.FD))
 
-    def __len__(self) -> int:
-        return len(self._strangers)
-
     def fileno(self) -> int:
         """Return the descriptor that is readable when events have come."""
         return self._number
 
     def open_files(self) -> Iterator[int]:
         """Yield the descriptors of all listeners and connections."""
-        return itertools.chain(self._listeners, self._strangers)
+        return itertools.chain(self._listeners, self._since, self._session)
 
     @property
     def used(self) -> bool:
         """Whether a session has a connection."""
-        return self._strangers.used
+        return bool(self._session)
 
     def hear(self, now: float) -> None:
         """Read events: which connections came and ended."""
-        monitor, strangers = self._monitor, self._strangers
         for _ in range(_BURST):
-            if not waits(monitor):
+            if not waits(self._monitor):
                 self.more = False
                 return
-            event, *_ = monitor.recv_multipart(zmq.NOBLOCK)
+            event, *_ = self._monitor.recv_multipart(zmq.NOBLOCK)
             kind, value = struct.unpack("=HI", event[:6])
             if kind == zmq.EVENT_ACCEPTED:
-                strangers.accepted(value, now)
+                self._gone(value)  # an earlier one of that number
+                self._since[value] = now
             elif kind == zmq.EVENT_DISCONNECTED:
-                strangers.ended(value)
+                self._gone(value)
                 self._refused.pop(value, None)
             elif kind == zmq.EVENT_LISTENING:
                 self._listeners.append(value)
@@ -167,30 +104,50 @@ class Connections:
                 self._lost.append((kind, value))
         self.more = True
 
+    def _gone(self, number: int) -> None:
+        self._since.pop(number, None)
+        session = self._session.pop(number, None)
+        if session is not None:
+            del self._connection[session]
+
     def take_lost(self) -> list[tuple[int, int]]:
         """Return and forget what was refused: ENDED, or the event of a handshake, and its value."""
         lost, self._lost = self._lost, []
         return lost
 
     def belongs(self, number: int, session: int, now: float) -> None:
-        """Note that a session came by this connection."""
+        """Note that a session came by this connection: it protects this one, and no other."""
         for _ in range(_CATCH_UP):  # the event of its coming may still wait
             self.hear(now)
             if not self.more:
                 break
-        self._strangers.belongs(number, session, now)
+        if number in self._since or number in self._session:
+            self.left(session, now)
+            self.left(self._session.get(number, -1), now)
+            del self._since[number]
+            self._session[number], self._connection[session] = session, number
         if number >= 0:
             self._bound_backlog(number)
 
     def left(self, session: int, now: float) -> None:
-        """Note that a session has ended."""
-        self._strangers.left(session, now)
+        """Note that a session has ended; its connection may make room for others."""
+        number = self._connection.pop(session, None)
+        if number is not None:
+            del self._session[number]
+            self._since[number] = now
 
     def end_surplus(self, now: float) -> None:
-        """End the oldest connections without a session where there are too many."""
-        self._lost += [
-            (ENDED, number) for number in self._strangers.spare(now) if self._end(number)
-        ]
+        """End connections without a session where there are too many connections.
+
+        It ends the older half of them, so that many can come before the next look.
+        """
+        if len(self._since) + len(self._session) <= self._most:
+            return
+        half = itertools.islice(self._since.items(), (len(self._since) + 1) // 2)
+        for number in [number for number, since in half if now - since >= _PATIENCE_S]:
+            del self._since[number]
+            if self._end(number):
+                self._lost.append((ENDED, number))
 
     def end_soon(self, number: int, now: float) -> None:
         """Have ``end_refused`` end a connection, once its peer had time to read an answer."""

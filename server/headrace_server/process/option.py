@@ -24,7 +24,7 @@ Kind = Literal["text", "path", "target", "integer", "seconds", "flag", "share", 
 
 
 #: Kinds of which not everything can be a value: their name in errors, their types, their form.
-KINDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
+KINDS: dict[str, tuple[str, Any, Callable[[Any], object]]] = {
     "integer": ("an integer", numbers.Integral, int),
     "seconds": ("a number of seconds", numbers.Real, float),
     "flag": ("true or false", bool, bool),
@@ -152,14 +152,12 @@ class Option:
         return value
 
 
-def _ports(value: Any, where: str) -> tuple[int, int]:
+def _ports(value: object, where: str) -> tuple[int, int]:
     """Return the first and last port of "first-last", or of a pair."""
     pair = value.split("-") if isinstance(value, str) else value
     if not isinstance(pair, (tuple, list)) or len(pair) not in (1, 2):
         raise TypeError(f'{where} is not a range of ports "first-last" or (first, last)')
-    numbers: list[Any] = [
-        int(p) if isinstance(p, str) and p.isascii() and p.isdigit() else p for p in pair
-    ]
+    numbers = [int(p) if isinstance(p, str) and p.isascii() and p.isdigit() else p for p in pair]
     if any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
         raise ValueError(f'{where} is not a range of ports "first-last" or (first, last)')
     if not 1 <= numbers[0] <= numbers[-1] <= _MOST_PORT:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import zmq
 from zmq.utils import z85
@@ -64,7 +64,7 @@ class PublicSocket:
         self.refusals = Refusals()  # of connections and messages, by reason
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = public_router(self._context)
-        self._connections = Connections(self._context, self._socket, most_connections)
+        self.connections = Connections(self._context, self._socket, most_connections)
         self._ring = ring
         self._looked = 0.0
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
@@ -90,31 +90,22 @@ class PublicSocket:
 
     def filenos(self) -> list[int]:
         """Return the descriptors that are readable when ``hear`` or ``receive`` has work."""
-        numbers = [int(self._socket.getsockopt(zmq.FD)), self._connections.fileno()]
+        numbers = [int(self._socket.getsockopt(zmq.FD)), self.connections.fileno()]
         if self._questions is not None:
             numbers.append(int(self._questions.getsockopt(zmq.FD)))
         return numbers
-
-    def open_files(self) -> Iterator[int]:
-        """Yield the descriptors of its listeners and connections."""
-        return self._connections.open_files()
-
-    @property
-    def anybody(self) -> bool:
-        """Whether a session uses a connection of this socket."""
-        return self._connections.used
 
     @property
     def pending(self) -> bool:
         """Whether ``hear`` has work that no descriptor shows."""
         asked = self._questions is not None and waits(self._questions)
-        return self._connections.more or asked
+        return self.connections.more or asked
 
     def hear(self, now: float) -> None:
         """Note which connections came and went, and answer handshakes."""
         self._used = True
-        self._connections.hear(now)
-        self._connections.end_surplus(now)
+        self.connections.hear(now)
+        self.connections.end_surplus(now)
         self._answer_handshakes(now)
 
     @property
@@ -208,7 +199,7 @@ class PublicSocket:
         self.refusals.add(reason, text, now, fault)
         self._frees_memory = True
         self.say(connection, FROM_SERVER.encode(refusal))
-        self._connections.end_soon(self.last_came_by, now)
+        self.connections.end_soon(self.last_came_by, now)
 
     # Sessions and time
 
@@ -230,22 +221,14 @@ class PublicSocket:
         """The port or path to which the last message came; "" if unknown."""
         return Connections.place_of(self.last_came_by)
 
-    def opened(self, session: int, came_by: int, now: float) -> None:
-        """Note that a session has the connection of this descriptor, which so stays."""
-        self._connections.belongs(came_by, session, now)
-
-    def left(self, session: int, now: float) -> None:
-        """Note that a session has ended: its connection may make room for others."""
-        self._connections.left(session, now)
-
     def tick(self, now: float) -> bool:
         """End surplus connections, log refusals, read keys; return whether these have changed."""
-        self._connections.end_surplus(now)
-        self._connections.end_refused(now)
+        self.connections.end_surplus(now)
+        self.connections.end_refused(now)
         if self._frees_memory:
             self._frees_memory = False
             _free_memory()
-        for event in self._connections.take_lost():
+        for event in self.connections.take_lost():
             reason = self._reason(*event)
             self.refusals.add(reason, _TEXTS[reason], now)
         self.refusals.tick(now)
@@ -319,7 +302,7 @@ class PublicSocket:
         self._socket.linger = linger_ms
         if self._questions is not None:
             self._questions.close()
-        self._connections.close()
+        self.connections.close()
         self._socket.close()
         self._context.term()
 

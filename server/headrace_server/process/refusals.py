@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace_proto import __version__, limits
+from headrace_proto.channel import Frame
 from headrace_proto.errors import (
     HeadraceError,
     LimitExceeded,
+    ProtocolError,
     ServerError,
     UnknownFeed,
     VersionMismatch,
     code_of,
     near,
 )
-from headrace_proto.messages import Hello, Refused
+from headrace_proto.messages import FROM_TRAINER, Hello, Refused
 
 from .bounded_map import BoundedMap
 
@@ -103,36 +104,55 @@ class Refusals:
 class RateLimits:
     """All connections of one public socket.
 
-    ``send`` sends a message to one of them; ``end`` ends the session that it may have.
+    ``handle`` gets each message, with its connection, its further frames and its public key.
+    ``who`` names the peer of a connection, ``send`` sends it a message, and ``end`` ends the
+    session that it may have.
     """
 
     most: int  # max_messages_per_s
     refusals: Refusals
-    send: Callable[[bytes, Any], bool]
-    end: Callable[[bytes], None]
+    handle: Callable[[bytes, object, Sequence[Frame], str | None], None]
+    who: Callable[[bytes], str]
+    send: Callable[[bytes, object], object]
+    end: Callable[[bytes], object]
 
     def __post_init__(self) -> None:
-        self.muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
+        self._muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
         self._bad: BoundedMap[bytes, int] = BoundedMap(_REMEMBERED)
         self._messages: Counter[bytes] = Counter()  # of this second, by connection
         self._second = 0.0
 
-    def drop(self) -> None:
-        """Count a message of a mute connection."""
-        self.refusals.counts["muted"] += 1
+    def take(self, connection: bytes, frames: Sequence[Frame], key: str | None, now: float) -> None:
+        """Have a message handled; drop it where its connection is mute, or sends too many.
 
-    def bad(self, connection: bytes, who: str, error: HeadraceError, now: float) -> None:
+        No message ends the process, nor the feeds of other trainers.
+        """
+        if connection in self._muted:
+            self.refusals.counts["muted"] += 1
+            return
+        try:
+            if not frames or len(frames) > limits.MAX_FRAMES:
+                raise ProtocolError(f"a message has {len(frames)} frames")
+            message = FROM_TRAINER.decode(frames[0])
+            if self.bears(connection, now):
+                self.handle(connection, message, frames[1:], key)
+        except HeadraceError as error:
+            self._note_bad(connection, error, now)
+        except Exception as fault:
+            self.silence("fault", connection, fault_of_message(fault), now, fault)
+
+    def _note_bad(self, connection: bytes, error: HeadraceError, now: float) -> None:
         """Count bytes that are no message, and answer the first ones."""
         count = self._bad[connection] = self._bad.pop(connection, 0) + 1
         said = str(error)[:1000]
-        text = f"refused a message of {who}: {said}" if count == 1 else ""
+        text = f"refused a message of {self.who(connection)}: {said}" if count == 1 else ""
         self.refusals.add("garbage", text, now)
         if count == 1:
             self.send(connection, Refused(code_of(error), said))
         if count >= _PATIENCE:
             self._mute(connection)
 
-    def bears(self, connection: bytes, who: str, now: float, messages: int = 1) -> bool:
+    def bears(self, connection: bytes, now: float, messages: int = 1) -> bool:
         """Count messages of a connection; mute it where they are too many in this second."""
         if now - self._second >= _SECOND:
             self._second = now
@@ -141,14 +161,13 @@ class RateLimits:
         if self._messages[connection] <= self.most:
             return True
         text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"
-        self.silence("messages", connection, who, LimitExceeded(text), now)
+        self.silence("messages", connection, LimitExceeded(text), now)
         return False
 
     def silence(
         self,
         reason: str,
         connection: bytes,
-        who: str,
         error: HeadraceError,
         now: float,
         fault: Exception | None = None,
@@ -157,12 +176,12 @@ class RateLimits:
 
         ``fault``: the exception by which this program failed to handle its message.
         """
-        text = f"{who} is not listened to any more: {error}"
+        text = f"{self.who(connection)} is not listened to any more: {error}"
         self.refusals.add(reason, text, now, fault)
         self.send(connection, Refused(code_of(error), str(error)[:1000]))
         self._mute(connection)
 
     def _mute(self, connection: bytes) -> None:
         self._bad.pop(connection, None)
-        self.muted[connection] = None
+        self._muted[connection] = None
         self.end(connection)

@@ -173,7 +173,7 @@ class RunSettings(Limits):
             if value is not None or name not in optional:
                 object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
 
-    def limits(self) -> dict[str, Any]:
+    def limits(self) -> dict[str, object]:
         """Return the options that ``RunConfig`` takes as they are, paths absolute."""
         if self.remote_cache_bytes is not None and self.remote_cache is None:
             raise ValueError(

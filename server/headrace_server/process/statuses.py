@@ -19,7 +19,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import (
     Annotated,
-    Any,
     NotRequired,
     TypedDict,
     TypeVar,
@@ -30,22 +29,23 @@ from typing import (
     is_typeddict,
 )
 
+from ..pipeline.declaration import Plain
 from .config import MOST_FOUND, MOST_TRAINERS
 
 
-def added(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def added(counts: Iterable[Mapping[str, Plain]]) -> dict[str, Plain]:
     """Add counts by name; lists are added element by element, and dicts like the whole.
 
     added([{"a": 1}, {"a": 2, "b": [3, 4]}])  ─►  {"a": 3, "b": [3, 4]}
     """
-    total: dict[str, Any] = {}
+    total: dict[str, Plain] = {}
     for some in counts:
         for name, n in some.items():
             total[name] = _sum(total.get(name), n)
     return total
 
 
-def _sum(one: Any, other: Any) -> Any:
+def _sum(one: Plain, other: Plain) -> Plain:
     if not one:
         return other
     if isinstance(other, Mapping):
@@ -56,7 +56,7 @@ def _sum(one: Any, other: Any) -> Any:
 
 
 S = TypeVar("S")
-_Rule = Callable[[Sequence[Any]], Any]
+_Rule = Callable[[Sequence[Plain]], Plain]
 
 #: Trainers that a text on a drain names.
 _MOST_NAMED = 8
@@ -68,7 +68,7 @@ _STATES = ("failed", "opening", "closing", "open", "ended")
 # The rules
 
 
-def _first(values: Sequence[Any]) -> Any:
+def _first(values: Sequence[Plain]) -> Plain:
     return next((value for value in values if value is not None), None)
 
 
@@ -95,26 +95,26 @@ def _buckets(values: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
     return dict(sorted(added(values).items(), key=lambda one: int(one[0])))
 
 
-def _classes(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _classes(values: Sequence[Mapping[str, Plain]]) -> dict[str, Plain]:
     """Add counters by class; where targets changed, list the changes of each partition."""
     counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
     changes = [one for some in values for one in some.get("changes", ())]
     return {**counts, "changes": changes} if changes else counts
 
 
-def _all(values: Sequence[Sequence[Any]]) -> list[Any]:
+def _all(values: Sequence[Sequence[Plain]]) -> list[Plain]:
     return [*chain.from_iterable(values)]
 
 
-def _distinct(values: Sequence[Sequence[Any]]) -> list[Any]:
+def _distinct(values: Sequence[Sequence[Plain]]) -> list[Plain]:
     return sorted({*chain.from_iterable(values)})
 
 
-def _once(kind: type[Any], id: str, by: str = "") -> _Rule:
+def _once(kind: type[object], id: str, by: str = "") -> _Rule:
     """Make the rule that lists each part of this kind, which has an id, once; ``by``: in order."""
 
-    def rule(values: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
-        parts: dict[Any, list[Mapping[str, Any]]] = {}
+    def rule(values: Sequence[Sequence[Mapping[str, Plain]]]) -> list[Plain]:
+        parts: dict[Plain, list[Mapping[str, Plain]]] = {}
         every = _all(values)
         for one in sorted(every, key=itemgetter(by)) if by else every:
             parts.setdefault(one[id], []).append(one)
@@ -241,7 +241,7 @@ class PartitionCounts(TypedDict):
 
     dropped: Annotated[Counts, "rows_dropped_total"]
     padding: Annotated[dict[str, list[int]], _buckets]
-    classes: Annotated[dict[str, Any], _classes]
+    classes: Annotated[dict[str, Plain], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
     sources: Annotated[NotRequired[dict[str, int]], added, "examples_by_source_total"]
 
@@ -385,11 +385,11 @@ class OwnersAnswer(TypedDict, total=False):
     """The answer of all owners to a question."""
 
     users: Annotated[list[str], _distinct]
-    found: Annotated[list[Any], lambda values: _all(values)[:MOST_FOUND]]
+    found: Annotated[list[Plain], lambda values: _all(values)[:MOST_FOUND]]
 
 
 @cache
-def _rules(kind: Any) -> dict[str, _Rule]:
+def _rules(kind: type[object]) -> dict[str, _Rule]:
     rules: dict[str, _Rule] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if joins := [*filter(callable, getattr(hint, "__metadata__", ()))]:
@@ -399,7 +399,7 @@ def _rules(kind: Any) -> dict[str, _Rule]:
     return rules
 
 
-def joined(kind: type[S], parts: Sequence[Any]) -> S:
+def joined(kind: type[S], parts: Sequence[Plain]) -> S:
     """Return one status of the parts, each field by the rule in its type; parts may lack some."""
     rules = _rules(cast(Hashable, kind))
     whole = {
@@ -409,7 +409,7 @@ def joined(kind: type[S], parts: Sequence[Any]) -> S:
     return cast(S, whole)
 
 
-def described_batches(feeds: Mapping[str, Any]) -> str:
+def described_batches(feeds: Mapping[str, Plain]) -> str:
     """Return which batches of feeds trainers have in hand, for people; "" where there are none."""
     described = []
     for name, feed in feeds.items():

@@ -22,7 +22,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
 from ..journal.state_directory import StateDirectory
-from ..process.rewinding import TOUCHED, USED
+from ..process.config import TOUCHED, USED
 from ..process.statuses import EventStatus, added
 from ..process.worker_diary import Entry
 from .asks import LOCATOR

@@ -17,7 +17,7 @@ import logging
 import select
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.messages import (
     FROM_SERVER,
-    FROM_TRAINER,
     Hello,
     Pulse,
     Refused,
@@ -148,6 +147,8 @@ class Locator:
         self._limits = RateLimits(
             most=config.max_messages_per_s,
             refusals=self._socket.refusals,
+            handle=self._on_message,
+            who=lambda connection: "a trainer",
             send=self._send,
             end=lambda connection: None,
         )
@@ -203,24 +204,17 @@ class Locator:
             if not self._socket.waits:
                 return
             try:
-                _, connection, frames = self._socket.receive()
-                self._hear(connection, frames)
+                key, connection, frames = self._socket.receive()
+                self._limits.take(connection, frames, key, self._clock())
             except Exception as error:  # no message ends the process
                 self._socket.refuse(error, self._clock())
 
-    def _hear(self, connection: bytes, frames: list[Frame]) -> None:
-        if connection in self._limits.muted:
-            self._limits.drop()
-            return
-        try:
-            if len(frames) != 1:
-                raise ProtocolError(f"a greeting of {len(frames)} frames came")
-            message = FROM_TRAINER.decode(frames[0])
-        except HeadraceError as error:
-            self._limits.bad(connection, "a trainer", error, self._clock())
-            return
-        bears = self._limits.bears(connection, "a trainer", self._clock())
-        if bears and isinstance(message, Hello):
+    def _on_message(
+        self, connection: bytes, message: object, frames: Sequence[Frame], key: str | None
+    ) -> None:
+        if frames:
+            raise ProtocolError(f"a greeting of {1 + len(frames)} frames came")
+        if isinstance(message, Hello):
             self._answer(connection, message, self._socket.last_came_to)
 
     def _answer(self, connection: bytes, hello: Hello, reached: str) -> None:
@@ -234,13 +228,13 @@ class Locator:
             return
         except Exception as fault:
             said = fault_of_message(fault)
-            self._limits.silence("fault", connection, "a trainer", said, self._clock(), fault)
+            self._limits.silence("fault", connection, said, self._clock(), fault)
             return
         if isinstance(answer, Pulse):
             self._held[connection] = hello, reached
         self._send(connection, answer)
 
-    def _send(self, connection: bytes, message: Any) -> bool:
+    def _send(self, connection: bytes, message: object) -> bool:
         return self._socket.say(connection, FROM_SERVER.encode(message))
 
     # The supervisor

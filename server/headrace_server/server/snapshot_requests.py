@@ -24,8 +24,7 @@ from headrace_proto.token import Token
 
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import StateDirectory
-from ..process.config import FeedConfig
-from ..process.rewinding import BEGINNING
+from ..process.config import BEGINNING, FeedConfig
 
 logger = logging.getLogger("headrace.server")
 

@@ -33,8 +33,7 @@ from headrace_proto.interrupts import interrupts_held
 
 from ..journal.state_directory import StateDirectory
 from ..process.child import Child, perform
-from ..process.config import FeedConfig, RunConfig
-from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
+from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, RunConfig, in_use
 from ..process.rundir import RunDirectory
 from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry

@@ -128,7 +128,7 @@ class Owner:
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""
-        yield from self._socket.open_files()
+        yield from self._socket.connections.open_files()
         yield from self._channels.filenos()
 
     def run(self) -> None:
@@ -143,7 +143,7 @@ class Owner:
 
         def rest(at_most_s: float) -> list[tuple[int, int]]:
             # A thread that writes would wait for the interpreter while this one polls.
-            expects = channels.anybody or socket.anybody
+            expects = channels.anybody or socket.connections.used
             expects = expects and not partitions.stores.writing
             return self._spin.wait(poller.poll, at_most_s, expects)
 

@@ -1,6 +1,6 @@
 """The reception: trainers' messages in their sessions, and the beginnings and ends of sessions.
 
-channels, socket ─► _take ─┬─ Hello ─► _greet ─► desk ─► welcome()   a session is open, or goes on
+channels, socket ─► limits ┬─ Hello ─► _greet ─► desk ─► welcome()   a session is open, or goes on
                            │                        ─► refuse()    it does not fit the others
                            │                 ─► Refused            an error's code and text
                            │                 ─► Pulse              not yet: it is repeated
@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto import limits
 from headrace_proto.channel import Frame
 from headrace_proto.errors import (
     FeedRewound,
@@ -32,7 +31,6 @@ from headrace_proto.errors import (
     code_of,
 )
 from headrace_proto.messages import (
-    FROM_TRAINER,
     Attach,
     Bye,
     Ended,
@@ -59,7 +57,7 @@ from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
 from ..process.bounded_map import BoundedMap
 from ..process.channel_server import TURN_S
-from ..process.refusals import RateLimits, check_version, fault_of_message, feed_named
+from ..process.refusals import RateLimits, check_version, feed_named
 from ..process.sockets import is_shortage
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed
@@ -154,6 +152,8 @@ class Reception:
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
             refusals=self._socket.refusals,
+            handle=self._on_message,
+            who=self._who,
             send=outbox.send,
             end=self._end,
         )
@@ -185,33 +185,18 @@ class Reception:
             except Exception as error:  # no message ends the process
                 self._socket.refuse(error, self.clock())
                 continue
-            self._take(identity, frames, key)
+            self._limits.take(identity, frames, key, self.clock())
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
         for identity, frames in self._channels.hear():
-            self._take(identity, frames, None)
+            self._limits.take(identity, frames, None, self.clock())
 
     def opened(self) -> None:
         """Answer the greetings that came before the feeds were open."""
         held, self._held = self._held, BoundedMap(_MOST_HELD)
         for identity, greeting in held.items():
             self._greet(identity, *greeting)
-
-    def _take(self, identity: bytes, frames: Sequence[Frame], key: str | None) -> None:
-        """Handle a message that came by a public key ("" without keys), or (None) a channel."""
-        if identity in self._limits.muted:
-            self._limits.drop()
-            return
-        try:
-            if not frames or len(frames) > limits.MAX_FRAMES:
-                raise ProtocolError(f"a message has {len(frames)} frames")
-            self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:], key)
-        except HeadraceError as error:
-            self._limits.bad(identity, self._who(identity), error, self.clock())
-        except Exception as fault:  # it must not end the feeds of other trainers
-            who, said = self._who(identity), fault_of_message(fault)
-            self._limits.silence("fault", identity, who, said, self.clock(), fault)
 
     def _who(self, identity: bytes) -> str:
         session = self._sessions.of_connection(identity)
@@ -220,10 +205,8 @@ class Reception:
     def _on_message(
         self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None
     ) -> None:
+        """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         session = self._sessions.find(getattr(message, "session", 0), identity)
-        who, now = "a trainer" if session is None else session.who, self.clock()
-        if not self._limits.bears(identity, who, now):
-            return
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
@@ -239,9 +222,9 @@ class Reception:
             self.outbox.send(identity, Unknown(message.session))
             return
         feed = self.feeds[session.feed]
-        session.seen = now
+        session.seen = self.clock()
         if feed.serves:
-            feed.desk.seen(session.nonce, now)
+            feed.desk.seen(session.nonce, session.seen)
         session.open = True
         self._handlers[type(message)](session, feed, message, frames)
         session.heard += not isinstance(message, Attach)
@@ -314,7 +297,7 @@ class Reception:
     ) -> None:
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
         if excess > 0 and not self._limits.bears(  # more commits than it can have batches
-            session.identity, session.who, session.seen, _OF_FALSE * excess
+            session.identity, session.seen, _OF_FALSE * excess
         ):
             return
         for token in step.released:
@@ -435,7 +418,7 @@ class Reception:
             self._sessions.move(session, identity)
             session.goes_on = True
         session.greeted(hello, identity)
-        self._socket.opened(session.number, came_by, now)
+        self._socket.connections.belongs(came_by, session.number, now)
         session.seen = now
         if feed.failure is not None:
             self.welcome_to_failed(session, feed)
@@ -557,7 +540,7 @@ class Reception:
     def forget(self, session: Session) -> None:
         """End a session that the desk has ended."""
         self._sessions.leave(session)
-        self._socket.left(session.number, self.clock())
+        self._socket.connections.left(session.number, self.clock())
         self._channels.drop(session.identity)
         self.outbox.forget(session)
         self.feeds[session.feed].counters.on_left(session.tally)
@@ -598,8 +581,7 @@ class Reception:
         if self._socket.tick(now):
             for session in self._sessions.present():
                 if self._socket.name_of(session.key) is None:
-                    error = NotAllowed(REVOKED)
-                    self._limits.silence("revoked", session.identity, session.who, error, now)
+                    self._limits.silence("revoked", session.identity, NotAllowed(REVOKED), now)
 
     def all_heard(self, feed: ServedFeed, now: float) -> bool:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""

@@ -37,8 +37,7 @@ from headrace_proto.messages import Hello
 
 from ..leasing.protocol import COUNTER_BITS
 from ..process.bounded_map import BoundedMap
-from ..process.config import FeedConfig
-from ..process.rewinding import BEGINNING, TOUCHED, USED, in_use
+from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, in_use
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "

@@ -18,8 +18,7 @@ from headrace_server.journal.feed_directory import ConfigChanged, check_feed
 from headrace_server.journal.restoring import Resumption, finish, prepare, resumption
 from headrace_server.journal.snapshots import Shelf
 from headrace_server.journal.state_directory import StateDirectory
-from headrace_server.process.config import FeedConfig
-from headrace_server.process.rewinding import BEGINNING
+from headrace_server.process.config import BEGINNING, FeedConfig
 
 FILES = (DataFile("/data/a.csv", 10, "1"), DataFile("/data/b.csv", 20, "2"))
 
