@@ -132,12 +132,21 @@ def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
 
 
 @checking
-def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
+def read_parquet(
+    paths: Paths, features: Features | None = None, *, group_by: str | None = None
+) -> Pipeline:
     """Read Parquet files.
 
     A worker reads whole row groups, so an exact shuffle is slow: give ``shuffle`` a window.
+
+    With ``group_by``, the name of a column, a row of a file is a *step*: neighbouring rows of a
+    file in which the column has the same value make one example.  Each other column becomes a
+    sequence of the rows' values.
     """
-    return _files("parquet", paths, features)
+    if group_by is None:
+        return _files("parquet", paths, features)
+    check_kind("group_by", group_by, str, "the name of a column")
+    return _files("parquet", paths, features, group_by=group_by)
 
 
 @checking

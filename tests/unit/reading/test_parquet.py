@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from tests.unit.readers import all_of, examples, opened
@@ -82,3 +86,53 @@ def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> Non
     assert [row["x"] for row in examples(reader.take(slice(0, 9)))] == [0, 1, 2, 6, 7, 8]
     assert bad.counts == {"corrupt_file": 3}
     assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
+
+
+def _steps(lengths: list[int]) -> pa.Table:
+    """Episodes of these lengths, a row for each step."""
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    task = pa.array([f"task {e % 2}" for e in episode]).dictionary_encode()
+    state = pa.FixedSizeListArray.from_arrays(np.arange(2.0 * len(episode)), 2)
+    return pa.table({"episode": episode, "state": state, "task": task})
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 12))
+def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(
+    lengths: list[int], group: int
+) -> None:
+    with TemporaryDirectory() as directory:
+        path = write(Path(directory) / "a", _steps(lengths), group)
+        reader = opened("parquet", path, group_by="episode")
+        assert reader.fields["state"] == Field("float64", (None, 2))
+        assert reader.fields["episode"] == Field("int64", ())
+        starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+        assert all_of(reader) == [
+            {
+                "episode": number,
+                "state": [[2.0 * row, 2.0 * row + 1] for row in range(start, start + length)],
+                "task": [b"task %d" % (number % 2)] * length,
+            }
+            for number, (start, length) in enumerate(zip(starts, lengths, strict=False))
+        ]
+
+
+def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_path: Path) -> None:
+    rows = pa.table({"key": ["a", "a", "b", "a"], "x": [1, 2, 3, 4]})
+    paths = [write(tmp_path / name, rows) for name in "ab"]
+    features = {"x": Feature("sequence", "int32", ())}
+    found = all_of(opened("parquet", *paths, features=features, group_by="key"))
+    assert found == [{"x": [1, 2]}, {"x": [3]}, {"x": [4]}] * 2
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("episod", r"a: group_by='episod' is no column of it; it has 'key', 'at', 'x'"),
+        ("x", r"a: group_by='x' is a column of lists"),
+        ("at", r"a, row group 0: group_by='at' is null"),
+    ],
+)
+def test_a_column_that_can_not_group_is_refused(tmp_path: Path, column: str, text: str) -> None:
+    rows = pa.table({"key": [1, 2], "at": [1, None], "x": [[1], [2]]})
+    with pytest.raises(DataError, match=text):
+        opened("parquet", write(tmp_path / "a", rows), group_by=column)
