@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
+# Libraries that write and read the formats of docs/your-data.md.
+FORMATS ?= datasets pylance webdataset h5py zarr array-record pillow soundfile
 
 # Tests start hundreds of interpreters: without compiled files each one compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -45,6 +47,8 @@ $(FRAMEWORKS): $(READY)
 	$(BIN)/python -m pip install --quiet '$(TORCH)' \
 	    && $(BIN)/python -m pip install --quiet --editable '.[lightning,transformers,ray]' torchdata 'ray[train]' \
 	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'
+	$(BIN)/python -m pip install --quiet $(FORMATS) \
+	    || echo 'not all of $(FORMATS) are in the index: the page that needs them is skipped'
 	touch $@
 
 demo: $(READY)

@@ -38,7 +38,10 @@ def _slow_imports(path: Path) -> list[str]:
 
 
 #: Frameworks that the environment of the tests may lack.
-_OPTIONAL = ("torch", "lightning", "accelerate", "transformers", "jax", "ray")
+_OPTIONAL = (
+    *("torch", "lightning", "accelerate", "transformers", "jax", "ray"),
+    *("datasets", "lance", "webdataset", "h5py", "zarr", "array_record", "PIL", "soundfile"),
+)
 
 
 def _missing(path: Path) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 
-from .argument_checks import check_kind, checked_dtype, checked_shape
+from .argument_checks import check_kind, checked_dtype, checked_int, checked_shape
 from .builder import Pipeline
 from .declaration import Feature, Plain, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
@@ -260,14 +260,22 @@ def from_function(
 
 @checking
 def from_indexed(
-    examples: Any, *args: Any, features: Features | None = None, **kwargs: Any
+    examples: Any,
+    *args: Any,
+    features: Features | None = None,
+    io_threads: int = 1,
+    **kwargs: Any,
 ) -> Pipeline:
     """Read the examples of anything with ``len`` and ``[i]``, whose items are dicts of columns.
 
     ``examples`` is such an object, which is sent to the workers, or a function, or its name
     "module:function", that returns one there when it is called with ``args`` and ``kwargs``.  They
     are read by number, so a shuffle is exact.
+
+    An object with ``__getitems__`` is read by lists of numbers.  With ``io_threads`` that many
+    threads of each worker call ``[i]`` at once: only for an object that allows it.
     """
+    checked_int("io_threads", io_threads, 1, 256)
     called = isinstance(examples, str | type) or not hasattr(examples, "__getitem__")
     if called:
         function = name_of(examples, "examples")
@@ -275,7 +283,14 @@ def from_indexed(
         raise TypeError(f"from_indexed({kind_of(examples)}) takes no arguments for a function")
     else:
         function = Sent(f"{type(examples).__module__}:{type(examples).__qualname__}", examples)
-    options = {"function": function, "args": list(args), "kwargs": kwargs, "called": called}
+    options: dict[str, Any] = {
+        "function": function,
+        "args": list(args),
+        "kwargs": kwargs,
+        "called": called,
+    }
+    if io_threads > 1:
+        options["io_threads"] = io_threads
     return _files("indexed", (), features, **options)
 
 

@@ -38,6 +38,8 @@ _GIVE = "; give the feature a default"
 Row = Mapping[str, object]
 #: The place of an example in words, and its row, or the error of a bad one.
 Shown = tuple[str, Row | DataError]
+#: Calls a function for each of some numbers.
+Each = Callable[[Callable[[int], Row | DataError], list[int]], Iterable[Row | DataError]]
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class RowSource:
 class RowPart(RowSource, IndexedSource):
     """A part whose examples are read one by one.
 
-    ``get`` returns the row of a number; ValueError describes its fault.
+    ``get`` returns the row of a number; ValueError describes its fault.  ``each`` calls a function
+    for each of some numbers, as ``map`` does, or gets the same rows in another way.
     """
 
     def __init__(
@@ -165,9 +168,10 @@ class RowPart(RowSource, IndexedSource):
         get: Callable[[int], Row],
         bad: BadRecords,
         offsets: np.ndarray | None = None,
+        each: Each = map,
     ) -> None:
         super().__init__(name, bad, offsets is not None)
-        self.length, self._get = length, get
+        self.length, self._get, self._each = length, get, each
         # Without offsets a view of a single 0: a sequence may be longer than any memory, even
         # than an array of larger numbers may seem.
         self._bytes = np.broadcast_to(np.int8(0), length) if offsets is None else offsets
@@ -188,8 +192,8 @@ class RowPart(RowSource, IndexedSource):
     def take(self, rows: Rows) -> Chunk:
         found: list[Row] = []
         sound: list[int] = []
-        for number in numbers_of(rows).tolist():
-            row = self._row(number)
+        numbers = numbers_of(rows).tolist()
+        for number, row in zip(numbers, self._each(self._row, numbers), strict=True):
             if isinstance(row, DataError):
                 self.bad.report(row, "corrupt_record")
             else:
@@ -198,7 +202,7 @@ class RowPart(RowSource, IndexedSource):
         return self.chunk(found, sound, self._bytes[sound])
 
     def close(self) -> None:
-        del self._get  # so that its file can be unmapped
+        del self._get, self._each  # so that its file can be unmapped
 
 
 def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,6 +111,50 @@ def test_a_sequence_may_be_longer_than_any_memory(length: int) -> None:
     assert reader.length == length
     chunk = reader.take(np.array([2**49 + 3, 1, length - 1]))
     assert [r["n"] for r in examples(chunk)] == [3, 1, (length - 1) % 8]
+
+
+class Together(list):
+    """Rows that are negative where they are read one by one; number 5 can not be read."""
+
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        if 5 in numbers:
+            raise OSError("one of them is damaged")
+        return [super(Together, self).__getitem__(number) for number in numbers]
+
+    def __getitem__(self, number: Any) -> Any:
+        if number == 5:
+            raise OSError("it is damaged")
+        return {**super().__getitem__(number), "n": -number}
+
+
+def together(n: int) -> Together:
+    return Together(listed(n))
+
+
+def test_an_object_with_getitems_is_read_by_lists_and_a_row_that_fails_is_named() -> None:
+    bad = BadRecords(skip=True)
+    reader = indexed("together", 8, bad=bad)
+    assert examples(reader.take(np.array([6, 2]))) == [want(8)[6], want(8)[2]]
+    assert [r["n"] for r in examples(reader.take(slice(4, 8)))] == [-4, -6, -7]
+    assert bad.counts == {"corrupt_record": 1}
+
+
+class Meeting(list):
+    """Rows of which no one can be read before four are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(row(i) for i in range(4))
+        self.barrier = threading.Barrier(4, timeout=60)
+
+    def __getitem__(self, number: Any) -> Any:
+        self.barrier.wait()
+        return super().__getitem__(number)
+
+
+def test_io_threads_read_rows_at_once_and_keep_their_order() -> None:
+    features = {"n": Feature("scalar", "int64"), "x": Feature("sequence", "float32")}
+    reader = indexed("Meeting", features=features, io_threads=4)
+    assert examples(reader.take(slice(0, 4))) == want(4)
 
 
 @pytest.mark.parametrize("at", [1, 8])

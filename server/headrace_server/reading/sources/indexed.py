@@ -6,13 +6,14 @@ Exact shuffling, and any position at once.  Each process of the server has the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from headrace_proto.errors import DataError, brief, kind_of
 
 from ...pipeline.declaration import Plain
 from ...pipeline.function_names import Sent, error_with_place, resolve
-from ..example_rows import Row, RowPart, reader_of_rows
+from ..example_rows import Each, Row, RowPart, reader_of_rows
 from ..source import Opening, Source, StreamSource
 
 
@@ -27,6 +28,7 @@ class Indexed(Source):
         args: Sequence[Plain],
         kwargs: Mapping[str, Plain],
         called: bool,
+        io_threads: int = 1,
     ) -> StreamSource:
         """``called``: the function is one that returns the object."""
         name, bad = str(function), opening.bad
@@ -50,6 +52,27 @@ class Indexed(Source):
                 raise ValueError(f"{brief(row)} is {kind_of(row)}, not a dict of columns")
             return row
 
-        reader = reader_of_rows([RowPart(name, length, get, bad)], opening.features)
+        each: Each = map
+        if io_threads > 1:
+            each = ThreadPoolExecutor(io_threads, "headrace-io").map
+        elif (many := getattr(examples, "__getitems__", None)) is not None:
+            each = _together(many)
+        reader = reader_of_rows([RowPart(name, length, get, bad, each=each)], opening.features)
         bad.enters("")
         return reader
+
+
+def _together(many: Callable[[list[int]], Sequence[Row]]) -> Each:
+    """Get rows by one call, or one by one where that fails, so that the faulty one is named."""
+
+    def each(
+        row_of: Callable[[int], Row | DataError], numbers: list[int]
+    ) -> Iterable[Row | DataError]:
+        try:
+            rows = many(numbers)
+            sound = len(rows) == len(numbers) and all(isinstance(row, Mapping) for row in rows)
+        except Exception:
+            sound = False
+        return rows if sound else map(row_of, numbers)
+
+    return each
