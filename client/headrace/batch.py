@@ -21,30 +21,11 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed, ProtocolError, near
-from headrace_proto.layout import Slot, array_at, slots_of, strings_at
+from headrace_proto.layout import Slot, array_at, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
 from .framework import Framework
-
-
-class KnownSlots:
-    """Slots of a feed's batches; most batches have the layout of the one before.
-
-    A list of columns that was checked is recognised by its identity.  Equality would not do: a list
-    with 2.0 in place of 2 is equal to a valid one, and is invalid.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Any, int, dict[str, Slot]] | None = None
-
-    def of(self, given: Given, schema: Mapping[str, Field]) -> dict[str, Slot]:
-        """Return the slots of a batch, as ``slots_of`` does; the schema is always the same."""
-        last = self._last
-        if last is None or last[0] is not given.columns or last[1] != given.nbytes:
-            slots = slots_of(given, schema)
-            last = self._last = given.columns, given.nbytes, slots
-        return last[2]
 
 
 def no_fact(name: str) -> AttributeError:

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.errors import HeadraceError, from_code
+from headrace_proto.layout import KnownSlots
 from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from . import requests
-from .batch import Batch, KnownSlots, RaggedBatch, columns_of, facts_of
+from .batch import Batch, RaggedBatch, columns_of, facts_of
 from .batch_memory import BatchGone, Blocks, put_back
 from .committing import TakenBatches, tokens_of
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
@@ -72,7 +73,7 @@ class Feed:
         self._segments: SegmentLayout | None = None  # of a feed of segments without states
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and the facts of rows beside it
-        self._slots = KnownSlots()
+        self._slots = KnownSlots({})  # of a feed without segments
         self._batch: type[Batch] = Batch
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
@@ -123,6 +124,7 @@ class Feed:
                 self._link.explain = self._commits.explain
             if known.get("across_batches") is False:
                 self._epochs = Epochs(self._link.trainer, self._link.finished_before)
+            self._slots = KnownSlots(self._layout)
             self._schema = columns_of(self._layout)
             if any(field.ragged for field in self._schema.values()):
                 self._batch = RaggedBatch
@@ -226,8 +228,7 @@ class Feed:
         """Return a batch that is not committed by states."""
         given, layout = held.given, self._segments
         if layout is None:
-            slots = self._slots.of(given, self._layout)
-            return self._batch(given, slots, block, self._framework, self._itself)
+            return self._batch(given, self._slots.of(given), block, self._framework, self._itself)
         return SegmentBatch(given, layout, block, self._framework, feed=self._itself)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:

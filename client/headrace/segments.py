@@ -25,9 +25,9 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import near
-from headrace_proto.layout import Slot, strings_at
+from headrace_proto.layout import array_at, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS, SegmentLayout
@@ -69,8 +69,8 @@ class SegmentBatch(BatchInHand):
         "_feed",
         "_framework",
         "_layout",
-        "_places",
         "_save",
+        "_slots",
         "batch_size",
         "epoch",
         "number",
@@ -96,7 +96,7 @@ class SegmentBatch(BatchInHand):
         self.number = given.number
         self.rows = self.batch_size = given.rows
         self.epoch = given.epoch
-        self._places = layout.places(given)
+        self._slots = layout.slots(given)
         self._layout = layout
         self._block = block
         self._framework = framework
@@ -246,7 +246,7 @@ class SegmentBatch(BatchInHand):
         super().commit()
 
     def _changed(self, change: Callable[[Any], Any]) -> Self:
-        numbers = [name for name, place in self._places.items() if place.numpy is not None]
+        numbers = [name for name, slot in self._slots.items() if slot.dtype != BYTES]
         values = {name: self._column(name) for name in numbers}
         values.update({name: self._flags(name) for name in FLAGS})
         for name, state in self._layout.states.items():
@@ -275,14 +275,11 @@ class SegmentBatch(BatchInHand):
         original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
         of this batch begin with.
         """
-        place = self._places.get(name)
-        if place is None:
-            columns = list(self._places)
+        slot = self._slots.get(name)
+        if slot is None:
+            columns = list(self._slots)
             raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
-        offset, nbytes, shape, _, dtype = place
-        if dtype is None:
-            return strings_at(self._block, Slot(BYTES, shape, offset, nbytes))
-        return np.ndarray(shape, dtype, self._block, offset)
+        return strings_at(self._block, slot) if slot.dtype == BYTES else array_at(self._block, slot)
 
     def keys(self) -> list[bytes]:
         """Return the segments' keys as a list."""
@@ -321,14 +318,14 @@ class SegmentBatch(BatchInHand):
     def _column(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
-            offset, _, shape, wire, dtype = self._places[name]
-            if dtype is None:
-                value = self._framework.strings(self.array(name))
+            slot = self._slots[name]
+            if slot.dtype == BYTES:
+                value = self._framework.strings(strings_at(self._block, slot))
             elif name == "@lane" and self._layout.ranked:
-                value = self._framework.numbers(self._lane_array(), wire)
+                value = self._framework.numbers(self._lane_array(), slot.dtype)
             else:
-                array = np.ndarray(shape, dtype, self._block, offset)
-                value = self._framework.numbers(array, wire, True)
+                array = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
+                value = self._framework.numbers(array, slot.dtype, True)
             self._cache[name] = value
         return value
 
@@ -377,8 +374,8 @@ class SegmentBatch(BatchInHand):
         if group == "state":
             state = self._layout.states[name]
             return Field(state.dtype, (self.rows, *state.dims))
-        place = self._places[f"{group}:{name}"]
-        return Field(place.dtype, place.shape)
+        slot = self._slots[f"{group}:{name}"]
+        return Field(slot.dtype, slot.shape)
 
     def __repr__(self) -> str:
         groups = []

@@ -73,7 +73,7 @@ class TracedBatch(SegmentBatch):
         self._traits = traits
         self._layout = traits.layout
         self._save = self._continued = None
-        self._places = {}  # of arrays, of which it has none: an unknown column is a KeyError
+        self._slots = {}  # of arrays, of which it has none: an unknown column is a KeyError
         self.token, *columns = components
         self._cache = dict(zip(traits.names, columns, strict=True))
 

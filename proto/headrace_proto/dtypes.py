@@ -41,7 +41,8 @@ _ALIASES = {
 
 DTYPES: Final[frozenset[str]] = frozenset((*_NATIVE, *_ML, BYTES))
 
-_KNOWN: dict[str, np.dtype] = {name: np.dtype(name) for name in _NATIVE}
+#: numpy dtypes by wire name; those of ml_dtypes once a column of such a dtype was checked.
+NUMPY_OF: dict[str, np.dtype] = {name: np.dtype(name) for name in _NATIVE}
 
 
 def canonical(dtype: object) -> str:
@@ -80,7 +81,7 @@ def name_of(dtype: np.dtype) -> str:
 
 def numpy_dtype(name: str) -> np.dtype:
     """Return the numpy dtype of a wire name other than ``bytes``."""
-    known = _KNOWN.get(name)
+    known = NUMPY_OF.get(name)
     if known is not None:
         return known
     if name not in _ML:
@@ -92,5 +93,5 @@ def numpy_dtype(name: str) -> np.dtype:
             f"dtype {name!r} needs the package ml_dtypes: pip install ml_dtypes"
         ) from None
     resolved: np.dtype = np.dtype(getattr(ml_dtypes, name))
-    _KNOWN[name] = resolved
+    NUMPY_OF[name] = resolved
     return resolved

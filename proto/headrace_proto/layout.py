@@ -10,8 +10,7 @@ memory that they import without a copy; TensorFlow aborts the process on other m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -21,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import limits
-from .dtypes import BYTES, DTYPES, numpy_dtype
+from .dtypes import BYTES, DTYPES, NUMPY_OF, numpy_dtype
 from .errors import ProtocolError
+from .record import record
 from .schema import Field, rows_open
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ ALIGNMENT = 64
 _PIECE = 256 * 1024
 #: Maximum count of equally long strings with remembered offsets: 16 arrays of 512 kB are kept.
 MOST_EVEN = 1 << 16
+#: Number of lists of columns that are remembered: most batches of a feed have one of a few.
+_MOST_KNOWN = 64
 #: Bytes of an entry of an object array, which strings become.
 _POINTER = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """One array in a block."""
 
@@ -93,38 +95,60 @@ def check_slot(slot: Slot, block_bytes: int) -> None:
         raise ProtocolError(f"{nbytes} bytes do not hold {slot.dtype} of shape {list(shape)!s:.80}")
 
 
-def slots_of(given: Given, schema: Mapping[str, Field]) -> dict[str, Slot]:
-    """Return where each column lies; ProtocolError when the message does not fit the schema.
+class KnownSlots:
+    """Where the columns of a feed's batches lie: most batches lie as one of a few before them.
 
-    The number of rows may differ: a trainer can change it for all of them.
+    A list of columns that was checked is recognised by its identity.
     """
-    columns = given.columns
-    if not isinstance(columns, list) or len(columns) != len(schema):
-        raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
-    return {
-        name: slot_of(name, field, column, given.nbytes)
-        for (name, field), column in zip(rows_open(schema).items(), columns, strict=True)
-    }
+
+    def __init__(self, schema: Mapping[str, Field], per_row: Collection[str] = ()) -> None:
+        """``per_row``: the columns that have an entry for each row of their batch."""
+        #: As batches may have them: a trainer can change the number of rows for all of them.
+        self._fields = list(rows_open(schema).items())
+        self._per_row = per_row
+        self._known: dict[int, tuple[Any, int, int, dict[str, Slot]]] = {}
+        self._last: dict[str, Slot] = {}  # those of the batch before
+
+    def of(self, given: Given) -> dict[str, Slot]:
+        """Return where each column lies; ProtocolError where the batch does not fit the schema."""
+        columns, rows, nbytes = given.columns, given.rows, given.nbytes
+        known = self._known.get(id(columns))
+        if known is not None and known[0] is columns and known[1] == rows and known[2] == nbytes:
+            return known[3]
+        if len(columns) != len(self._fields):
+            raise ProtocolError(
+                f"a batch does not have the {len(self._fields)} columns of its feed"
+            )
+        slots = {}
+        for (name, field), (offset, size, dims) in zip(self._fields, columns, strict=True):
+            slot = slots[name] = Slot(field.dtype, tuple(dims), offset, size)
+            last = self._last.get(name)
+            alike = last is not None and last.shape == slot.shape and last.nbytes == size
+            if not alike or offset % ALIGNMENT or offset + size > nbytes:
+                _check(name, field, slot, nbytes)
+            if name in self._per_row and dims[0] != rows:
+                raise ProtocolError(f"column {name!r} of a batch of {rows} rows has {dims[0]}")
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[id(columns)] = columns, rows, nbytes, slots
+        self._last = slots
+        return slots
 
 
-def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
-    """Return where one column lies; ProtocolError when its description does not fit."""
+def _check(name: str, field: Field, slot: Slot, block_bytes: int) -> None:
+    fault = "" if field.admits(slot.shape) else f"its shape {[*slot.shape]} is not one of {field}"
     try:
-        offset, nbytes, shape = column
-        if not all(type(v) is int for v in (offset, nbytes, *shape)):
-            raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
-        slot = Slot(field.dtype, tuple(shape), offset, nbytes)
         check_slot(slot, block_bytes)
-        if not field.admits(slot.shape):
-            raise ValueError(f"its shape {shape} is not one of {field}")
-    except (TypeError, ValueError, ProtocolError) as error:
-        raise ProtocolError(f"column {name!r} of a batch is described wrongly: {error}") from None
-    return slot
+    except ProtocolError as error:
+        fault = str(error)
+    if fault:
+        raise ProtocolError(f"column {name!r} of a batch is described wrongly: {fault}")
 
 
 def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     """Return the numeric array of a slot as a view of its block (uint8)."""
-    return np.ndarray(slot.shape, numpy_dtype(slot.dtype), block, slot.offset)
+    dtype = NUMPY_OF.get(slot.dtype) or numpy_dtype(slot.dtype)
+    return np.ndarray(slot.shape, dtype, block, slot.offset)
 
 
 def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:

@@ -57,6 +57,6 @@ def test_a_dtype_that_may_not_travel_is_refused_with_those_that_may(given):
 
 def test_the_error_of_a_dtype_of_ml_dtypes_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    monkeypatch.setattr("headrace_proto.dtypes._KNOWN", {})
+    monkeypatch.setattr("headrace_proto.dtypes.NUMPY_OF", {})
     with pytest.raises(TypeError, match="pip install ml_dtypes"):
         numpy_dtype("bfloat16")
