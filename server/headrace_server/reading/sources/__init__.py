@@ -5,6 +5,8 @@ A module is named as the method that declares it, and has a class that subclasse
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, cast
 
 from ...files.index_cache import IndexCache
@@ -12,9 +14,8 @@ from ...files.manifest import DataFile
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import is_theirs, kind_class
 from ..chunk import BadRecords, Chunk
-from ..columns import Rows
 from ..row_functions import theirs, user_code
-from ..source import IndexedSource, Opening, Source, StreamSource
+from ..source import IndexedSource, Opening, StreamSource
 
 
 def open_reader(
@@ -27,47 +28,29 @@ def open_reader(
         return cast(StreamSource, kind.open(opening, **source.options))
     name = str(source.kind)
     with user_code(name, bad):
-        reader = kind.open(opening, **source.options)
-        return (
-            _TheirRows(reader, name, bad)
-            if isinstance(reader, IndexedSource)
-            else _TheirStreams(reader, name, bad)
-        )
+        reader = cast(StreamSource, kind.open(opening, **source.options))
+    _name_faults(reader, name, bad)
+    return reader
 
 
-class _Theirs(Source):
-    """A source of the user's: its faults name it, and its columns are fitted to its fields."""
+def _name_faults(reader: StreamSource, name: str, bad: BadRecords) -> None:
+    """Have a source of the user's named in its faults, and its columns fitted to its fields."""
 
-    def __init__(self, reader: Any, name: str, bad: BadRecords) -> None:
-        self.fields = dict(reader.fields)
-        self._reader: Any = reader
-        self._name, self._bad = name, bad
+    def fitted(chunk: object) -> Chunk:
+        return theirs(name, chunk, reader.fields, bad)
 
-    def close(self) -> None:
-        with user_code(self._name, self._bad):
-            self._reader.close()
+    def replace(method: str, fit: Callable[[Any], object]) -> None:
+        given = getattr(reader, method)
 
+        @wraps(given)
+        def call(*args: object) -> object:
+            with user_code(name, bad):
+                return fit(given(*args))
 
-class _TheirRows(_Theirs, IndexedSource):
-    def __init__(self, reader: IndexedSource, name: str, bad: BadRecords) -> None:
-        super().__init__(reader, name, bad)
-        self.length = int(reader.length)
+        setattr(reader, method, call)
 
-    def take(self, rows: Rows) -> Chunk:
-        with user_code(self._name, self._bad):
-            return theirs(self._name, self._reader.take(rows), self.fields, self._bad)
-
-
-class _TheirStreams(_Theirs, StreamSource):
-    def __init__(self, reader: StreamSource, name: str, bad: BadRecords) -> None:
-        super().__init__(reader, name, bad)
-        self.streams = int(reader.streams)
-
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        with user_code(self._name, self._bad):
-            chunk, after = self._reader.read(stream, position, limit)
-            return theirs(self._name, chunk, self.fields, self._bad), after
-
-    def ready(self, stream: int, position: bytes, limit: int) -> int:
-        with user_code(self._name, self._bad):
-            return int(self._reader.ready(stream, position, limit))
+    if isinstance(reader, IndexedSource):
+        replace("take", fitted)
+    replace("read", lambda got: (fitted(got[0]), got[1]))
+    replace("ready", int)
+    replace("close", lambda nothing: None)

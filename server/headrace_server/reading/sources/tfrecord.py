@@ -11,8 +11,10 @@ when the file is opened, and with ``on_bad_example='skip'`` the rest of the file
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import prod
 from typing import Final, NamedTuple
@@ -73,16 +75,13 @@ MAX_RECORD_BYTES: Final = 2**31 - 1
 CORRUPT: Final = 1
 TRUNCATED: Final = 2
 
-_HEADER = struct.Struct("<QI")
+_HEADER, _LENGTH = struct.Struct("<QI"), struct.Struct("<Q")
 _MASK_DELTA: Final = 0xA282EAD8
-#: Maximum number of sound header values remembered, to skip their checksums.
-_KNOWN_LENGTHS = 65536
-#: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
-_FLUSH = 65536
-#: Size of a payload from which on a call per record costs little beside its checksum.
-_BIG_PAYLOAD = 4096
+#: Number of records after which a scan reports how far it has come.
+_REPORTED = 65536
 
 
+@lru_cache(_REPORTED)  # records of equal lengths have equal headers
 def length_is_sound(header: bytes) -> bool:
     """Return whether the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
@@ -100,50 +99,33 @@ def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) 
     called now and then with the number of bytes scanned.
     """
     view, size = data.data, data.size
-    unpack = _HEADER.unpack_from
-    parts: list[np.ndarray] = []
-    fresh: list[int] = []
-    known: dict[int, int] = {}
+    bounds = array("q")
     position, damage = 0, 0
     while size - position >= HEAD:
-        length, crc = unpack(view, position)
-        if known.get(length) != crc:
-            if not length_is_sound(bytes(view[position : position + HEAD])):
-                damage = CORRUPT
-                break
-            if len(known) >= _KNOWN_LENGTHS:
-                known.clear()
-            known[length] = crc
-        stop = position + length + HEAD + FOOT
+        head = bytes(view[position : position + HEAD])
+        if not length_is_sound(head):
+            damage = CORRUPT
+            break
+        stop = position + int.from_bytes(head[:8], "little") + HEAD + FOOT
         if stop > size:
             damage = TRUNCATED
             break
-        fresh.append(position)
+        bounds.append(position)
         position = stop
-        if len(fresh) == _FLUSH:
-            parts.append(np.array(fresh, np.int64))
-            fresh.clear()
+        if len(bounds) % _REPORTED == 0:
             progress(position)
     else:
         damage = TRUNCATED if position < size else 0
-    return np.concatenate([*parts, np.array([*fresh, position, damage], np.int64)])
+    bounds.extend((position, damage))
+    return np.array(bounds, np.int64)
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the rows whose payload does not match its checksum."""
     stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
     expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
-    distinct = np.unique(lengths)
-    if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
-        payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-        got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
-        return np.flatnonzero(got != expected)
-    got = np.zeros(starts.size, np.uint32)
-    for length in distinct.tolist():
-        if length:  # the checksum of no bytes is 0
-            rows = np.flatnonzero(lengths == length)
-            payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
-            got[rows] = list(map(crc32c.value, payloads))
+    payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
     return np.flatnonzero(got != expected)
 
 
@@ -731,7 +713,6 @@ _DAMAGE: Final = {
     ),
     CORRUPT: ("corrupt_file", "the length of the record, or its checksum, is wrong"),
 }
-_LENGTH = struct.Struct("<Q")
 _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 
 
