@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
@@ -45,7 +44,7 @@ class Blocks:
         self._freed = freed
         self.untaken = {feed: Untaken() for feed in feeds}
         self._known: dict[
-            int, tuple[Sequence[Slot], list[Any]]
+            int, tuple[Sequence[Slot], list[list[object]]]
         ] = {}  # columns by identity of slots
 
     def placed(self, feed: str, batch: Batch) -> bool:
@@ -70,7 +69,7 @@ class Blocks:
             body.untaken.count -= 1
             body.untaken.nbytes -= batch.nbytes
 
-    def _columns_of(self, slots: Sequence[Slot]) -> list[Any]:
+    def _columns_of(self, slots: Sequence[Slot]) -> list[list[object]]:
         """Return the columns of a message: the same list for the same list of slots."""
         known = self._known.get(id(slots))
         if known is None or known[0] is not slots:

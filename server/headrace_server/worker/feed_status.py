@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
-from typing import Any, cast
+from typing import cast
 
+from ..pipeline.declaration import Plain
 from ..process.config import MOST_TRAINERS
 from ..process.statuses import FeedStatus, TrainerStatus, joined
 from .served_feed import ServedFeed
@@ -86,8 +87,8 @@ def users_of(feed: ServedFeed, sessions: SessionTable) -> list[str]:
 
 
 def example_status(
-    feed: ServedFeed, partition: int, found: list[Any], now: float, sessions: SessionTable
-) -> dict[str, Any]:
+    feed: ServedFeed, partition: int, found: list[Plain], now: float, sessions: SessionTable
+) -> dict[str, Plain]:
     """Return where an example is, and which trainer has it."""
     epoch, segment, segments, where, number = found
     place = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}

@@ -27,7 +27,6 @@ from functools import partial
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from headrace_proto import messages
 from headrace_proto.errors import ProtocolError
@@ -97,14 +96,14 @@ class Outbox:
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
         self._due = inf  # … the first of them
 
-    def send(self, identity: bytes, message: Any) -> bool:
+    def send(self, identity: bytes, message: object) -> bool:
         """Send a message to a connection; return False where that is gone."""
         header = FROM_SERVER.encode(message)
         if is_channel(identity):
             return self.channels.tell(identity, [header])
         return self.socket.say(identity, header)
 
-    def tell(self, session: Session, message: Any) -> None:
+    def tell(self, session: Session, message: object) -> None:
         """Send a message to a trainer, after all that waits for it."""
         session.line.append(message)
         self._lines[session] = None
@@ -201,7 +200,7 @@ class Outbox:
                 for message in _joined(items) if kind is Idle else items:
                     self._send(session, message)
 
-    def _send(self, session: Session, message: Any) -> bool:
+    def _send(self, session: Session, message: object) -> bool:
         if type(message) is Pulse:  # it says how many messages came before it
             message = Pulse(session.number, session.said, message.waiting)
         session.said += 1
@@ -243,7 +242,9 @@ class Outbox:
             self._segments[body.segment] = memory
         return memory[body.block.offset : body.block.offset + batch.nbytes]
 
-    def _take_answers(self, session: Session) -> tuple[Any, Any, Any]:
+    def _take_answers(
+        self, session: Session
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]:
         """Take as many answers as fit a message: committed and stale tokens, and faults."""
         if session not in self._answers:
             return (), (), ()

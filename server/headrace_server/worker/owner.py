@@ -25,12 +25,13 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.spin import Spin, cores
 
 from ..leasing.desk import Work
+from ..pipeline.declaration import Plain
 from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
@@ -40,7 +41,7 @@ from ..process.sockets import CanNotBind, open_files_limit
 from ..process.worker_diary import long_inside
 from .commits import Stores
 from .outbox import Outbox
-from .partitions import Life, Partitions
+from .partitions import Events, Life, Partitions, Poll
 from .served_feed import ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Deferred, Switchboard
@@ -75,7 +76,7 @@ class Owner:
     """One life of the owner of some partitions of a server's feeds."""
 
     def __init__(
-        self, life: Life, pipe: Pipe, begun: Mapping[str, Any], binds: Sequence[str]
+        self, life: Life, pipe: Pipe, begun: Mapping[str, Plain], binds: Sequence[str]
     ) -> None:
         """``begun``: how the feeds stand, see ``Switchboard.begin``.  ``binds``: its addresses."""
         config = life.config
@@ -97,7 +98,9 @@ class Owner:
         self._sessions, self._channels, self._pipe = sessions, channels, pipe
         self._outbox = Outbox(self._socket, directory, sessions, channels)
         self._clock = AwakeClock(2 * _TICK_S)
-        feeds = {feed.name: ServedFeed(feed, config, life.worker) for feed in config.feeds}
+        feeds = {
+            feed.name: ServedFeed(feed, config, life.worker, pipe.report) for feed in config.feeds
+        }
         stores = Stores(
             *config.journals,
             fail=lambda part, error: self._partitions.fail(part, error),
@@ -141,7 +144,7 @@ class Owner:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
 
-        def rest(at_most_s: float) -> list[tuple[int, int]]:
+        def rest(at_most_s: float) -> Events:
             # A thread that writes would wait for the interpreter while this one polls.
             expects = channels.anybody or socket.connections.used
             expects = expects and not partitions.stores.writing
@@ -224,7 +227,7 @@ class Owner:
             self._outbox.flush()
         return stored
 
-    def _idle(self, rest: Callable[[float], Any]) -> Any:
+    def _idle(self, rest: Poll) -> Events:
         """Prepare batches, store commits, or rest; return events, if there are.
 
         It looks for events in between, and after each part of a record of commits.
@@ -262,7 +265,7 @@ class Owner:
         if socket.sending:
             socket.sweep()
 
-    def _step(self, step: Callable[..., R], *values: Any) -> R:
+    def _step(self, step: Callable[..., R], *values: object) -> R:
         """Let the partitions work; the porter may use everything else meanwhile."""
         deferred: list[Deferred] = []
         self._switchboard.deferred = deferred

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 
@@ -33,6 +32,7 @@ from ..leasing.desk import Work
 from ..leasing.protocol import ANYONE, Batch, Outlook
 from ..making.composition import compose
 from ..making.slab import Slab
+from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import Diary
@@ -47,6 +47,9 @@ from .served_feed import Part, ServedFeed
 
 logger = logging.getLogger("headrace.worker")
 
+#: What a poll has found: files, with their events; and a poll that waits so many seconds at most.
+Events = list[tuple[int, int]]
+Poll = Callable[[float], Events]
 #: Seconds without a batch after which a partition says what it lacks.
 _SILENT_S = 1.0
 #: Time between two looks at a source that had no example yet.
@@ -67,7 +70,7 @@ class Life:
     worker: int
     number: int
     diary: Diary
-    marks: Mapping[str, Any]
+    marks: Mapping[str, Plain]
 
 
 class Step(OwnProcess):
@@ -301,7 +304,7 @@ class Partitions:
 
     # Idle time
 
-    def prepare(self, poll: Callable[[float], Any]) -> Any:
+    def prepare(self, poll: Poll) -> Events | None:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
@@ -311,7 +314,7 @@ class Partitions:
                     return events  # other partitions can prepare later
         return None
 
-    def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
+    def rest(self, poll: Poll, at_most_s: float) -> Events:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""
         if self._sources:  # the diary has the rows for which the last one waits
             self._diary.beat()
@@ -344,7 +347,7 @@ class Partitions:
         now = time.monotonic()
         self._report_at = now + max(_REPORT_S, _PART * (now - began))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Plain]:
         """Return fields of ``WorkerStatus``."""
         life_s = time.monotonic() - self._life_began
         return {
@@ -420,7 +423,7 @@ class Partitions:
         """Note that all partitions of a feed are open."""
         self._shares[feed.name].most = self._bounds(feed)
 
-    def steer(self, part: Part, what: tuple[str, Any]) -> Order | None:
+    def steer(self, part: Part, what: tuple[str, Plain]) -> Order | None:
         """Order a partition to make other batches; see ``Desk.steer``."""
         with Step(self._diary, part):
             order: Order | None = part.feed.desk.steer(part.number, what)

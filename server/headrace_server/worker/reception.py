@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
@@ -64,7 +64,7 @@ from .served_feed import ServedFeed
 from .sessions import Session
 
 if TYPE_CHECKING:
-    from .switchboard import Switchboard
+    from .switchboard import Handler, Switchboard
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -145,7 +145,7 @@ class Reception:
     def __init__(self, board: Switchboard) -> None:
         self.config, self.feeds, self.clock = board.config, board.feeds, board.clock
         self.outbox = outbox = board.outbox
-        self.requests, self._inside = board.requests, board.inside
+        self._board = board
         self._socket, self._channels = outbox.socket, outbox.channels
         self._sessions = outbox.sessions
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
@@ -157,14 +157,12 @@ class Reception:
             send=outbox.send,
             end=self._end,
         )
-        self._handlers: dict[
-            type, Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
-        ] = {
+        self._handlers: dict[type, Handler] = {
             Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
-            **self.requests.handlers,
+            **board.handlers,
         }
         self._owner, self._stores = board.worker, board.partitions.stores
         #: Greetings that came before the feeds were open, and the descriptors they came by.
@@ -242,7 +240,7 @@ class Reception:
             session.welcome = False
             self.outbox.send(session.identity, Unknown(session.number))
             return
-        self.requests.hurry(session)
+        self._board.hurry(session)
         session.tally.on_renew(renew)
         session.heard_end = renew.ended
         # A batch that was sent and is not mapped was released, which the trainer says once.
@@ -252,7 +250,7 @@ class Reception:
             if token <= renew.mapped_upto and token not in read and token not in session.again:
                 self.outbox.unmap(session, token)
         wait = feed.describe(session.seen, self._sessions.name_of)
-        waits = "; ".join(filter(None, (self._inside(), wait)))
+        waits = "; ".join(filter(None, (self._board.inside(), wait)))
         self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(
@@ -342,7 +340,7 @@ class Reception:
         if fault:
             feed.desk.refuse(session.nonce, save.token, "state", fault)
         else:
-            payload = feed.payload_of(save.columns, block)
+            payload = None if block is None else (save.columns, block)
             feed.desk.commit(session.nonce, save.token, payload)
 
     # Greetings
@@ -455,7 +453,7 @@ class Reception:
             raise Later(f"the server can open no file for a new trainer now: {error}") from None
         session.process, session.resumed = hello.process, wanted_by(hello)
         session.host = hello.host[:_LONGEST_HOST]
-        feed.farewell.back(hello.nonce)
+        feed.back(hello.nonce)
         return session
 
     # Messages of the desk
@@ -562,7 +560,7 @@ class Reception:
             if silent and not session.local and not self.outbox.reaches(session):
                 logger.warning("%s of %r is gone", session.who, session.feed)
                 if not session.heard_end:
-                    self.feeds[session.feed].farewell.lost(session.nonce, session.seen)
+                    self.feeds[session.feed].lost(session)
                 self._leave(session)
         self._bury()
 
@@ -585,10 +583,7 @@ class Reception:
 
     def all_heard(self, feed: ServedFeed, now: float) -> bool:
         """Return whether all trainers have acknowledged the end of a feed, or are given up."""
-        mine = (session for session in self._sessions.present() if session.feed == feed.name)
-        deaf = sum(not session.heard_end for session in mine)
-        began_ended = feed.durable and feed.counters.counts["batches"] == feed.counters.before
-        return feed.farewell.done(deaf, now, began_ended)
+        return feed.is_heard(any(one.uses for one in self._sessions.of_feed(feed.name)), now)
 
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
@@ -634,7 +629,7 @@ def _greeting_of(
         elif fault := feed.fault_of_states(batch, handed.columns, block or None):
             faults.append((handed.token, "state", fault))
         else:
-            payload = feed.payload_of(handed.columns, block or None)
+            payload = (handed.columns, block) if block else None
             greeting.commits.append((handed.token, batch, payload))
     numbers = hello.gets
     if len(numbers) % 3 or not feed.partitions.keys() >= set(numbers[1::3]):

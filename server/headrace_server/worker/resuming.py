@@ -17,15 +17,14 @@ So a group of trainers that all restart with the token of one checkpoint takes t
 A trainer that dies alone and comes back finds the others at work and joins them.  A trainer of the
 same process does not count as another: a notebook that begins again does so on purpose.
 
-Reports to the supervisor wait in ``reports``.  An owner judges no token before the supervisor has
-sent it the reports of the other owners of the feed.
+An owner judges no token before the supervisor has sent it the reports of the other owners of the
+feed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from headrace_proto.errors import (
     FeedRewound,
@@ -51,8 +50,6 @@ _MAX_WAITING = 10_000
 #: A message that comes later than this after another trainer has first asked shows that its sender
 #: lives; an earlier one may be late, of a trainer that is dead.
 _LATE_S = 2.5
-#: Reports to the supervisor: the kind, and its values beside the feed.
-Reports = list[tuple[str, dict[str, Any]]]
 
 
 class Later(Exception):
@@ -87,11 +84,11 @@ class Resuming:
         durable: bool,
         starts: tuple[int, ...] = (),
         alone: bool = True,
-        reports: Reports | None = None,
+        report: Callable[..., None] = lambda kind, **values: None,
     ) -> None:
         """``starts``: the last starts of the server, this one at the end.
 
-        ``alone``: no other owner has partitions of this feed; ``reports``: where they gather.
+        ``alone``: no other owner has partitions of this feed.  ``report`` tells the supervisor.
         """
         self.generation = feed.generation
         self.snapshot = feed.snapshot or BEGINNING
@@ -108,7 +105,7 @@ class Resuming:
         self._durable = durable
         self._asked_for = ""  # the snapshot for which the supervisor was asked
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
-        self.reports: Reports = [] if reports is None else reports
+        self._tell = report
 
     def opened(self, used: bool) -> None:
         """Note that all partitions are open; ``used``: an earlier server saw batches done."""
@@ -151,7 +148,7 @@ class Resuming:
         if mark not in self._reported:
             self._reported.add(mark)
             if not self._alone:
-                self.reports.append((mark, {"generation": self.generation}))
+                self._tell(mark, generation=self.generation)
 
     def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
         """Admit a trainer without a session, or raise the reason against it."""
@@ -203,7 +200,7 @@ class Resuming:
             )
         if self._asked_for != wanted:
             self._asked_for = wanted
-            self.reports.append(("take_back", {"snapshot": wanted}))
+            self._tell("take_back", snapshot=wanted)
         if wanted == BEGINNING:
             raise Later("the feed is being started from its beginning")
         raise Later(f"the feed is being taken back to snapshot {wanted}")

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
+from headrace_proto.channel import Frame
 from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field, schema_to_wire
 
@@ -23,17 +23,19 @@ from ..journal.journal import Journal
 from ..leasing.desk import Desk
 from ..leasing.protocol import Batch
 from ..making.partition_run import Run
+from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..process.statuses import added
-from .counters import Counters
-from .farewell import Farewell
-from .resuming import Reports, Resuming
+from .resuming import Resuming
+from .sessions import Session, Tally
 from .state_blocks import LANES_LOST, StateBlocks
 
 logger = logging.getLogger("headrace.trainers")
 
 #: Time for which a life that begins waits for the trainers of the one before.
 GRACE_S = 3.0
+#: Time in which trainers of an earlier server return: they send a Hello every second.
+_RETURN_S = 3.0
 #: Maximum world size, since a number from the wire determines the number of queues.
 MAX_WORLD = 65_536
 #: Run, rank and birth of a trainer, as the desk logs and loads them.
@@ -59,14 +61,56 @@ class Part:
     used: tuple[int, int] = (0, 0)  # number of commits and of their rows, in all lives
     tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
     noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``
-    status: dict[str, Any] = field(default_factory=dict)  # its part of a ``FeedStatus``
+    status: dict[str, Plain] = field(default_factory=dict)  # its part of a ``FeedStatus``
+
+
+class Counters:
+    """Counters of one feed."""
+
+    def __init__(self) -> None:
+        self.counts = {
+            "batches": 0,
+            "rows": 0,
+            "redelivered": 0,
+            "stale": 0,
+            "expired": 0,
+        }  # of the desk
+        self._made = {"batches": 0, "rows": 0, "bytes": 0}
+        self._left = Tally().totals  # of sessions that have left
+        self.before = 0  # batches that earlier lives have stored
+
+    def go_on(self, batches: int, rows: int) -> None:
+        """Continue the counts of a partition's stored commits."""
+        self.before += batches
+        self.counts["batches"] += batches
+        self.counts["rows"] += rows
+
+    def on_made(self, batch: Batch) -> None:
+        """Count a batch that was made."""
+        counts = self._made
+        counts["batches"] += 1
+        counts["rows"] += batch.rows
+        counts["bytes"] += batch.nbytes
+
+    def on_left(self, tally: Tally) -> None:
+        """Keep the counts of a session that has left."""
+        self._left = added([self._left, tally.totals])
+
+    def totals(self, present: Iterable[Tally]) -> dict[str, Plain]:
+        """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
+        sent = added([self._left, *(tally.totals for tally in present)])
+        return {**self.counts, "made": dict(self._made), **sent}
 
 
 class ServedFeed:
     """One feed at one owner."""
 
-    def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
+    def __init__(
+        self, config: FeedConfig, run: RunConfig, owner: int, report: Callable[..., None]
+    ) -> None:
+        """``report`` sends the supervisor a report: its kind, and values by name."""
         self.name, self.owner = config.name, owner
+        self._report = partial(report, feed=config.name)
         self.partitions = {n: Part(self, n) for n in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
@@ -84,15 +128,16 @@ class ServedFeed:
         self.serves = False  # whether its desk is open, and the feed has not failed
         self.known: dict[bytes, Known] = {}  # the trainers that have a session …
         self.births: dict[int, tuple[int, int]] = {}  # … and of each rank the last that had one
-        self.schema: Any = None
-        self.properties: Any = {}  # sent to trainers beside the schema
+        self.schema: Plain = None
+        self.properties: dict[str, Plain] = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
         self.failure: tuple[str, str] | None = None
         self.closing: bool | None = None  # None: the input is open; else whether to drop rows
-        self.reports: Reports = []  # for the supervisor
-        self.resuming = Resuming(config, self.durable, run.starts, self.owners == 1, self.reports)
-        self.farewell = Farewell(run.lease_ttl_s)
+        self.resuming = Resuming(config, self.durable, run.starts, self.owners == 1, self._report)
         self.counters = Counters()
+        #: By nonce: until when a trainer whose connection is lost may come back.
+        self._away: dict[bytes, float] = {}
+        self._ended_at: float | None = None
         self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
         self._shape = config.declaration.shape.options
         self._policy = config.declaration.policy
@@ -161,7 +206,7 @@ class ServedFeed:
         if self._config.declaration.source.kind == "mix":
             self.properties["sources"] = self._config.declaration.source.options["names"]
 
-    def described(self, world_size: int = 0) -> dict[str, Any]:
+    def described(self, world_size: int = 0) -> dict[str, Plain]:
         """Return the properties of the feed, for a trainer that joins."""
         return {**self.properties, "length": self._length(world_size)}
 
@@ -195,7 +240,7 @@ class ServedFeed:
                 f"in flight, and the feed has capacity={capacity}; declare capacity={rows} or more"
             )
 
-    def fault_of_states(self, batch: Batch, columns: Any, block: Any) -> str:
+    def fault_of_states(self, batch: Batch, columns: Plain, block: Frame | None) -> str:
         """Return why these can not be the states of a batch; "" if they can.
 
         ``block`` is None where no states came.
@@ -208,7 +253,7 @@ class ServedFeed:
         return "" if block is None else self.states.fault_of_block(batch.rows, columns, block)
 
     def fault_of_flush(
-        self, batch: Batch | None, rows: Sequence[int], columns: Any, block: Any
+        self, batch: Batch | None, rows: Sequence[int], columns: Plain, block: Frame
     ) -> tuple[str, str]:
         """Return code and text of a fault of flushed states of some rows; "" if there is none.
 
@@ -225,11 +270,6 @@ class ServedFeed:
             )
         fault = self.states.fault_of_block(len(rows), columns, block)
         return ("state", fault) if fault else ("", "")
-
-    @staticmethod
-    def payload_of(columns: Any, block: Any) -> tuple[Any, Any] | None:
-        """Return what a partition gets with a commit: states that were checked, or None."""
-        return None if block is None else (columns, block)
 
     def resized(self, sizes: Sequence[int]) -> None:
         """Note that batches have other sizes than the schema says."""
@@ -265,6 +305,32 @@ class ServedFeed:
             waits.append(self.desk.describe(now, partial(named, self.name)))
         return "; ".join(waits)
 
+    def lost(self, session: Session) -> None:
+        """Note that the connection of a trainer is lost, which may come back."""
+        self._away = {one: until for one, until in self._away.items() if until > session.seen}
+        self._away[session.nonce] = session.seen + self._run.lease_ttl_s
+
+    def back(self, trainer: bytes) -> None:
+        """Note that a trainer is back."""
+        self._away.pop(trainer, None)
+
+    def is_heard(self, deaf: bool, now: float) -> bool:
+        """Return whether the end of the feed, which is here, has reached its trainers.
+
+        It waits for trainers that are present and have not acknowledged the end (``deaf``), and for
+        those whose connection is lost, but no longer than a lease lasts.  Where the feed had ended
+        before this server began, trainers of the earlier one get some time to return.
+        """
+        ttl_s = self._run.lease_ttl_s
+        if self._ended_at is None:
+            self._ended_at = now
+        if now >= self._ended_at + ttl_s:
+            return True
+        began_ended = self.durable and self.counters.counts["batches"] == self.counters.before
+        if began_ended and now < self._ended_at + _RETURN_S:
+            return False
+        return not deaf and not any(until > now for until in self._away.values())
+
     def fail(self, code: str, text: str) -> None:
         """Stop the feed; the first reason stands."""
         if self.failure is None:
@@ -289,4 +355,4 @@ class ServedFeed:
             self.fail("data", text)
         elif self.owners > 1 and bad != self._bad:
             self._bad = bad
-            self.reports.append(("bad", {"bad": bad}))
+            self._report("bad", bad=bad)

@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.messages import Answered, Hello
+from headrace_proto.messages import Answered, Hello, Renew
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..files.durable_file import writing
-from ..leasing.protocol import Batch
+from ..leasing.protocol import Answer, Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
-from .counters import Tally
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -38,6 +37,48 @@ logger = logging.getLogger("headrace.trainers")
 _FILE = "trainer-"
 #: Sessions of a life before their numbers are those of the next life.
 _OF_A_LIFE = 10_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters of one trainer's session, named as in ``TrainerStatus``."""
+
+    batches: int = 0  # sent to it, resent ones included
+    rows: int = 0
+    bytes: int = 0
+    wire_batches: int = 0  # of those sent: to a trainer that does not see this host's memory
+    wire_bytes: int = 0
+    committed: int = 0
+    stale: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # saves, by code
+    blocked_s: float = 0.0  # as the trainer reports …
+    busy_s: float = 0.0
+    awaited_s: float = 0.0  # for batches of this owner
+
+    def sent(self, rows: int, nbytes: int) -> None:
+        """Count a batch that is sent to it."""
+        self.batches += 1
+        self.rows += rows
+        self.bytes += nbytes
+
+    @property
+    def totals(self) -> dict[str, dict[str, Any]]:
+        """Batches and bytes sent through shared memory and by wire, and refused saves."""
+        batches = {"shm": self.batches - self.wire_batches, "wire": self.wire_batches}
+        nbytes = {"shm": self.bytes - self.wire_bytes, "wire": self.wire_bytes}
+        return {"sent": {"batches": batches, "bytes": nbytes}, "refused": self.refused}
+
+    def on_renew(self, renew: Renew) -> None:
+        """Take the times that the trainer reports."""
+        self.blocked_s, self.busy_s = round(renew.blocked_s, 3), round(renew.busy_s, 3)
+        self.awaited_s = round(renew.awaited_s, 3)
+
+    def answered(self, answer: Answer) -> None:
+        """Count the answers to its commits."""
+        self.committed += len(answer.committed)
+        self.stale += len(answer.stale)
+        for _, code, _ in answer.faults:
+            self.refused[code] = self.refused.get(code, 0) + 1
 
 
 @dataclass(slots=True, eq=False)

@@ -12,39 +12,77 @@ the step has ended.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgpack
 
+from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.codec import pack
-from headrace_proto.messages import Answered, Idle, Over, Unknown
+from headrace_proto.messages import (
+    Answered,
+    Drain,
+    Flush,
+    Idle,
+    Over,
+    Resize,
+    Retarget,
+    Snapshot,
+    Stats,
+    Unknown,
+)
 
 from ..leasing import protocol
 from ..leasing.desk import SESSIONS
+from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
-from ..process.config import RunConfig
-from .feed_status import feed_status, users_of
+from ..process.config import MOST_FOUND, RunConfig
+from ..process.statuses import added
+from .feed_status import example_status, feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
-from .requests import FeedRequests
-from .served_feed import Known, ServedFeed
+from .served_feed import Known, Part, ServedFeed
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
 
 
+#: Handles a message of a trainer's session, with its further frames.
+Handler = Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
 #: A call, and its arguments.
-Deferred = tuple[Callable[..., object], tuple[Any, ...]]
+Deferred = tuple[Callable[..., object], tuple[object, ...]]
 #: The note of an owner's first partition that lists the trainers which have a session.
 _KNOWN = "known"
 #: In place of a trainer: one that never greets, so that the whole grace is waited for.
 _ANYBODY = b""
+
+
+#: Gets the first changed batch of each partition, and any fault.
+_Ordered = Callable[[list[list[int]], str], object]
+
+
+@dataclass(slots=True, eq=False)
+class _Orders:
+    """An order to all partitions of a feed, until each has it and has stored it."""
+
+    what: tuple[str, Plain]
+    answer: _Ordered
+    left: list[Part]  # partitions that have not stored it
+    since: list[list[int]] = field(default_factory=list)
+    fault: str = ""
+    late: str = ""  # the refusal of finished partitions: it counts where all are finished
+
+    def stored(self, part: Part) -> None:
+        """Note that a partition needs, or can do, no more; answer after the last one."""
+        self.left.remove(part)
+        if not self.left:
+            late = "" if self.since else self.late
+            self.answer(sorted(self.since), self.fault or late)
 
 
 @dataclass(eq=False)
@@ -64,7 +102,17 @@ class Switchboard:
     def __post_init__(self) -> None:
         partitions, outbox = self.partitions, self.outbox
         self._stores = partitions.stores
-        self.requests = FeedRequests(self)
+        #: By feed: calls that wait until all its partitions are open.
+        self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
+        #: Requests of trainers that concern a whole feed, by type.
+        self.handlers: dict[type, Handler] = {
+            Flush: self._flush,
+            Snapshot: self._snapshot,
+            Retarget: self._retarget,
+            Resize: self._resize,
+            Drain: self._drain,
+            Stats: self._stats,
+        }
         self.reception = Reception(self)
         self._logged: dict[str, Counter[int]] = {name: Counter() for name in self.feeds}
         self._reported_open = False
@@ -74,7 +122,6 @@ class Switchboard:
         self.stopping = False
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
-        requests, feeds = self.requests, self.feeds
         #: What a desk says to a session, by type.
         self._sent: dict[type, Callable[[Session, Any], object]] = {
             protocol.Give: outbox.give,
@@ -90,8 +137,8 @@ class Switchboard:
             "pause": self._pause,
             "stats": self._answer_stats,
             "users": self._answer_users,
-            "inspect": lambda feed, **asked: requests.inspect(feeds[feed], **asked),
-            "copy": lambda feed, **asked: requests.copy(feeds[feed], **asked),
+            "inspect": self._inspect,
+            "copy": self._copy,
             "close": self._close,
             "snapshotted": lambda **answer: outbox.snapshotted(Answered(**answer)),
             "not_taken_back": self._refuse_rewind,
@@ -99,7 +146,7 @@ class Switchboard:
             "stop": self._stop,
         }
 
-    def begin(self, begun: Mapping[str, Any]) -> None:
+    def begin(self, begun: Mapping[str, Plain]) -> None:
         """Begin in the state that the supervisor gives.
 
         "paused", "failed" (code and text of a failure, by feed) and "all_opened" (as in the order
@@ -137,7 +184,7 @@ class Switchboard:
                 complete = owners == feed.owners or not feed.used
         return known if complete else {**known, _ANYBODY: (0, -1, 0)}
 
-    def do(self, action: Callable[..., object], *arguments: Any) -> None:
+    def do(self, action: Callable[..., object], *arguments: object) -> None:
         """Call the partitions, after their current step."""
         if self.deferred is None:
             action(*arguments)
@@ -146,11 +193,11 @@ class Switchboard:
 
     # The supervisor
 
-    def obey(self, order: Mapping[str, Any]) -> None:
+    def obey(self, order: Mapping[str, Plain]) -> None:
         """Carry out an order of the supervisor."""
         perform(self._orders, order)
 
-    def _answer(self, request: int, **values: Any) -> None:
+    def _answer(self, request: int, **values: Plain) -> None:
         self.pipe.report("answer", request=request, **values)
 
     def _fail(self, code: str, text: str, feed: str | None = None) -> None:
@@ -183,12 +230,12 @@ class Switchboard:
         self._answer(request, users=users_of(self.feeds[feed], self.outbox.sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
-        self.requests.close(self.feeds[feed], cancel, partial(self._answer, request))
+        self._close_input(self.feeds[feed], cancel, partial(self._answer, request))
 
     def _refuse_rewind(self, feed: str, snapshot: str, code: str, text: str) -> None:
         self.feeds[feed].resuming.refuse(snapshot, code, text)
 
-    def _all_opened(self, used: list[list[Any]], touched: list[list[Any]]) -> None:
+    def _all_opened(self, used: Plain, touched: Plain) -> None:
         """Note the other owners' reports on the feeds, now that all owners have opened theirs."""
         for feed in self.feeds.values():
             named = [feed.name, feed.resuming.generation]
@@ -197,6 +244,209 @@ class Switchboard:
     def _stop(self) -> None:
         self.stopping = True
 
+    def _copy(self, request: int, feed: str, directory: str) -> None:
+        """Copy the stores of all partitions."""
+        served, faults = self.feeds[feed], list[str]()
+        left = {*served.partitions}
+
+        def copied(partition: int, fault: str) -> None:
+            left.discard(partition)
+            if fault:
+                faults.append(f"partition {partition}: {fault}")
+            if not left:
+                answer()
+
+        def answer() -> None:
+            code, text = served.failure or (("server", faults[0]) if faults else ("", ""))
+            self._answer(request, code=code, text=text)
+
+        def call() -> None:
+            if served.serves:
+                self.partitions.copy(served, directory, copied)
+            else:
+                answer()
+
+        self._calls[feed].append(call)
+
+    def _inspect(self, request: int, feed: str, key: str) -> None:
+        """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
+
+        def seek() -> None:
+            now, sessions, served = self.clock(), self.outbox.sessions, self.feeds[feed]
+            places = [
+                example_status(served, part.number, found, now, sessions)
+                for part in (served.partitions.values() if served.serves else ())
+                for found in part.run.seek(bytes.fromhex(key))
+            ]
+            self._answer(request, found=places[:MOST_FOUND])
+
+        self._calls[feed].append(seek)
+
+    # Requests of trainers that concern a whole feed
+
+    def hurry(self, session: Session) -> None:
+        """Store the commits of all trainers now, and answer this one, which waits for that."""
+        self.outbox.hurry(session)
+        self.do(self._stores.hurry)
+
+    def _flush(
+        self, session: Session, feed: ServedFeed, flush: Flush, frames: Sequence[Frame]
+    ) -> None:
+        """Keep the states of a trainer's lanes.  The last message of a flush is answered."""
+        self.do(self._keep, session, feed, flush, frames[0] if frames else b"")
+
+    def _keep(self, session: Session, feed: ServedFeed, flush: Flush, block: bytes) -> None:
+        if not feed.serves:
+            return
+        answer = partial(self.outbox.answer_request, Answered(session.number, flush.request))
+        if not flush.rows:
+            answer()
+            return
+        batch = feed.desk.last_committed(session.nonce, flush.token)
+        fault = feed.fault_of_flush(batch, flush.rows, flush.columns, block)
+        if batch is None or fault[0]:
+            failed = Answered(session.number, flush.request, None, *fault)
+            self.outbox.answer_request(failed)
+            return
+        part = feed.partitions[batch.partition]
+        part.run.keep(batch, list(flush.rows), flush.columns, block)
+        self._stores.submit(part, at_once=True)
+        if not flush.more:
+            self._stores.then(part, answer)
+
+    def _snapshot(
+        self, session: Session, feed: ServedFeed, message: Snapshot, frames: Sequence[Frame]
+    ) -> None:
+        """Have the supervisor copy all stores; a trainer that asks again is answered again."""
+        request = message.request
+        if session.snapshot == request:
+            if session.snapshotted is not None:
+                self.outbox.tell(session, session.snapshotted)
+            return
+        session.snapshot, session.snapshotted = request, None
+        failure = feed.failure
+        if failure is None and not feed.durable:
+            text = f"feed {feed.name!r}: a snapshot needs a server with a state_dir (--state-dir)"
+            failure = "server", text
+        if failure is not None:
+            self.outbox.snapshotted(Answered(session.number, request, None, *failure))
+        else:
+            self.pipe.report(
+                "snapshot",
+                feed=feed.name,
+                session=session.number,
+                request=request,
+                name=message.name,
+                whole=message.whole,
+            )
+
+    def _drain(self, session: Session, feed: ServedFeed, message: Drain, frames: object) -> None:
+        """Close the input of a feed for a trainer."""
+        drained = Answered(session.number, message.request)
+        self._close_input(feed, message.cancel, partial(self.outbox.answer_request, drained))
+
+    def _retarget(
+        self, session: Session, feed: ServedFeed, message: Retarget, frames: object
+    ) -> None:
+        """Change the proportions of classes, or the weights of a mix, for a trainer."""
+        kind = "weights" if message.mix else "target"
+        self._change(session, feed, message.request, (kind, list(message.probs)))
+
+    def _resize(self, session: Session, feed: ServedFeed, message: Resize, frames: object) -> None:
+        """Change the batch sizes for a trainer."""
+        what = "batch_size", list(message.sizes)
+        self._change(session, feed, message.request, what, lambda: feed.resized(message.sizes))
+
+    def _change(
+        self,
+        session: Session,
+        feed: ServedFeed,
+        request: int,
+        what: tuple[str, Plain],
+        done: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Change the batches of all partitions; answer with the first changed batch of each."""
+
+        def answer(since: list[list[int]], fault: str) -> None:
+            if not fault:
+                done()
+            code = "server" if fault else ""
+            self.outbox.answer_request(Answered(session.number, request, since, code, fault))
+
+        self._order(feed, what, answer)
+
+    def _order(self, feed: ServedFeed, what: tuple[str, Plain], answer: _Ordered) -> None:
+        """Order all partitions of a feed to make other batches."""
+        parts = [*feed.partitions.values()]
+        orders = _Orders(what, answer, parts.copy())
+        self._calls[feed.name].append(partial(self._steer, feed, orders, parts))
+
+    def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:
+        """Give an order to the partitions that can take one now, and to the others later."""
+        if not feed.serves:
+            return
+        ordered, later, over = list[Part](), list[Part](), list[Part]()
+        for part in parts:
+            finished = part.run.finished
+            if finished and orders.what[0] == "close":
+                over.append(part)
+                continue
+            try:
+                order = self.partitions.steer(part, orders.what)
+            except ValueError as error:  # the numbers come from a trainer
+                over.append(part)
+                text = str(error)[:1000]
+                if finished:
+                    orders.late = text
+                else:
+                    orders.fault = orders.fault or text
+                    orders.since.append([part.number, 0])
+                continue
+            if order is None:
+                later.append(part)
+            else:
+                orders.since.append([part.number, order.since])
+                ordered.append(part)
+        self.drain(feed)  # the desk's log has the orders
+        if later:
+            self._calls[feed.name].append(partial(self._steer, feed, orders, later))
+        for part in over:
+            orders.stored(part)
+        for part in ordered:
+            self._stores.then(part, partial(orders.stored, part))
+
+    def _stats(self, session: Session, feed: ServedFeed, message: Stats, frames: object) -> None:
+        """Answer a trainer with the counts of ready, in-flight and committed batches."""
+
+        def call() -> None:
+            if feed.serves:
+                runs = [part.run for part in feed.partitions.values()]
+                counts = added([feed.sizes(), *(run.sizes() for run in runs)])
+                due = [run.epoch_due() for run in runs]
+                still = [epoch for epoch, more in due if more]
+                least = min(still) if still else max(due)[0]
+                counts |= {name: feed.counters.counts[name] for name in ("batches", "rows")}
+                counts |= {"epoch": least, "open": not feed.over}
+                self.outbox.answer_request(Answered(session.number, message.request, counts))
+
+        self._calls[feed.name].append(call)
+
+    def _close_input(self, feed: ServedFeed, cancel: bool, answer: Callable[[], object]) -> None:
+        """Close a feed's input; answer when its partitions have stored that.
+
+        Batches of an earlier life that trainers hold are claimed first, so that they still count.
+        """
+
+        def close() -> None:
+            if feed.serves and feed.desk.recovering:
+                self._calls[feed.name].append(close)
+            elif feed.serves and feed.close(cancel):
+                self._order(feed, ("close", cancel), lambda since, fault: answer())
+            else:
+                answer()
+
+        self._calls[feed.name].append(close)
+
     # Desks
 
     def act(self) -> None:
@@ -204,10 +454,9 @@ class Switchboard:
         for feed in self.feeds.values():
             if feed.serves:
                 self.drain(feed)
-            if feed.name in self.requests.calls:
-                self.requests.act(feed)
-            if feed.reports:
-                self._report_on(feed)
+            if feed.opened:
+                for call in self._calls.pop(feed.name, ()):
+                    self.do(call)
             if feed.over:
                 self._act_on_end(feed)
         if self._pausing or not self._reported_open:
@@ -231,7 +480,7 @@ class Switchboard:
                 for batch in gone:
                     self.partitions.blocks.gone(batch)
 
-    def _store(self, feed: ServedFeed, entries: list[tuple[Any, ...]]) -> None:
+    def _store(self, feed: ServedFeed, entries: Sequence[tuple[Any, ...]]) -> None:
         """Have the entries of a desk's log stored, and the desk learn of that."""
         logged, stores = self._logged[feed.name], self._stores
         touched: dict[int, None] = {}
@@ -275,12 +524,6 @@ class Switchboard:
             session, Over(session.number, over.request, over.partition, epoch, over.also)
         )
 
-    def _report_on(self, feed: ServedFeed) -> None:
-        """Send the supervisor the reports and requests of a feed."""
-        for kind, values in feed.reports:
-            self.pipe.report(kind, feed=feed.name, **values)
-        feed.reports.clear()
-
     def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
         if feed.failure is None:
@@ -308,7 +551,7 @@ class Switchboard:
             feed.desk.leased or feed.desk.saving for feed in self.feeds.values() if feed.serves
         ):
             for request in self._pausing:
-                self.pipe.report("answer", request=request)
+                self._answer(request)
             self._pausing.clear()
 
 

@@ -8,8 +8,8 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from typing import Any
 
+from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import LOG_FORMAT, Pipe
 from ..process.config import RunConfig
@@ -30,7 +30,7 @@ def _bound_memory(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def serve(plain: Any, pipe: Pipe) -> None:
+def serve(plain: Plain, pipe: Pipe) -> None:
     """Run one life of a worker until an order to stop."""
 
     config = RunConfig.from_plain(plain["run"])
