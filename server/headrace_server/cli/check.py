@@ -12,7 +12,7 @@ from argparse import Namespace
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from headrace_proto.errors import DataError
 
@@ -27,7 +27,7 @@ from ..reading.partition_rows import partition_reader
 from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
 from ..server.arguments import declared
-from ..shaping.plan import Read
+from ..shaping.plan import Position, Read
 from . import exits
 from .frame import with_options
 from .local import LocalFeed
@@ -187,7 +187,7 @@ def _scan(
             text = "no example shows what map gives: declare it with map(…, schema=…)"
             raise DataError(text)
         check_shape = shape_check(whole.shape, intake.fields or {}, bad)
-        position: Any = intake.start
+        position: Position | None = intake.start
         known = reader.length if isinstance(reader, IndexedSource) else None
         progress = Progress("checking", known, "examples")
         while position is not None:

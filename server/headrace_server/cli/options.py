@@ -29,7 +29,7 @@ _WORDS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-_PARSERS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], object]] = {
     "integer": int,
     "seconds": float,
     "flag": lambda text: _WORDS[text.lower()],
@@ -79,7 +79,7 @@ def settled(
     return Namespace(**values)
 
 
-def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:
+def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, object]:
     return {
         one.name: tuple(value) if one.many else one.check(value, f"{one.shown} {value!r:.80}")
         for one in options
@@ -89,12 +89,12 @@ def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, Any]:
 
 def _from_environment(
     options: tuple[Option, ...], environment: Mapping[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     known = {option: (variable(option), environment.get(variable(option))) for option in options}
     return {one.name: _read(one, name, text) for one, (name, text) in known.items() if text}
 
 
-def _read(option: Option, name: str, text: str) -> Any:
+def _read(option: Option, name: str, text: str) -> object:
     """Return a value from a text of the environment."""
     where = f"{name}={text!r:.80} in the environment"
     try:

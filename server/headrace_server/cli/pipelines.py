@@ -6,7 +6,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from headrace_proto.errors import HeadraceError
 
@@ -51,7 +50,7 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
     pipelines: dict[str, Pipeline] = {}
     for named in targets:
         given, target = parted(named)
-        value: Any = resolve(target)
+        value: object = resolve(target)
         name = given or target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
             value = _called(target, value)
@@ -72,7 +71,7 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
     return pipelines
 
 
-def _called(target: str, function: Callable[[], Any]) -> Any:
+def _called(target: str, function: Callable[[], object]) -> object:
     """Call a user's function; an error names the place in it, in place of a traceback."""
     try:
         inspect.signature(function).bind()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from itertools import islice, pairwise
-from typing import Any, Final
+from typing import Final
 
 from headrace_proto.schema import OFFSETS
 
@@ -89,7 +89,7 @@ def _lines(sample: Sample) -> list[str]:
     return [head, *table(("<column", "<dtype", "<shape", "<first"), rows)]
 
 
-def _first(sample: Sample, name: str) -> tuple[list[int | None], list[Any]]:
+def _first(sample: Sample, name: str) -> tuple[list[int | None], list[object]]:
     """Return the shape of a column and its first rows."""
     array, offsets = sample.columns[name], sample.columns.get(OFFSETS + name)
     if offsets is None:
@@ -98,7 +98,7 @@ def _first(sample: Sample, name: str) -> tuple[list[int | None], list[Any]]:
     return [sample.rows, None, *array.shape[1:]], [array[a:b].tolist() for a, b in pairwise(ends)]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return a value as a text, cut to fit a line."""
     if isinstance(value, list):
         return f"[{' '.join(map(_short, value[: 2 * _FIRST]))}]"

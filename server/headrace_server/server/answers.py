@@ -30,7 +30,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
@@ -186,7 +185,7 @@ def _text(status: int, text: str) -> Response:
     return Response(status, f"{text}\n".encode(errors="replace"))
 
 
-def _json(value: Any) -> Response:
+def _json(value: object) -> Response:
     return Response(200, json.dumps(value).encode(), "application/json")
 
 

@@ -41,7 +41,7 @@ def refuse_in_worker(call: str) -> None:
         )
 
 
-def as_tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
+def as_tokens(resume: object, feeds: set[str]) -> dict[str, Token]:
     """Return tokens by feed."""
     tokens: dict[str, Token] = {}
     given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]

@@ -13,10 +13,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
 
+from ..pipeline.declaration import Plain
 from ..process.child import Child
 
 #: The locator, in the place of an owner's number.
@@ -27,9 +27,9 @@ LOCATOR = -1
 class _Question:
     """An order that each of several parties answers once."""
 
-    order: dict[str, Any]
+    order: dict[str, Plain]
     waiting: list[int]  # parties that have not answered
-    answers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    answers: dict[int, Mapping[str, Plain]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -55,8 +55,8 @@ class Asks:
         order: str,
         timeout_s: float | None,
         failure: Callable[[], HeadraceError | None] = lambda: None,
-        **values: Any,
-    ) -> dict[int, Mapping[str, Any]]:
+        **values: Plain,
+    ) -> dict[int, Mapping[str, Plain]]:
         """Ask, and return the answers of all by number.  ServerError where one gives none in time.
 
         ``failure`` returns why the question can not be answered any more.
@@ -85,13 +85,13 @@ class Asks:
                 raise ServerError(text)
             return dict(sorted(asked.answers.items()))
 
-    def answer(self, who: int, request: int, **answer: Any) -> None:
+    def answer(self, who: int, request: int, **answer: Plain) -> None:
         """Take the answer of an owner or the locator."""
         asked = self._open.get(request)
         if asked is not None and who in asked.waiting:
             asked.waiting.remove(who)
             asked.answers[who] = answer
 
-    def unanswered(self, owner: int) -> list[dict[str, Any]]:
+    def unanswered(self, owner: int) -> list[dict[str, Plain]]:
         """Return the orders that the next life of an owner is given again."""
         return [asked.order for asked in self._open.values() if owner in asked.waiting]

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -32,6 +31,7 @@ from headrace_proto.interrupts import interrupts_held
 from headrace_proto.placement import next_term
 
 from ..journal.state_directory import StateDirectory
+from ..pipeline.declaration import Plain
 from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
 from ..process.config import BEGINNING, RunConfig
@@ -136,9 +136,9 @@ class Crew:
     patience: Patience
     starts: Starts
     born: list[Child]
-    begun: Callable[[], Mapping[str, Any]]
-    asked: Callable[[int], Iterable[Mapping[str, Any]]]
-    on_event: Callable[[Child, Mapping[str, Any]], None]
+    begun: Callable[[], Mapping[str, Plain]]
+    asked: Callable[[int], Iterable[Mapping[str, Plain]]]
+    on_event: Callable[[Child, Mapping[str, Plain]], None]
     on_death: Callable[[str, Post | None, Entry | None], None]
     give_up: Callable[[str], None]
 
@@ -215,7 +215,7 @@ class Crew:
             self._closed.clear()
         self._deaths.begin()
 
-    def _spawn(self, name: str, module: str, message: Mapping[str, Any]) -> Child:
+    def _spawn(self, name: str, module: str, message: Mapping[str, Plain]) -> Child:
         config = msgpack.packb(message, default=to_extension)
         child = Child(module, name, config, self.on_event, environment())
         self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]
@@ -315,7 +315,7 @@ class Crew:
         """Return the number of a worker, or LOCATOR; None of a child that was replaced."""
         return next((number for number, one in self.by_number().items() if one is child), None)
 
-    def order(self, number: int | None = None, /, **values: Any) -> None:
+    def order(self, number: int | None = None, /, **values: Plain) -> None:
         """Send an order to all workers, to one of them, or to the locator."""
         for one, child in self.by_number().items():
             if child is not None and (one == number or (number is None and one != LOCATOR)):

@@ -13,9 +13,10 @@ a row again would count all that follow it differently.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..journal.left_out_file import LeftOutRows, left_out_file, left_out_rows, write_left_out
+from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..process.worker_diary import FIXED, Entry
 from ..reading.chunk import ORDINAL_BITS
@@ -99,7 +100,7 @@ class DeadlyRows:
                 return DeathVerdict(expected=True, failure=(entry.feed, text))
         return DeathVerdict(expected=True, left_out=f"{len(rows)} rows: {text}")
 
-    def marks(self) -> dict[str, Any]:
+    def marks(self) -> dict[str, Plain]:
         """Return by feed, as plain data, the rows that a new life has to know."""
         return {
             feed: {

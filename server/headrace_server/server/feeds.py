@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
 from ..journal.state_directory import StateDirectory
+from ..pipeline.declaration import Plain
 from ..process.config import TOUCHED, USED
 from ..process.statuses import EventStatus, added
 from ..process.worker_diary import Entry
@@ -69,7 +69,7 @@ class Feeds:
         self.unusable: OSError | ValueError | None = None  # … or why it can not use them
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: set[int] = set()  # owners
-        self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
+        self._marked: dict[str, list[list[Plain]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     @cached_property
     def deadly_rows(self) -> DeadlyRows:
@@ -229,7 +229,7 @@ class Feeds:
         """Return by feed that is over: error code (empty: well) and text."""
         return {name: one.end for name, one in self._feeds.items() if one.end is not None}
 
-    def begun(self) -> dict[str, Any]:
+    def begun(self) -> dict[str, Plain]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {

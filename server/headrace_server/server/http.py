@@ -122,7 +122,7 @@ class HttpService(socketserver.ThreadingTCPServer):
                 with contextlib.suppress(OSError):
                     slowest.shutdown(socket.SHUT_RDWR)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
+    def verify_request(self, request: Any, client_address: object) -> bool:
         """Return whether a thread is free for a new connection; if none is, end the slowest."""
         until = time.monotonic() + _TURN_S
         with self._changed:
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         super().end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         logger.debug(format, *args)
 
 
@@ -214,7 +214,9 @@ class HttpOptions(NamedTuple):
     share: Share = WHOLE
 
     @classmethod
-    def of(cls, http: Any, token_file: Any, share: Share = WHOLE) -> HttpOptions | None:
+    def of(
+        cls, http: object, token_file: str | os.PathLike[str] | None, share: Share = WHOLE
+    ) -> HttpOptions | None:
         """Check the options; None where HTTP is not asked for."""
         if http is None:
             if token_file is not None:
@@ -224,7 +226,7 @@ class HttpOptions(NamedTuple):
         return cls(*_address(http), token, share)
 
 
-def _address(value: Any) -> tuple[str, int]:
+def _address(value: object) -> tuple[str, int]:
     """Return host and port of "127.0.0.1:8080" or "[::1]:8080"; port 0 is a free one."""
     found = re.fullmatch(r"(\[.+\]|[^:]+):([0-9]{1,5})", str(value))
     if found is None or int(found[2]) > 65535:
@@ -235,7 +237,7 @@ def _address(value: Any) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2])
 
 
-def read_token(path: Any) -> str:
+def read_token(path: str | os.PathLike[str]) -> str:
     """Return the token in a file; ValueError where it holds none, or everybody can read it."""
     name = os.fsdecode(path)
     with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:

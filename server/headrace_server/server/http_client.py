@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlencode, urlsplit
 
 from headrace_proto import __version__
@@ -21,6 +21,7 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ServerError
 from headrace_proto.token import new_snapshot
 
+from ..pipeline.declaration import Plain
 from ..process.statuses import ServerStatus
 
 #: No page can send it to another site without that site's consent, which is never given.
@@ -41,7 +42,7 @@ class HttpClient:
         self.url = url.rstrip("/")
         self._token = token
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> Plain:
         """Return the JSON at a path."""
         return self._ask("GET", path, TIMEOUT_S)
 
@@ -59,7 +60,7 @@ class HttpClient:
         except (HeadraceError, ValueError) as error:
             return str(error)
 
-    def post(self, path: str, timeout_s: float = TIMEOUT_S, **fields: str | bool | None) -> Any:
+    def post(self, path: str, timeout_s: float = TIMEOUT_S, **fields: str | bool | None) -> Plain:
         """Post a request with the fields that are set, to change something; return its JSON."""
         given = {k: "1" if v is True else v for k, v in fields.items() if v not in (None, False)}
         query = f"?{urlencode(given, errors='surrogateescape')}" if given else ""
@@ -67,7 +68,7 @@ class HttpClient:
 
     def snapshot(
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
-    ) -> Any:
+    ) -> Plain:
         """Take a snapshot of a feed; arguments and result are those of ``Supervisor.snapshot``."""
         return self.post("/snapshot", timeout_s, feed=feed, name=name, whole=whole)
 
@@ -79,7 +80,7 @@ class HttpClient:
         """Start a feed from its beginning; arguments are those of ``Supervisor.restart``."""
         self.post("/restart", timeout_s, feed=feed, force=force)
 
-    def _ask(self, method: str, path: str, timeout_s: float) -> Any:
+    def _ask(self, method: str, path: str, timeout_s: float) -> Plain:
         headers = {HEADER: "1", "Accept": "application/json"}
         if method == "POST" and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -121,8 +122,8 @@ class HttpClient:
 
 
 def snapshot_of_all(
-    servers: Sequence[Callable[..., dict[str, Any]]], feed: str | None, timeout_s: float
-) -> dict[str, Any]:
+    servers: Sequence[Callable[..., dict[str, Plain]]], feed: str | None, timeout_s: float
+) -> dict[str, Plain]:
     """Have every server keep its share of a feed under one name; return the token of them all.
 
     ``servers`` take a snapshot each, together within ``timeout_s``.  Where one can not, the
@@ -132,7 +133,7 @@ def snapshot_of_all(
         return servers[0](feed, timeout_s)
     name, deadline = new_snapshot(), Deadline(timeout_s, gap_s=timeout_s)
 
-    def taken(snapshot: Callable[..., dict[str, Any]], whole: bool) -> dict[str, Any]:
+    def taken(snapshot: Callable[..., dict[str, Plain]], whole: bool) -> dict[str, Plain]:
         left_s = round(deadline.left_s, 2)
         if not left_s:
             raise ServerError(f"the snapshot of all servers took longer than {timeout_s:g} s")

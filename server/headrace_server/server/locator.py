@@ -19,7 +19,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
@@ -33,7 +32,7 @@ from headrace_proto.messages import (
 )
 
 from ..journal.feed_directory import described
-from ..pipeline.declaration import digest
+from ..pipeline.declaration import Plain, digest
 from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
@@ -64,7 +63,7 @@ def digests(feed: FeedConfig) -> dict[str, str]:
     another time.
     """
     plain = described(feed)
-    pipeline: Mapping[str, Any] = plain["pipeline"]
+    pipeline: Mapping[str, Plain] = plain["pipeline"]
     source = {name: value for name, value in pipeline["source"].items() if name != "paths"}
     files = [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in plain["files"]]
     parts = {**pipeline, "source": source, "files": files}
@@ -268,7 +267,7 @@ class Locator:
         self._stops_at = self._clock() + (_LAST_WORDS_S if final and unheard else 0.0)
 
 
-def serve(plain: Any, pipe: Pipe) -> None:
+def serve(plain: Plain, pipe: Pipe) -> None:
     """Run the locator of a server, until an order to stop.
 
     It reads its keys before the server begins.  Where they can not be used, it reports why, and

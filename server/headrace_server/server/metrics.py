@@ -16,11 +16,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from ..pipeline.declaration import Plain
 from ..process import statuses
 from ..process.option import described
 from ..process.statuses import added
@@ -34,10 +35,10 @@ _STATES = ("opening", "open", "closing", "ended", "failed")
 
 _Labels = tuple[str, ...]
 #: One value, none, or one by the label (or labels) that the metric has beside those of its subject.
-_Value = float | Mapping[Any, float] | None
+_Value = float | Mapping[Plain, float] | None
 
 
-def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Any]]:
+def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Plain]]:
     """Give all parts of a status that have metrics: their types, and the values of their labels."""
     yield statuses.ServerStatus, (), status
     if status["disk"] is not None:
@@ -59,7 +60,7 @@ class Metric:
     of: type
     name: str
     labels: tuple[str, ...]
-    value: Callable[[Any], _Value]
+    value: Callable[[Plain], _Value]
     help: str
 
     @property
@@ -82,7 +83,7 @@ class Metric:
 _NAMED = ("reason", "source")
 
 
-def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _bounded(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the first values, and the sum of those that are too many."""
     listed = list(values.items())
     return added([dict(listed[:MOST]), *({"other": value} for _, value in listed[MOST:])])
@@ -104,7 +105,7 @@ def _partitions(feed: statuses.FeedStatus) -> dict[str, float]:
 
 
 #: Values that are not those of one field.
-_VALUES: Mapping[str, Callable[[Any], _Value]] = {
+_VALUES: Mapping[str, Callable[[Plain], _Value]] = {
     "info": lambda server: {server["version"]: 1},
     "up": lambda server: server["state"] not in ("starting", "failed"),
     "refused_total": lambda server: server["access"]["refused"],

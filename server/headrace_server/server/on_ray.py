@@ -30,7 +30,7 @@ from ..pipeline.builder import Pipeline
 from ..process.keyring import TRAINERS
 from ..process.option import Option
 from ..process.settings import RunSettings, check_names
-from ..process.statuses import joined_feed
+from ..process.statuses import FeedStatus, joined_feed
 from .arguments import declared, share_in
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RayServers(contextlib.AbstractContextManager["RayServers"]):
 
         ``servers`` has the counters of each server, by share.
         """
-        found: dict[str, dict[int, Any]] = {}
+        found: dict[str, dict[int, FeedStatus]] = {}
         for share, feeds in self._asked("stats").items():
             for feed, counters in feeds.items():
                 found.setdefault(feed, {})[share] = counters
@@ -94,7 +94,7 @@ class RayServers(contextlib.AbstractContextManager["RayServers"]):
                 ray.kill(actor)
         ray.util.remove_placement_group(self._group)
 
-    def _asked(self, call: str, *values: Any, timeout_s: float = 0.0) -> dict[int, Any]:
+    def _asked(self, call: str, *values: object, timeout_s: float = 0.0) -> dict[int, Any]:
         """Return the answers of the servers that are there, by share."""
         ray = require("ray", "ray", "hs.on_ray")
         asked = {i: getattr(one, call).remote(*values) for i, one in enumerate(self._servers)}
@@ -175,7 +175,7 @@ def on_ray(
     return _started(plan, needs, runtime_env, settings.start_timeout_s)
 
 
-def _check(servers: object, insecure: object, options: Mapping[str, Any]) -> None:
+def _check(servers: object, insecure: object, options: Mapping[str, object]) -> None:
     """Raise TypeError or ValueError for an argument that Ray does not check."""
     Option("", "integer", least=1, most=MOST_SHARES).check(servers, f"{servers=!r:.80}")
     Option("", "flag").check(insecure, f"{insecure=!r:.80}")
@@ -213,7 +213,7 @@ def _keys() -> dict[str, str]:
 def _started(
     plan: SharePlan,
     needs: dict[str, float],
-    runtime_env: Mapping[str, Any] | None,
+    runtime_env: Mapping[str, object] | None,
     timeout_s: float,
 ) -> RayServers:
     """Start the actors, and wait until every server has its sources open."""
@@ -234,7 +234,7 @@ def _started(
         )
     running = RayServers(f"{RAY}{next(iter(plan.pipelines))}", group)
     environment = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
-    lasting: dict[str, Any] = {"max_restarts": -1, **environment}
+    lasting: dict[str, object] = {"max_restarts": -1, **environment}
     of_servers = {
         "num_cpus": needs.pop("CPU", 0),
         "num_gpus": needs.pop("GPU", 0),

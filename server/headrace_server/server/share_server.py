@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import ray
 
@@ -31,7 +31,7 @@ from headrace_proto.token import Token
 from ..files.durable_file import write_durably
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import TERM
-from ..pipeline.declaration import Declaration
+from ..pipeline.declaration import Declaration, Plain
 from ..process.settings import RunSettings
 from .arguments import as_tokens
 from .server import Server, start
@@ -52,8 +52,8 @@ class SharePlan:
 
     name: str  # names its state directories apart from those of others
     servers: int
-    pipelines: Mapping[str, Any]  # declarations, as plain data
-    options: Mapping[str, Any]  # of hs.run
+    pipelines: Mapping[str, Plain]  # declarations, as plain data
+    options: Mapping[str, Plain]  # of hs.run
     begun: str  # before the names of all its snapshots
     keys: Mapping[str, str]  # texts of files, by their path in the directory of keys
 
@@ -146,7 +146,7 @@ class ShareServer:
         self._open.callback(self._remove_state)
         return ours / self._plan.name / node
 
-    def _ask(self, call: str, *values: Any) -> Any:
+    def _ask(self, call: str, *values: Plain) -> Plain:
         """Return the directory's answer.  Only a server that ends does not wait on."""
         answer = getattr(self._directory, call).remote(self._share, *values)
         while True:
@@ -191,7 +191,7 @@ class ShareServer:
         self._open.callback(beats.join)
         self._open.callback(self._ended.set)
 
-    def _begin_again(self, options: Mapping[str, Any]) -> list[Token]:
+    def _begin_again(self, options: Mapping[str, Plain]) -> list[Token]:
         """Return the tokens to go on from in place of the state, which went with a node."""
         tokens = as_tokens(options.get("resume"), {*self._plan.pipelines})
         url = options.get("snapshots")
@@ -249,7 +249,7 @@ class ShareServer:
             raise self._failure
         return self._server.address
 
-    def stats(self) -> dict[str, dict[str, Any]]:
+    def stats(self) -> dict[str, dict[str, Plain]]:
         return self._server.stats()
 
     def drain(self, timeout_s: float) -> bool:

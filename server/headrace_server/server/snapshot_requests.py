@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
@@ -24,6 +23,7 @@ from headrace_proto.token import Token
 
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import StateDirectory
+from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig
 
 logger = logging.getLogger("headrace.server")
@@ -49,7 +49,7 @@ class SnapshotRequests:
 
     durable: StateDirectory | None
     term: Callable[[], int]
-    ask: Callable[..., Mapping[int, Mapping[str, Any]]]
+    ask: Callable[..., Mapping[int, Mapping[str, Plain]]]
     order: Callable[..., None]
     note: Callable[[str, str], None]
     begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
@@ -61,7 +61,7 @@ class SnapshotRequests:
 
     def snapshot(
         self, feed: str, timeout_s: float, name: str = "", whole: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Plain]:
         """Take a snapshot, or this share of one; ``whole`` settles one that all shares have."""
         if self.durable is None:
             text = f"feed {feed!r}: a snapshot needs a server with a state_dir (--state-dir)"

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from headrace_proto import __version__
 
+from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..process.statuses import DiskStatus, PipelineStatus, SeenServer, joined
 from .liveness import Post
@@ -27,7 +27,7 @@ _LEAST_BYTES = 1024**2
 
 
 def overview(
-    config: RunConfig, answers: Sequence[Mapping[str, Any]], posts: Sequence[Post], **more: Any
+    config: RunConfig, answers: Sequence[Mapping[str, Plain]], posts: Sequence[Post], **more: Plain
 ) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 

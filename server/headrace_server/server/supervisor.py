@@ -25,13 +25,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.interrupts import interrupts_held
 
 from ..journal.state_directory import StateDirectory
+from ..pipeline.declaration import Plain
 from ..process.child import Child, perform
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, RunConfig, in_use
 from ..process.rundir import RunDirectory
@@ -159,7 +159,7 @@ class Supervisor:
             share=self._config.share,
         )
 
-    def _begun(self) -> dict[str, Any]:
+    def _begun(self) -> dict[str, Plain]:
         """Return the message that a life of an owner begins with."""
         return {
             "marks": self._feeds.deadly_rows.marks(),
@@ -179,7 +179,7 @@ class Supervisor:
         post.addresses = addresses
         self._crew.locate(post, self._feeds.addresses)
 
-    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+    def _on_event(self, child: Child, event: Mapping[str, Plain]) -> None:
         """Take a report of a child."""
         with self._lock:
             owner = self._crew.number_of(child)
@@ -189,7 +189,7 @@ class Supervisor:
 
     def snapshot(
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Plain]:
         """Take a snapshot of a feed, or of the only feed; return its token."""
         try:
             return self._requests.snapshot(self._feeds.named(feed), timeout_s, name, whole)
@@ -267,17 +267,17 @@ class Supervisor:
         with self._lock:
             return self._feeds.outcome()
 
-    def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
+    def ask(self, order: str, timeout_s: float = 10.0, **values: Plain) -> dict[str, Plain]:
         """Send an order to all workers; return their answers, joined to one."""
         answers = self._ask_owners(order, timeout_s, **values)
         return dict(joined(OwnersAnswer, [*answers.values()]))
 
     def _ask_owners(
-        self, order: str, timeout_s: float | None, *failure: Any, **values: Any
-    ) -> dict[int, Mapping[str, Any]]:
+        self, order: str, timeout_s: float | None, *failure: Plain, **values: Plain
+    ) -> dict[int, Mapping[str, Plain]]:
         return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
 
-    def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Any]]:
+    def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Plain]]:
         """Return what the locator and each owner know of the status."""
         answers = self._asks.ask(range(LOCATOR, self._config.workers), "stats", timeout_s)
         return [*answers.values()]
@@ -290,7 +290,7 @@ class Supervisor:
             events = [*self._feeds.events]
             return overview(self._config, answers, self._crew.posts, events=events, **more)
 
-    def access(self) -> dict[str, Any]:
+    def access(self) -> dict[str, Plain]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""
         return dict(joined(SeenServer, self._stats())["access"])
 

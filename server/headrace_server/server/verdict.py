@@ -11,8 +11,9 @@ which they waited for a batch of this very server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
+from ..pipeline.declaration import Plain
 from ..process.statuses import (
     FeedStatus,
     Rates,
@@ -48,7 +49,7 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
     for name, feed in now["feeds"].items():
         earlier = before["feeds"].get(name, feed)
         known = {one["trainer"]: _counts(one) for one in earlier["trainers"] if span > 0}
-        waits: list[dict[str, Any]] = []
+        waits: list[dict[str, Plain]] = []
         for trainer in feed["trainers"]:
             trainer["rates"] = {}
             if trainer["trainer"] in known:
@@ -62,7 +63,7 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
 _WAITS = ("blocked_s", "busy_s", "awaited_s")
 
 
-def _counts(trainer: TrainerStatus) -> dict[str, Any]:
+def _counts(trainer: TrainerStatus) -> dict[str, Plain]:
     return {name: value for name, value in trainer.items() if name in (*_WAITS, "rows", "bytes")}
 
 
@@ -76,15 +77,15 @@ def _totals(feed: FeedStatus) -> dict[str, float]:
     return {**counts, **made, "dropped": sum(feed["dropped"].values())}
 
 
-def _grown(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _grown(before: Mapping[str, Plain], now: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the growth of counts; those of a feed restart when it is taken back."""
     return {name: max(0.0, float(n - before.get(name, 0.0))) for name, n in now.items()}
 
 
-def _rates(waits: Mapping[str, Any], counts: Mapping[str, float], span: float) -> Rates:
+def _rates(waits: Mapping[str, Plain], counts: Mapping[str, float], span: float) -> Rates:
     total = waits.get("blocked_s", 0.0) + waits.get("busy_s", 0.0)
     stall = waits["blocked_s"] / total if total else None
-    rates: Any = {"stall": stall, "awaited": waits["awaited_s"] / total if total else None}
+    rates: Plain = {"stall": stall, "awaited": waits["awaited_s"] / total if total else None}
     return cast(Rates, rates | _parts(counts, span))
 
 
