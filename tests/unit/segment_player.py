@@ -103,7 +103,7 @@ class Player:
         assert len(memory) >= made.nbytes
         out = {}
         ends = 0
-        for slot, (name, field) in zip(made.body.columns, self.feed.schema.items(), strict=True):
+        for slot, (name, field) in zip(made.body.slots, self.feed.schema.items(), strict=True):
             check_slot(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name
             ends += -(-slot.nbytes // 64) * 64

@@ -100,7 +100,7 @@ class LocalFeed:
         schema = self.run.schema
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
-            for name, slot in zip(schema, made.body.columns, strict=True)
+            for name, slot in zip(schema, made.body.slots, strict=True)
         }
         return Sample(made.number, made.rows, made.nbytes, seconds, schema, columns, made.bucket)
 
@@ -112,7 +112,7 @@ class LocalFeed:
                 block = self._slab.memory(made.body.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.run.schema, made.body.columns, strict=True)
+                    for name, slot in zip(self.run.schema, made.body.slots, strict=True)
                     if name.startswith("state:")
                 ]
             payload = states, block

@@ -21,6 +21,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import OFFSETS, Field
 
+from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 from ..shaping.bucket import NO_PADDING, Padding
@@ -36,6 +37,8 @@ _FEW_ZEROS = 32 * 1024
 _ZEROS = memoryview(bytes(_FEW_ZEROS))
 
 Parts = Sequence[tuple[Chunk, Rows]]
+#: What the parts of a batch have of one column: arrays, Strings or Ragged, all of one kind.
+Pieces = list[Any]
 
 
 def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
@@ -62,13 +65,13 @@ class Assembly:
         #: Columns after those of the rows: masks, or the offsets of a ``RaggedAssembly``.
         self._added: list[np.ndarray] = []
         #: Columns of numbers with a value for padding: number, places of real elements, value.
-        self._valued: list[tuple[int, np.ndarray, Any]] = []
+        self._valued: list[tuple[int, np.ndarray, Plain]] = []
         #: By column what the parts have of it, and the same as it is written.
-        self.columns: list[list[Any]] = []
-        self._written: list[list[Any]] = []
+        self.columns: list[Pieces] = []
+        self._written: list[Pieces] = []
         specs = []
         for name, field in fields.items():
-            columns: list[Any] = [_light_take(chunk.columns[name], taken) for chunk, taken in parts]
+            columns: Pieces = [_light_take(chunk.columns[name], taken) for chunk, taken in parts]
             shape = self._shape(name, field, columns)
             if padding.pads and (varying := field.ragged_dims):
                 largest = shape[1 : varying + 1]
@@ -95,7 +98,7 @@ class Assembly:
         self.slots: list[Slot]
         self.slots, self.nbytes = arranged(tuple(specs))
 
-    def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
+    def _shape(self, name: str, field: Field, columns: Pieces) -> tuple[int, ...]:
         first = columns[0]
         if not isinstance(first, Ragged):
             shape = first.shape[1:]
@@ -139,7 +142,7 @@ class Assembly:
         for i, added in enumerate(self._added, len(self.columns)):
             array_at(block, self.slots[i])[:] = added
 
-    def _fill_dense(self, out: np.ndarray, columns: list[Any]) -> None:
+    def _fill_dense(self, out: np.ndarray, columns: Pieces) -> None:
         at = 0
         for column, (_, rows), n in zip(columns, self._parts, self._counts, strict=True):
             if isinstance(rows, slice):
@@ -280,7 +283,7 @@ def ragged_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[s
 class RaggedAssembly(Assembly):
     """One ragged batch about to be written."""
 
-    def _shape(self, name: str, field: Field, columns: list[Any]) -> tuple[int, ...]:
+    def _shape(self, name: str, field: Field, columns: Pieces) -> tuple[int, ...]:
         """Return the shape of a column's values; the strings of all rows become one column."""
         if not field.ragged_dims:
             return super()._shape(name, field, columns)

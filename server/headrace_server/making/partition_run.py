@@ -26,13 +26,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_proto import layout
+from headrace_proto.channel import Frame
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
+from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..shaping.plain import Plain
+from ..reading.stages.stratified_sample import StratifiedSample
+from ..shaping import plain
+from ..shaping.class_queues import ClassQueues
 from ..shaping.plan import Order, Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
@@ -42,10 +47,22 @@ from .segment_block import SegmentBlock
 from .slab import Slab, least_bytes
 
 Written = Assembly | SegmentBlock
-Machine = Plain | Segments
+Machine = plain.Plain | Segments
+#: Facts of the rows of a chunk, for the machine.
+Facts = dict[str, Any]
+#: What comes with a commit of segments: where each state lies in a block, and the block.
+Payload = tuple[Plain, Frame]
 
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32
+
+
+@dataclass(slots=True, eq=False)
+class Untaken:
+    """The batches of a feed that are made and that no trainer has got."""
+
+    count: int = 0
+    nbytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -53,10 +70,11 @@ class Body:
     """The bytes of a batch: where they lie, how messages describe them, and who needs them."""
 
     block: Block
-    columns: Sequence[Any]  # slots; lists once messages describe them
+    slots: Sequence[layout.Slot]
+    columns: Plain = ()  # the same as messages describe it, once they do
     segment: str = ""  # its name in messages; "" before
     crowded: bool = False  # whether the slab was short of room then
-    untaken: Any = None  # the counts of its feed
+    untaken: Untaken | None = None  # the counts of its feed, once it has any
     pins: int = 0  # number of those who read them
     gone: bool = False  # whether the desk needs them no more
     taken: bool = False  # whether a trainer got them
@@ -112,7 +130,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> Mapping[str, Plain]:
         """Description of the feed for trainers, beside its schema."""
 
     @abstractmethod
@@ -120,7 +138,7 @@ class Run(ABC):
         """Go on as an earlier life left it."""
 
     @abstractmethod
-    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
         """Hold a chunk; return the rows of it that can be used, and the facts for the machine.
 
         ``before`` is the state of the stages before the read.
@@ -135,7 +153,7 @@ class Run(ABC):
         """Forget the chunks that no later batch needs."""
 
     @abstractmethod
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of states; return a fault, or None."""
 
     @abstractmethod
@@ -150,11 +168,11 @@ class Run(ABC):
     def _sizes(self) -> dict[str, int]:
         """Return counts of rows, or segments, that wait."""
 
-    def targets(self) -> Sequence[Any]:
+    def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
         """Return the stages and shapes whose proportions of classes can be changed."""
         return self.intake.stratified
 
-    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
 
@@ -162,7 +180,7 @@ class Run(ABC):
         """Have the next process put rows that go on in the lanes that they have here."""
         return
 
-    def seek(self, key: bytes) -> list[list[Any]]:
+    def seek(self, key: bytes) -> list[list[Plain]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
         return []
 
@@ -317,7 +335,7 @@ class Run(ABC):
         self._mark_here()
         return [plan.batch for plan in plans[:there]]
 
-    def propose(self, what: tuple[str, Any]) -> Order | None:
+    def propose(self, what: tuple[str, Plain]) -> Order | None:
         """Return an order with its place; ValueError where it can not be carried out.
 
         None: ask again after the next step.  That makes batches again which an earlier life has
@@ -369,7 +387,7 @@ class Run(ABC):
         """Number of examples of an epoch; None where only reading shows it."""
         return self.intake.share
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Plain]:
         """Return the partition's part of a ``FeedStatus``."""
         by_class = [{}, *(target.stats() for target in self.targets())]
         progress = self.intake.progress(self.machine.input.reading())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgpack
 import numpy as np
@@ -20,16 +19,17 @@ from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
 
 from ..leasing.protocol import Batch, Token
+from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..reading.stages.stratified_sample import StratifiedSample
+from ..shaping import plain
 from ..shaping.class_queues import ClassQueues
-from ..shaping.plain import Plain, Stored
 from ..shaping.plan import RESIZED, Order, Plan, Read
 from ..shaping.stored_state import Change, Saved
 from .assemble import Assembly
-from .partition_run import Run
+from .partition_run import Facts, Payload, Run
 from .shape import Shape, with_facts
 from .slab import Slab
 
@@ -39,7 +39,7 @@ class HeldChunk:
     """A chunk in memory, with all that a later process needs to read it again."""
 
     chunk: Chunk
-    before: Any  # the state of the stages before it; None where they have none
+    before: Plain  # the state of the stages before it; None where they have none
     epoch: int
 
 
@@ -50,9 +50,9 @@ _AFTER = "after "
 class PlainRun(Run):
     """One partition at work.  ``held`` are its chunks in memory."""
 
-    machine: Plain
+    machine: plain.Plain
 
-    def __init__(self, intake: Intake, machine: Plain, slab: Slab, shape: Shape) -> None:
+    def __init__(self, intake: Intake, machine: plain.Plain, slab: Slab, shape: Shape) -> None:
         super().__init__(intake, machine, slab)
         self.shape = shape
         self.capacity, self.most_rows = shape.capacity, shape.read_bound()
@@ -60,7 +60,7 @@ class PlainRun(Run):
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> Mapping[str, Plain]:
         """Description of the feed for trainers, beside its schema."""
         resized = self.machine.shaper.resized or self.machine.will_resize()
         return RESIZED if resized else {}
@@ -84,7 +84,7 @@ class PlainRun(Run):
 
     # Chunks
 
-    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
         chunk, facts = self._shaped(chunk)
         if len(chunk):
             self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
@@ -110,7 +110,7 @@ class PlainRun(Run):
         parts = [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
         return self.shape.assembly(parts, self._fields, plan.draft), None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Plain]:
         counts = self.machine.shaper.padding.items()
         padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts}
         return {**super().status(), "padding": padding}
@@ -127,7 +127,7 @@ class PlainRun(Run):
 
     # Commits
 
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
         return self.machine.commit(batch, token, payload)
 
     def _mark_here(self) -> None:
@@ -161,7 +161,7 @@ class PlainRun(Run):
         self.most_rows = self.shape.read_bound(self.machine.shaper.batch_sizes)
 
     def resume(self, saved: Saved) -> None:
-        stored, meta = Stored(done={*saved.done}), saved.meta
+        stored, meta = plain.Stored(done={*saved.done}), saved.meta
         cursor = _unpacked(meta["cursor"]) if "cursor" in meta else None
         if cursor is not None:
             stored.base, stored.cursor = cursor["machine"]["next_number"], cursor["machine"]
@@ -187,5 +187,5 @@ class PlainRun(Run):
         self.intake.resume(at["epoch"], at["position"], cursor["dropped"])
 
 
-def _unpacked(packed: bytes) -> Any:
+def _unpacked(packed: bytes) -> Plain:
     return msgpack.unpackb(packed, strict_map_key=False)

@@ -18,11 +18,13 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from headrace_proto.channel import Frame
 from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offsets, strings_at
 from headrace_proto.schema import Field
 
+from ..pipeline.declaration import Plain
 from ..reading.columns import Column, Ragged, Strings
 from ..reading.columns import window as windows_of
 from ..shaping.slots import Rows
@@ -41,7 +43,7 @@ def write_windows(
     item: int,
     geometry: Geometry,
     column: Ragged,
-    places: Any,
+    places: slice | np.ndarray,
     rows: np.ndarray,
     begins: np.ndarray,
     sizes: np.ndarray | None,
@@ -67,16 +69,16 @@ def write_windows(
     partial = ends < width
     if left:
         partial |= firsts < 0
-    in_order = isinstance(places, slice)  # then these are all rows of the batch
+    at_places = None if isinstance(places, slice) else places  # None: all rows of the batch
     at_once = width <= min(_LONG_WINDOW, raw.size)
     alone = partial.nonzero()[0] if at_once else np.arange(len(rows))
-    numbers = (alone if in_order else places[alone]).tolist()
+    numbers = (alone if at_places is None else at_places[alone]).tolist()
     before = firsts[alone].tolist() if left else repeat(0)
     parts = numbers, before, starts[alone].tolist(), ends[alone].tolist()
     if at_once:
         starts[alone] = 0  # the loop below writes these again
         every = windows_of(raw, width)
-        count = len(rows) if in_order else (block.size - offset) // width
+        count = len(rows) if at_places is None else (block.size - offset) // width
         np.ndarray((count,), every.dtype, block, offset)[places] = every[starts]
     target, source = block.data, raw.data
     for place, first, start, end in zip(*parts, strict=False):
@@ -93,15 +95,17 @@ def write_windows(
     after = begins + sizes
     real = np.minimum(lengths - after, geometry.right) * item
     again = (short & (real > 0)).nonzero()[0]
-    numbers = (again if in_order else places[again]).tolist()
+    numbers = (again if at_places is None else at_places[again]).tolist()
     sources = (origins + after * item)[again].tolist()
     for place, start, size in zip(numbers, sources, real[again].tolist(), strict=True):
         at = offset + place * width + (left + geometry.num_unroll) * item
         target[at : at + size] = source[start : start + size]
 
 
+#: The result of one segment: arrays by the names of sequences; None for a bad one.
+Result = Mapping[str, np.ndarray] | None
 #: Gives the sequences of each row of a batch, by name, or None for a bad one.
-Results = Callable[[Rows, Mapping[int, Offer]], Iterable[tuple[int, Any]]]
+Results = Callable[[Rows, Mapping[int, Offer]], Iterable[tuple[int, Result]]]
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
 
@@ -123,6 +127,8 @@ class _Places:
         return {name: np.ndarray(shape, dtype, block, at) for name, (shape, dtype, at) in arrays}
 
 
+#: Columns that do not come from examples: arrays, or a table and rows of it.
+StateColumns = dict[str, Any]
 #: Columns that are fields of the batch itself.
 _OF_BATCH = {"@sequence": "segments", "@sequence_count": "counts", "@insertion_index": "indices"}
 #: Columns of lanes, which have values for the empty rows of a rank's block, too.
@@ -141,7 +147,7 @@ class BlockLayout:
         fields: Mapping[str, Field],
         geometry: Geometry,
         masks: Collection[str],
-        values: Mapping[str, Any],
+        values: Mapping[str, Plain],
         results: Results | None = None,
     ) -> None:
         """``masks`` are the sequences that tell real steps, ``values`` pad sequences.
@@ -229,14 +235,14 @@ class SegmentBlock:
         layout: BlockLayout,
         batch: Rows,
         offers: Mapping[int, Offer],
-        extra: Mapping[str, Any],
+        extra: StateColumns,
         states: int,
     ) -> None:
         self.batch = batch
         self._layout = layout
         self.rows = len(batch.slots)
         self._of_block = batch.lanes, batch.starts
-        self._at: Any = slice(None)  # places of the batch's rows in its block
+        self._at: slice | np.ndarray = slice(None)  # places of the batch's rows in its block
         self._in_order = not batch.size
         if batch.size:
             self._at, self.rows = batch.lanes, batch.size
@@ -244,7 +250,7 @@ class SegmentBlock:
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self.columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
-        self._results: Iterable[tuple[int, Any]] = ()
+        self._results: Iterable[tuple[int, Result]] = ()
         if layout.results is not None:
             self._results = layout.results(batch, offers)
             if any(name.startswith("sequences:") for name in layout.strings):
@@ -289,7 +295,7 @@ class SegmentBlock:
         for offer, at, rows in self._groups:
             to = at if self._in_order else batch.lanes[at]
             begins, sizes = batch.segments[at] * geometry.stride, None
-            own: Any = geometry.num_unroll
+            own: int | np.ndarray = geometry.num_unroll
             if offer.firsts is not None:
                 firsts = offer.firsts[rows]
                 begins = geometry.begins(batch.segments[at], firsts)
@@ -417,9 +423,7 @@ def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
     return taken
 
 
-def arrays_of(
-    states: Sequence[StateSource], block: Any, columns: Sequence[Any]
-) -> list[np.ndarray]:
+def arrays_of(states: Sequence[StateSource], block: Frame, columns: Plain) -> list[np.ndarray]:
     """Return the arrays of a block of states, whose columns were checked on arrival.
 
     StateTable     states at the server: an array per state, a row per slot
@@ -447,7 +451,7 @@ def state_columns(arrays: Sequence[np.ndarray]) -> list[StateColumn]:
     return [array.reshape(len(array), -1).view(np.uint8) for array in arrays]
 
 
-def _raw(value: Any) -> bytes:
+def _raw(value: bytes | np.ndarray) -> bytes:
     return value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
 
 
@@ -515,7 +519,7 @@ class StateTable:
             else:
                 table[slots] = b"" if table.dtype == object else 0
 
-    def columns(self, batch: Rows, offers: Any) -> tuple[dict[str, Any], int]:
+    def columns(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
         tables, slots = zip(self._states, self._tables, strict=True), batch.slots
         return {"state:" + state.name: (table, slots) for state, table in tables}, len(slots)
@@ -565,7 +569,7 @@ class HandedStates(StateTable):
         for slot in slots:
             self._handed.pop(slot, None)
 
-    def columns(self, batch: Rows, offers: Any) -> tuple[dict[str, Any], int]:
+    def columns(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return ``@state_of``, the distinct states from which rows start, and their number."""
         which: list[int] = []
         parts: list[list[np.ndarray]] = []
@@ -588,7 +592,7 @@ class HandedStates(StateTable):
                 which.append(shared)
                 continue
             which.append(len(parts) - 1)
-        columns: dict[str, Any] = {"@state_of": np.array(which, np.int32)}
+        columns: StateColumns = {"@state_of": np.array(which, np.int32)}
         for i, state in enumerate(self._states):
             blank = self._tables[i]
             rows = np.concatenate([blank, *(part[i] for part in parts)]) if parts else blank

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
 
 from ..pipeline.argument_checks import MASK, selector_text
-from ..pipeline.declaration import Shape
+from ..pipeline.declaration import Plain, Shape
 from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
 from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of
@@ -153,7 +152,7 @@ class StateSource:
     constant: np.ndarray | None = None  # None and no column: zeros
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> StateSource:
+    def of(cls, plain: Mapping[str, Plain]) -> StateSource:
         name, kind, value = plain["name"], plain["kind"], plain["value"]
         shape: tuple[int, ...] = tuple(plain["shape"])
         field = Field(plain["dtype"], shape)
@@ -279,7 +278,7 @@ class Cutting:
             fields["state:" + state.name] = Field(state.field.dtype, (rows, *state.field.shape))
         return fields
 
-    def properties(self) -> dict[str, Any]:
+    def properties(self) -> dict[str, Plain]:
         """Return the description of the feed for trainers, beside its schema."""
         return {
             "shape": "sequences",

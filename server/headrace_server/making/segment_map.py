@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,14 +29,13 @@ from ..reading.chunk import READ_BEFORE
 from ..reading.intake import Intake
 from ..reading.row_functions import Draws, RowFunction
 from ..shaping.slots import Rows
-from .segment_block import LENGTHS, BlockLayout, SegmentBlock
+from .segment_block import LENGTHS, BlockLayout, Result, SegmentBlock
 from .segment_cutting import Cutting, Offer
 
 #: The number that tells its draws from those of stages with the same seed.
 _STAGE = -1
-#: The result of one segment: arrays by the names of sequences; None for a bad one.
-Result = Mapping[str, np.ndarray] | None
-_Part = dict[str, Any]
+_Part = dict[str, np.ndarray]
+T = TypeVar("T")
 
 
 class SegmentMap:
@@ -86,9 +85,9 @@ class SegmentMap:
         self,
         batch: Rows,
         offers: Mapping[int, Offer],
-        checked: Callable[[Any], Any],
+        checked: Callable[[object], T],
         report: Callable[[DataError, tuple[int, int]], None],
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[tuple[int, T | None]]:
         bad, function = self._intake.bad, self._function
         windows = self._shown(batch, offers)
         places = batch.chunks.tolist(), batch.rows.tolist(), batch.segments.tolist()
@@ -101,7 +100,7 @@ class SegmentMap:
             )
             bad.progress()
             bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, READ_BEFORE, where)
-            given: list[Any] = [{n: v[i] for n, v in part.items()} for part in windows]
+            given: list[object] = [{n: v[i] for n, v in part.items()} for part in windows]
             if self._draws is not None:
                 ordinal = int(offer.ordinals[row])
                 given.append(self._draws.generator(offer.epoch, ordinal, segment))
@@ -126,7 +125,7 @@ class SegmentMap:
         written = SegmentBlock(self._windows, Rows(batch.slots, batch.numbers), offers, {}, 0)
         block = np.empty(written.nbytes, np.uint8)
         written.fill_examples(block)
-        columns: dict[str, Any] = dict(written.columns)
+        columns: _Part = dict(written.columns)
         for name, slot in zip(self._windows.fields, written.slots, strict=True):
             if slot.dtype == BYTES:
                 columns[name] = strings_at(block, slot)
@@ -136,15 +135,15 @@ class SegmentMap:
             part |= {name.removeprefix(prefix): columns[name] for name in sorted(named)}
         return parts
 
-    def _fitted(self, result: Any) -> dict[str, np.ndarray]:
+    def _fitted(self, result: object) -> dict[str, np.ndarray]:
         """Return a result as arrays; ValueError where it does not fit."""
-        _check_mapping(result)
-        if result.keys() != self.fields.keys():
-            raise ValueError(f"the sequences {list(result)}; this feed has {list(self.fields)}")
+        named = _named(result)
+        if named.keys() != self.fields.keys():
+            raise ValueError(f"the sequences {list(named)}; this feed has {list(self.fields)}")
         arrays = {}
         for name, field in self.fields.items():
             with rewording(ValueError, f"sequence {name!r}: ", ValueError):
-                arrays[name] = fitted_array(result[name], field)
+                arrays[name] = fitted_array(named[name], field)
         return arrays
 
     def _ignore(self, error: DataError, segment: tuple[int, int]) -> None:
@@ -161,18 +160,19 @@ class SegmentMap:
         self._intake.check_bad()  # again: it was one too many while its batch was prepared
 
 
-def _check_mapping(result: Any) -> None:
+def _named(result: object) -> Mapping[str, object]:
     if not isinstance(result, Mapping):
         raise ValueError(f"{brief(result)}, {kind_of(result)}; it gives a dict of name to array")
+    return result
 
 
-def _fields_of(result: Any) -> dict[str, Field]:
+def _fields_of(result: object) -> dict[str, Field]:
     """Return the fields that a result shows; ValueError where a batch can not hold it."""
-    _check_mapping(result)
-    if fault := names_fault(result):
+    named = _named(result)
+    if fault := names_fault(named):
         raise ValueError(fault)
     fields = {}
-    for name, value in result.items():
+    for name, value in named.items():
         with rewording(ValueError, f"sequence {name!r}: ", ValueError):
             fields[block_name("a name in the result", "sequences", name)] = infer_field([value])
     return fields

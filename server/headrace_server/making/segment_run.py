@@ -20,11 +20,11 @@ builds its change later.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgpack
 import numpy as np
 
+from headrace_proto.channel import Frame
 from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
@@ -32,6 +32,7 @@ from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Token
 from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
+from ..pipeline.declaration import Plain
 from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
@@ -40,11 +41,12 @@ from ..shaping.segments import Out, Segments
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Change, Saved
 from .arena import Block
-from .partition_run import Run
+from .partition_run import Facts, Payload, Run
 from .segment_block import (
     BlockLayout,
     HandedStates,
     SegmentBlock,
+    StateColumns,
     StateTable,
     arrays_of,
     places_of_starts,
@@ -152,7 +154,7 @@ class SegmentRun(Run):
         self._preparing = Preparing(slab, self)
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
-        self._turns: list[Any] = []  # as they are stored
+        self._turns: list[Plain] = []  # as they are stored
         self._orders = cutting.machine.orders  # as they are stored
         self._moved = False  # whether examples got other lanes since that was stored
 
@@ -161,7 +163,7 @@ class SegmentRun(Run):
         return self._layout.fields
 
     @property
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> Mapping[str, Plain]:
         """Description of the feed for trainers, beside its schema."""
         machine, declared = self.machine, self.cutting.properties()
         if all(order.kind != "batch_size" for order in machine.orders):
@@ -170,7 +172,7 @@ class SegmentRun(Run):
 
     # Chunks
 
-    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
         chunk, offer = self._offered(read, chunk)
         cursor = {
             "input": self.machine.input.reading(),
@@ -259,7 +261,7 @@ class SegmentRun(Run):
         extra, states = self._states_of(batch)
         return SegmentBlock(self._layout, batch, self.offers, extra, states)
 
-    def _states_of(self, batch: Rows) -> tuple[dict[str, Any], int]:
+    def _states_of(self, batch: Rows) -> tuple[StateColumns, int]:
         """Return the states of a batch as columns, and their number in its block."""
         self.states.grow(self.machine.slots)
         self.states.begin(batch, self.offers)
@@ -303,7 +305,7 @@ class SegmentRun(Run):
 
     # Trainers
 
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of the states; return a fault, or None."""
         out = self.machine.commit(batch, token)
         if isinstance(out, tuple):
@@ -312,10 +314,11 @@ class SegmentRun(Run):
         self._forget_freed()
         return None
 
-    def _note(self, out: Out, payload: Any) -> None:
+    def _note(self, out: Out, payload: Payload | None) -> None:
         rows = out.rows
         if self.machine.chained and len(rows.ended) < len(rows):
             # Ended examples too: their slots are not read before other examples begin there.
+            assert payload is not None  # the desk's caller has checked the states
             columns, block = payload
             arrays = arrays_of(self.cutting.states, block, columns)
             if rows.size:
@@ -326,7 +329,7 @@ class SegmentRun(Run):
         if self.cutting.lanes:
             self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0
 
-    def keep(self, batch: Batch, rows: Sequence[int], columns: Sequence[Any], block: Any) -> None:
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         self._forget_freed()
         kept = self.machine.keep(batch, np.array(rows, np.int64))
@@ -417,7 +420,7 @@ class SegmentRun(Run):
 
     # Queries
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Plain]:
         machine = self.machine
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
         standing = machine.standing()
@@ -427,5 +430,5 @@ class SegmentRun(Run):
         """Return the number of ready and incomplete segments, and of examples in flight."""
         return self.machine.sizes()
 
-    def seek(self, key: bytes) -> list[list[Any]]:
+    def seek(self, key: bytes) -> list[list[Plain]]:
         return self.machine.seek(key)

@@ -12,7 +12,6 @@ examples stay between batches (``segment_run.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from ..pipeline.argument_checks import (
     size_fault,
     varying,
 )
+from ..pipeline.declaration import Plain
 from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
 from ..reading.row_values import COST, Values, below
@@ -131,7 +131,7 @@ class PaddedRows(Shape):
         dynamic_pad: bool,
         pad_to_multiple: int | None = None,
         pad_to: Mapping[str, list[int | None]] | None = None,
-        padding_values: Mapping[str, Any] | None = None,
+        padding_values: Mapping[str, Plain] | None = None,
         mask: bool = False,
         ragged: bool = False,
         length_column: str | None = None,

@@ -17,13 +17,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
 
+from ..pipeline.declaration import Plain
 from ..shaping.admission import BEGUN, REFUSED
 from ..shaping.plan import Read
 from ..shaping.slots import Rows
@@ -121,7 +121,7 @@ class StoredExamples:
     # Input
 
     def read(
-        self, read: Read, rows: int, stages: Any, cursor: dict[str, Any]
+        self, read: Read, rows: int, stages: Plain, cursor: dict[str, Plain]
     ) -> tuple[int, np.ndarray | None]:
         """Record a chunk; return its first line, and marks of rows that an earlier process handled.
 
@@ -148,7 +148,7 @@ class StoredExamples:
         cursor = msgpack.unpackb(lines.base_cursor, strict_map_key=False)
         return int(cursor["input"]["epoch"])
 
-    def reread(self, chunk: int) -> tuple[Read, Any]:
+    def reread(self, chunk: int) -> tuple[Read, Plain]:
         """Return the read of an earlier process's chunk, and the state of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
         return Read(chunk, *place), stages
@@ -251,9 +251,9 @@ class StoredExamples:
 
     # After a restart
 
-    def resume(self, saved: Saved) -> dict[str, Any]:
+    def resume(self, saved: Saved) -> dict[str, Plain]:
         """Resume from the store; return the cursor of its ``base``."""
-        cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
+        cursor: dict[str, Plain] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self.lines = OpenLines(cursor["line"])
         self._reads.update(saved.chunks)
         for mark in saved.done:

@@ -10,27 +10,18 @@ maps it, or a message that is being sent, pins it until then and beyond.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
 
 from ..leasing.protocol import Batch
-from ..making.partition_run import Body
+from ..making.partition_run import Body, Untaken
 from ..making.slab import Slab
 
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
 #: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
-
-
-@dataclass(slots=True, eq=False)
-class Untaken:
-    """The batches of a feed that are made and that no trainer has got."""
-
-    count: int = 0
-    nbytes: int = 0
 
 
 class Blocks:
@@ -55,7 +46,7 @@ class Blocks:
         body, untaken = batch.body, self.untaken[feed]
         if body.segment:  # it was dealt anew
             return False
-        body.columns, body.crowded = self._columns_of(body.columns), self._slab.crowded
+        body.columns, body.crowded = self._columns_of(body.slots), self._slab.crowded
         body.segment, body.untaken = self._slab.name_of(body.block), untaken
         untaken.count += 1
         untaken.nbytes += batch.nbytes

@@ -142,7 +142,7 @@ def ordered(feed: Run, kind: str, what: Any) -> Order:
 def contents(place: Place, made: Batch) -> tuple[Any, ...]:
     """Return the bytes of a batch and its description."""
     block = place.slab.memory(made.body.block)
-    columns = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.columns]
+    columns = [(s, block[s.offset : s.offset + s.nbytes].tobytes()) for s in made.body.slots]
     return made.number, made.turn, made.rows, made.epoch, made.bucket, made.nbytes, columns
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ...pipeline.declaration import Plain
 from ...reading.chunk import BadRecords, Chunk
 from ...reading.row_values import Values
 from ...shaping.bucket import PlainBatches
@@ -16,7 +15,7 @@ class Batch(PaddedRows):
     counted = True
 
     def __init__(
-        self, batch_size: int, balance: Any = None, balance_batches: int = 0, **padding: Any
+        self, batch_size: int, balance: Plain = None, balance_batches: int = 0, **padding: Plain
     ) -> None:
         super().__init__(**padding)
         self._balance, self._window = balance, balance_batches

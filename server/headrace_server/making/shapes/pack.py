@@ -11,7 +11,7 @@ label         a     b   c   d               each example's, [B, most examples of
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,12 +21,13 @@ from headrace_proto.layout import Slot, array_at
 from headrace_proto.schema import RESERVED, Field
 
 from ...pipeline.argument_checks import MASK, check_padding
+from ...pipeline.declaration import Plain
 from ...reading.chunk import BadRecords, Chunk, Faults, without
 from ...reading.columns import Column, Ragged, Strings, concatenate, field_of, ranges, take
 from ...reading.row_values import Values
 from ...shaping.pack import Packing, Strategy
 from ...shaping.plan import Draft
-from ..assemble import Assembly, Parts, arranged, as_bytes, fill_strings, spread
+from ..assemble import Assembly, Parts, Pieces, arranged, as_bytes, fill_strings, spread
 from ..shape import Fields, RowFacts, Shape, priced, split
 
 #: Columns of every packed batch.
@@ -45,9 +46,9 @@ class Pack(Shape):
         max_open: int,
         too_long: Literal["error", "cut", "drop"],
         allow_smaller_final_batch: bool,
-        padding_values: Mapping[str, Any] | None,
+        padding_values: Mapping[str, Plain] | None,
         mask: bool,
-        balance: Any = None,
+        balance: Plain = None,
         balance_batches: int = 0,
     ) -> None:
         self._length, self._columns, self._too_long = length, columns, too_long
@@ -160,7 +161,7 @@ class _PackedRows(Assembly):
         packed: list[str],
         length: int,
         layout: np.ndarray,
-        values: Mapping[str, Any],
+        values: Mapping[str, Plain],
         masks: Collection[str],
     ) -> None:
         """``values`` pad columns in place of zeros; columns in ``masks`` have one."""
@@ -175,17 +176,17 @@ class _PackedRows(Assembly):
         self._there = np.zeros((self.rows, most), bool)  # whether a row has so many examples
         self._there[self._row, self._place] = True
         specs = []
-        self._written: list[Any] = []
+        self._pieces: list[tuple[Pieces, bool, Plain]] = []
         self._masks = [name in packed for name in masks]
         for name, one in fields.items():
-            columns = [take(chunk.columns[name], rows) for chunk, rows in parts]
+            columns: Pieces = [take(chunk.columns[name], rows) for chunk, rows in parts]
             inner, text = (length, *one.shape[1:]), 0
             if name not in packed:
                 inner, columns = (most, *one.shape), [concatenate(columns)]
                 if isinstance(columns[0], Strings):
                     spread_out = self._spread(columns[0], as_bytes(values.get(name)))
                     text, columns = spread_out.nbytes, [spread_out]
-            self._written.append((columns, name in packed, values.get(name)))
+            self._pieces.append((columns, name in packed, values.get(name)))
             specs.append((one.dtype, (self.rows, *inner), text))
         specs += [("int32", (self.rows, length), 0)] * 2
         specs += [("bool", (self.rows, length if one else most), 0) for one in self._masks]
@@ -199,14 +200,14 @@ class _PackedRows(Assembly):
         return spread(column.reshape(-1), there, blank)
 
     def fill(self, block: np.ndarray) -> None:
-        count = len(self._written)
+        count = len(self._pieces)
         ids, positions = (array_at(block, slot) for slot in self.slots[count : count + 2])
         ids[:], positions[:] = 0, 0
         steps = ranges(self._row * self._length + self._at, self._steps)
         ids.reshape(-1)[steps] = np.repeat(self._place + 1, self._steps)
         positions.reshape(-1)[steps] = ranges(self._start, self._steps)
         real = ids > 0
-        for slot, (columns, packed, value) in zip(self.slots, self._written, strict=False):
+        for slot, (columns, packed, value) in zip(self.slots, self._pieces, strict=False):
             if isinstance(columns[0], Strings):
                 fill_strings(block, slot, columns)
                 continue
