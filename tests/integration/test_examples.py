@@ -110,6 +110,27 @@ def test_a_recurrent_model_recalls_over_segments_what_it_can_only_know_by_its_st
     assert float(end[1]) < float(end[2]) / 10
 
 
+@pytest.mark.tools
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("temporal_detection", 0.2),
+        ("sensor_days", 0.6),  # a reading is 0.09 noise
+        ("token_recurrence", 0.1),
+        ("streaming_speech", 0.5),
+        ("replay_burn_in", 0.5),
+    ],
+)
+def test_a_kit_learns_what_it_can_only_know_by_its_state_or_its_context(
+    name: str, share: float, tmp_path: Path
+) -> None:
+    output = _printed(name, tmp_path / "workplace", needs="torch")
+    loss = re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end$", output, re.M)
+    assert loss, output
+    assert float(loss[2]) < share * float(loss[1])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_picture_of_a_page_is_there_is_shown_and_is_small(name: str) -> None:
     picture = ROOT / "docs" / "pictures" / f"{name}.png"
