@@ -72,6 +72,8 @@ from .protocol import (
     Give,
     Hello,
     Idle,
+    Message,
+    Order,
     Outlook,
     Over,
     Partition,
@@ -121,7 +123,7 @@ class _Session:
     unstored: int = 0  # commits
     #: Requests beyond the limit.
     parked: deque[tuple[int, int, int]] = field(default_factory=deque)
-    early: dict[Token, Any] = field(default_factory=dict)  # commits that wait for earlier ones
+    early: dict[Token, object] = field(default_factory=dict)  # commits that wait for earlier ones
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
     greeting: Hello | None = None  # its last one
@@ -184,7 +186,7 @@ class Desk:
         self.ahead, self.ttl, self.max_open = ahead, ttl, max_open
         # requests of a session: a whole prefetch may stand at each partition
         self._most_requests = (max_open + 2) * (len(partitions) + 1)
-        self.sent: list[tuple[bytes, Any]] = []
+        self.sent: list[tuple[bytes, Message]] = []
         self.log: list[tuple[Any, ...]] = []
         self.gone: list[Batch] = []
         self.counts = dict.fromkeys(("batches", "rows", "stale", "expired", "redelivered"), 0)
@@ -393,13 +395,13 @@ class Desk:
 
     def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
         """Take what trainers hold and have committed; return the held tokens that are void."""
-        claims = []
+        claims: list[tuple[Token, Batch, _Session, bool, object]] = []
         for hello, session, _ in admitted:
             claims += [(token, batch, session, False, None) for token, batch in hello.held]
             claims += [(token, batch, session, True, load) for token, batch, load in hello.commits]
         claims.sort(key=lambda claim: claim[0])
         stale: set[Token] = set()
-        leases: dict[Any, _Lease] = {}
+        leases: dict[tuple[int, int, bytes], _Lease] = {}
         if any(token not in session.leases for token, _, session, _, _ in claims):
             everyone = self.sessions.values()
             leases = {one.batch.name: one for of in everyone for one in of.leases.values()}
@@ -415,7 +417,11 @@ class Desk:
         return stale
 
     def _reclaim(
-        self, session: _Session, token: Token, batch: Batch, leases: dict[Any, _Lease]
+        self,
+        session: _Session,
+        token: Token,
+        batch: Batch,
+        leases: dict[tuple[int, int, bytes], _Lease],
     ) -> bool:
         """Lease a batch under a token that it had, if nobody has a later one."""
         partition = batch.partition
@@ -571,12 +577,12 @@ class Desk:
 
     # Leases
 
-    def commit(self, name: bytes, token: Token, payload: Any = None) -> None:
+    def commit(self, name: bytes, token: Token, payload: object = None) -> None:
         """Commit a batch of a session, with states if the feed has them."""
         if (session := self.sessions.get(name)) is not None:
             self._commit(session, token, payload)
 
-    def _commit(self, session: _Session, token: Token, payload: Any) -> None:
+    def _commit(self, session: _Session, token: Token, payload: object) -> None:
         lease = session.leases.get(token)
         if lease is None:
             self._commit_again(session, token)
@@ -722,7 +728,7 @@ class Desk:
         self.log.append((kind, key, *rest))
         self._logged[SESSIONS if kind in ("join", "leave") else key] += 1
 
-    def _when_stored(self, partition: int, session: _Session, what: Any) -> None:
+    def _when_stored(self, partition: int, session: _Session, what: Token | Over) -> None:
         """Answer a session once all entries of a partition so far are stored."""
         self._unstored[partition].append((self._logged[partition], session, what))
         self.stored(partition, self._stored[partition])
@@ -765,7 +771,7 @@ class Desk:
 
     # Orders
 
-    def steer(self, partition: int, what: tuple[str, Any]) -> Any:
+    def steer(self, partition: int, what: tuple[str, Any]) -> Order | None:
         """Change what a partition makes.  Return the order; None: ask again after its next step.
 
         It is carried out when it is stored.  ValueError where it can not be.
@@ -781,7 +787,7 @@ class Desk:
             self._unstored[partition].append((self._logged[partition], None, order))
         return order
 
-    def _apply(self, partition: int, order: Any) -> None:
+    def _apply(self, partition: int, order: Order) -> None:
         if partition == self._busy:
             self._deferred.append((self._apply, (partition, order)))
             return
@@ -888,7 +894,7 @@ class Desk:
 
     def _place(
         self, session: _Session, partition: int, epoch: int, number: int = -1
-    ) -> tuple[Any, ...]:
+    ) -> tuple[int | Turn, ...]:
         """Return where a batch is in the order in which its trainer uses what it gets.
 
         Epochs come in their order, and for a rank each turn.  Without a number: of a request.

@@ -10,6 +10,7 @@ turn in the heap of (partition, slot) answers the oldest request for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -62,6 +63,25 @@ class Batch:
 
     def __str__(self) -> str:
         return f"{self.number} of partition {self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order to a partition, by its ``kind``, with the place at which it takes effect.
+
+    "close" says whether to cancel, "target" has proportions of classes, "weights" a change of
+    a mix with its place among the examples, "batch_size" a size for each bucket.
+    """
+
+    count: int  # number of orders up to this one
+    read: int  # number of rows read from the source before it
+    number: int  # of the first batch made after it
+    kind: str
+    what: Any
+    since: int  # the first batch that it changes
+
+    def to_plain(self) -> list[Any]:
+        return [self.count, self.read, self.number, self.kind, self.what, self.since]
 
 
 class Partition(Protocol):
@@ -123,7 +143,7 @@ class Partition(Protocol):
     def seat(self, slot: Slot) -> None:
         """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
 
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: object) -> tuple[str, str] | None:
         """Take a commit, with states if the feed has them; return a fault's code and text, or None.
 
         It counts at once.  EARLY: an earlier batch of its lanes is to be committed first; the desk
@@ -154,17 +174,17 @@ class Partition(Protocol):
         which may go out later; of another one they are void.
         """
 
-    def propose(self, what: tuple[str, Any]) -> Any:
+    def propose(self, what: tuple[str, Any]) -> Order | None:
         """Return an order, with the place at which it takes effect; None: ask again after ``make``.
 
         It is stored before it is carried out.  ValueError where it can not be.  ``since`` of it is
         the number of the first batch that it changes.
         """
 
-    def apply(self, order: Any) -> None:
+    def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""
 
-    def take_records(self) -> list[Any]:
+    def take_records(self) -> Sequence[object]:
         """Return what the journal needs to know of since the last call.
 
         Only the caller of the desk calls this, when ``Desk.log`` names the partition.
@@ -182,7 +202,7 @@ class Hello:
     birth: int = 0  # of two processes that are one rank of one run, the later one counts
     held: list[tuple[Token, Batch]] = field(default_factory=list)
     #: Commits without an answer, with what came with them.
-    commits: list[tuple[Token, Batch, Any]] = field(default_factory=list)
+    commits: list[tuple[Token, Batch, object]] = field(default_factory=list)
     gets: list[tuple[int, int, int]] = field(default_factory=list)  # request, partition, epoch
 
 
@@ -243,3 +263,6 @@ class Refused:
 
     code: str
     text: str
+
+
+Message = Welcome | Give | Idle | Over | Answer | Unknown | Refused

@@ -31,14 +31,14 @@ from headrace_proto.channel import Frame
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Outlook, Slot, Token, Turn
+from ..leasing.protocol import Batch, Order, Outlook, Slot, Token, Turn
 from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping import plain
 from ..shaping.class_queues import ClassQueues
-from ..shaping.plan import Order, Plan, Read
+from ..shaping.plan import Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
 from .arena import Block

@@ -18,7 +18,7 @@ import numpy as np
 from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
 
-from ..leasing.protocol import Batch, Token
+from ..leasing.protocol import Batch, Order, Token
 from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
@@ -26,7 +26,7 @@ from ..reading.intake import Intake
 from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping import plain
 from ..shaping.class_queues import ClassQueues
-from ..shaping.plan import RESIZED, Order, Plan, Read
+from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.stored_state import Change, Saved
 from .assemble import Assembly
 from .partition_run import Facts, Payload, Run

@@ -30,13 +30,13 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Token
+from ..leasing.protocol import Batch, Order, Token
 from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Plain
 from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..shaping.plan import RESIZED, Order, Plan, Read
+from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.segments import Out, Segments
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Change, Saved

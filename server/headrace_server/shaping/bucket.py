@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .plan import balanced
+from .plan import State, balanced
 from .row_queue import MAX_COUNTER, QueuedRows, Rows, decoded
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
@@ -289,12 +289,12 @@ class Buckets(QueuedRows):
             counts[:] = min(counts[0] + padded, _MOST_COUNTED), min(counts[1] + real, _MOST_COUNTED)
         return bucket
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
         costs = {"costs": [one.astype("<f8").tobytes() for one in self._costs]}
         return {**super().snapshot(), "padding": counts, **(costs if self._window else {})}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         (counts,) = self._stored(state, {"padding": list})
         padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
         super().restore(state)

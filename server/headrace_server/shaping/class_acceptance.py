@@ -9,13 +9,13 @@ depends on its ordinal and the seed alone, so survivors keep their order and any
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 
 from . import chance
-from .plan import stored_fields
+from .plan import State, stored_fields
 
 #: Sums of probabilities may be off by less than this.
 _TOLERANCE: Final = 1e-6
@@ -174,10 +174,10 @@ class ClassEstimator:
             accepted[start : start + most] = ratio_of_own / ratio_KN.max(axis=0)
         return accepted
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         return {"counts": self._counts.tolist(), "rows": self.rows}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         counts, rows = stored_fields(state, "a class estimator", {"counts": list, "rows": int})
         if len(counts) != self.num_classes:

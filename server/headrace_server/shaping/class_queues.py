@@ -29,6 +29,7 @@ import numpy as np
 
 from . import chance
 from .class_acceptance import Proportions
+from .plan import State
 from .row_queue import QueuedRows, Rows, decoded
 
 
@@ -196,11 +197,11 @@ class ClassQueues(QueuedRows):
         more = f" and {len(lacking) - 5} more classes" if len(lacking) > 5 else ""
         return f"batch {self.first_not_formed} waits for {named}{more}"
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         own = {"number": self.first_not_formed, "changes": self._mix.to_plain()}
         return {**super().snapshot(), **own}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore a snapshot, with its mix, which may differ from the declared one."""
         number, changes = self._stored(state, {"number": int, "changes": list})
         known = decoded("changes", lambda: self._mix.from_plain(changes))

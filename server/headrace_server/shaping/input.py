@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Position, Read, Shaper, stored_fields
+from .plan import Position, Read, Shaper, State, stored_fields
 
 VERSION = 3
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
@@ -209,7 +209,7 @@ class Input:
         """Return the number of rows dropped by the shape, by reason."""
         return self._shaper.dropped()
 
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> State:
         """Return the state of the input before the current read."""
         return {
             "epoch": self.epoch,
@@ -233,7 +233,7 @@ class Input:
         self._reading = replace(self._reading, limit=limit)
         return self._reading
 
-    def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
+    def resume_reading(self, state: State, next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
         self.epoch, self._epoch_rows, self._empty_epochs, self._position, self.rows = stored_fields(
             state, "a partition's input", _INPUT
@@ -248,7 +248,7 @@ class Input:
         """Forget reads of all but these chunks."""
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
-    def cursor(self) -> dict[str, Any]:
+    def cursor(self) -> State:
         """Return plain data from which another machine resumes.
 
         That machine repeats a read that has not arrived.
@@ -271,7 +271,7 @@ class Input:
             "shaper": self._shaper.snapshot(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> list[Read]:
+    def restore(self, state: State) -> list[Read]:
         """Restore a cursor; return the reads whose chunks are needed again.
 
         ValueError, and no change, when the state is of another version or another shape.

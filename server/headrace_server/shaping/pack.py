@@ -16,11 +16,11 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from .plan import Draft, Part, RowShaper, balanced, stored_fields
+from .plan import Draft, Part, RowShaper, State, balanced, stored_fields
 from .row_queue import decoded
 
 Strategy = Literal["best_fit", "first_fit", "concat"]
@@ -215,7 +215,7 @@ class Packing(RowShaper):
 
     # Snapshots
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         return {
             **self._settings,
             "open": [[row.age, row.pieces, row.cost] for row in self._open],
@@ -228,7 +228,7 @@ class Packing(RowShaper):
             "padding": self.padding.get(0, [0, 0]),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         values = stored_fields(state, "a shape 'pack'", _FIELDS, **self._settings)
         opened, full, self._balanced, made, finished, dropped, sizes, padding = values
         rows = decoded("open", lambda: [self._row(*plain) for plain in opened])

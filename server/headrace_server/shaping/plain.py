@@ -23,13 +23,13 @@ the one of its number that is made now.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..leasing.protocol import ANYONE, Batch, Outlook, Slot, Token, Turn
+from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .plan import Draft, Order, Plan, Read, RowShaper
+from .plan import Draft, Plan, Read, RowShaper, State
 
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
@@ -447,7 +447,7 @@ class Plain:
         if (moved := self._numbers.mark(self.input.next_number, cursor)) is not None:
             self._records.append(("mark", *moved))
 
-    def cursor(self) -> dict[str, Any]:
+    def cursor(self) -> State:
         """Return plain data from which another life goes on after the last batch."""
         last = self._orders[-1].count if self._orders else 0
         left = (self._open[number][0] for numbers in self._left.values() for number in numbers)
@@ -462,7 +462,7 @@ class Plain:
 
     def resume(self, stored: Stored) -> list[Read]:
         """Go on as another life left it; return the reads whose chunks are needed again."""
-        cursor: Mapping[str, Any] | None = stored.cursor
+        cursor: State | None = stored.cursor
         self._deals, self.run, self.world = stored.deals, stored.run, stored.world
         self._numbers = Numbers(stored.base, stored.done)
         self._before, self._after = set(stored.before), dict(stored.after)

@@ -11,6 +11,8 @@ import numpy as np
 
 from ..leasing.protocol import Batch
 
+#: What outlives a process, as plain data.
+State = Mapping[str, Any]
 #: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
 
@@ -62,25 +64,6 @@ class Plan:
 
     batch: Batch
     draft: Any  # a Draft, or Segments
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """An order to a partition, by its ``kind``, with the place at which it takes effect.
-
-    "close" says whether to cancel, "target" has proportions of classes, "weights" a change of
-    a mix with its place among the examples, "batch_size" a size for each bucket.
-    """
-
-    count: int  # number of orders up to this one
-    read: int  # number of rows read from the source before it
-    number: int  # of the first batch made after it
-    kind: str
-    what: Any
-    since: int  # the first batch that it changes
-
-    def to_plain(self) -> list[Any]:
-        return [self.count, self.read, self.number, self.kind, self.what, self.since]
 
 
 def packed_integers(values: np.ndarray) -> bytes:
@@ -197,11 +180,11 @@ class Shaper(ABC):
         if rows:
             self._dropped[reason] = self._dropped.get(reason, 0) + rows
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         """Return plain data; empty where the store has each example."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         return
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import chance
-from .plan import stored_fields
+from .plan import State, stored_fields
 
 #: Maximum rate: counts of larger rates are not exact in float64.
 MAX_RATE: Final = 2.0**52
@@ -163,10 +163,10 @@ class RunningMean:
         self.groups, self.average, self.power = groups, average, power
         return rates
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         return {name: getattr(self, name) for name in (*_SETTINGS, *_STATE)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
         values = stored_fields(state, "a running mean", _STATE, **settings)

@@ -19,7 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, RowShaper, packed_integers, stored_fields, unpacked_integers
+from .plan import (
+    Draft,
+    Part,
+    RowShaper,
+    State,
+    packed_integers,
+    stored_fields,
+    unpacked_integers,
+)
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -258,7 +266,7 @@ class QueuedRows(RowShaper):
 
     # Snapshots
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> State:
         sizes = {"sizes": list(self.batch_sizes)} if self.resized else {}
         return {
             **sizes,
@@ -271,7 +279,7 @@ class QueuedRows(RowShaper):
             "dropped": dict(self._dropped),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         formed, waiting, finished, dropped = self._stored(state, _FIELDS)
         sizes = tuple(state["sizes"]) if "sizes" in state else self._declared
         queues = decoded("waiting", lambda: self._unpacked(waiting))
@@ -284,7 +292,7 @@ class QueuedRows(RowShaper):
         self._finished, self._dropped = finished, dict(dropped)
         self._measure()
 
-    def _stored(self, state: Mapping[str, Any], kinds: Mapping[str, type]) -> list[Any]:
+    def _stored(self, state: State, kinds: Mapping[str, type]) -> list[Any]:
         return stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings)
 
     def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:

@@ -31,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from ..leasing.protocol import ANYONE, EARLY, Batch, Outlook, Slot, Token, Turn
+from ..leasing.protocol import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import Admission
 from .input import Input, Rest
 from .plain import TOO_LATE
-from .plan import Order, Plan, Read
+from .plan import Plan, Read
 from .slots import NO_NUMBERS, SEGMENT_PLACE, Rows
 
 #: Places of the states of segments.

@@ -29,7 +29,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.mapped_files import RemoteCopies
 from ..leasing.desk import Work
-from ..leasing.protocol import ANYONE, Batch, Outlook
+from ..leasing.protocol import ANYONE, Batch, Order, Outlook
 from ..making.composition import compose
 from ..making.slab import Slab
 from ..pipeline.declaration import Plain
@@ -40,7 +40,6 @@ from ..reading.chunk import BadRecords, RowsAtHand
 from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
 from ..shaping.input import HOPELESS_EPOCHS
-from ..shaping.plan import Order
 from .blocks import Blocks
 from .commits import Stores
 from .served_feed import Part, ServedFeed
