@@ -143,7 +143,7 @@ class Partition(Protocol):
     def seat(self, slot: Slot) -> None:
         """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
 
-    def commit(self, batch: Batch, token: Token, payload: object) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with states if the feed has them; return a fault's code and text, or None.
 
         It counts at once.  EARLY: an earlier batch of its lanes is to be committed first; the desk
