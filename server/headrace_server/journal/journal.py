@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
@@ -74,6 +73,8 @@ _PASSING = frozenset(
 
 #: Called with the fault of a copy, "" if there is none.
 Copied = Callable[[str], object]
+#: Handed out once the changes that came with it are committed.
+Ticket = Callable[[], object]
 
 
 class JournalDamaged(ServerError):
@@ -96,9 +97,9 @@ class Journal:
         self.path = path
         self._wake_fd = wake_fd
         self._gathered: list[Change] = []
-        self._tickets: list[Any] = []  # done when these are committed
+        self._tickets: list[Ticket] = []  # done when these are committed
         self._copies: list[tuple[Path, Copied]] = []
-        self._done: list[Any] = []
+        self._done: list[Ticket] = []
         self._changed = threading.Condition()
         self._closing = False
         self._working = False  # whether the thread uses the file
@@ -144,7 +145,7 @@ class Journal:
         with self._named():
             return self._table.saved(self._file.views())
 
-    def submit(self, *changes: Change, tickets: Iterable[Any] = ()) -> None:
+    def submit(self, *changes: Change, tickets: Iterable[Ticket] = ()) -> None:
         """Commit changes soon, all in one record, and hand out the tickets then.
 
         A change by itself may be half of a commit: its states, without its token.
@@ -176,7 +177,7 @@ class Journal:
         with self._changed:
             return not (self._working or self._gathered or self._tickets or self._done)
 
-    def take_done(self) -> list[Any]:
+    def take_done(self) -> list[Ticket]:
         """Return the tickets whose changes are committed, in the order of their submission."""
         with self._changed:
             done, self._done = self._done, []
@@ -350,7 +351,7 @@ class Journal:
         copies.clear()
         self._hand_out(why)
 
-    def _hand_out(self, tickets: Iterable[Any]) -> None:
+    def _hand_out(self, tickets: Iterable[Ticket]) -> None:
         with self._changed:
             self._done += tickets
         if self._wake_fd >= 0:

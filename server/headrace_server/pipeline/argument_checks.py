@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Final, SupportsIndex
+from typing import Final, SupportsIndex
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def check_kind(
     wanted: str,
     *,
     but: type | tuple[type, ...] = (),
-) -> Any:
+) -> Plain:
     """Return a value of one of these types; TypeError for others, and for those of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):
         raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}")
@@ -51,7 +51,7 @@ def check_kind(
 
 def checked_int(
     argument: str, value: object, low: int, high: int | None = None, *, or_none: bool = False
-) -> Any:
+) -> Plain:
     """Return an int in ``low`` … ``high``; a bool is none."""
     if value is None and or_none:
         return None
@@ -85,7 +85,7 @@ def checked_number(argument: str, value: object, low: float, high: float) -> flo
     return float(number)
 
 
-def one_of(argument: str, value: object, allowed: Collection[object]) -> Any:
+def one_of(argument: str, value: object, allowed: Collection[object]) -> Plain:
     if not isinstance(value, (str, type(None))) or value not in allowed:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{argument}={value!r:.80} is not one of {', '.join(map(repr, allowed))}")
@@ -396,7 +396,7 @@ def ragged_fault(fields: Mapping[str, Field]) -> str:
 
 
 #: A column's name, a function or its name, or a constant.
-Value = str | Callable[..., Any] | float | bool
+Value = str | Callable[..., object] | float | bool
 
 
 def checked_value(

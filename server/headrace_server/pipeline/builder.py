@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -59,11 +59,11 @@ _SHAPES = (
     "batch_size"
 )
 #: A user's function, or its name: "module:function" or "path.py:function".
-Function = Callable[..., Any] | str
+Function = Callable[..., object] | str
 #: Columns of a batch: their names, or by the names that they have in it.
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
-_NEEDED: Any = ...
+_NEEDED: Plain = ...
 #: Counters of all classes go with every batch.
 _MAX_CLASSES = 1000
 #: The default of `balance_batches`.
@@ -297,7 +297,7 @@ class Pipeline:
         return self._with_stage("with_origin")
 
     @checking
-    def stage(self, stage: Any, /, **options: Any) -> Pipeline:
+    def stage(self, stage: type | str, /, **options: object) -> Pipeline:
         """Add a stage of your own: a subclass of ``hs.Stage``.
 
         Give the class, or its name "module:Class".  ``Class(**options)`` is made here, which
@@ -701,7 +701,7 @@ class Pipeline:
         input_sequences: Columns,
         input_context: Columns,
         input_length: Value | None = None,
-        initial_states: Mapping[str, Any] = _NEEDED,
+        initial_states: Mapping[str, object] = _NEEDED,
         num_unroll: int = _NEEDED,
         batch_size: int = _NEEDED,
         capacity: int | None = 1000,
@@ -769,7 +769,7 @@ class Pipeline:
         input_key: str,
         input_sequences: Columns,
         input_context: Columns,
-        initial_states: Mapping[str, Any],
+        initial_states: Mapping[str, object],
         capacity: int | None = None,
         allow_small_batch: bool = False,
         *,
@@ -828,7 +828,7 @@ class Pipeline:
             raise ValueError(
                 "map_segments() is called twice: call it once, with a function that does both"
             )
-        wire: Any = schema  # since it was checked
+        wire: Plain = schema  # since it was checked
         for name, _, dims in wire or ():
             block_name("a name in schema", "sequences", name)
             if -1 in dims:
@@ -882,7 +882,7 @@ class Pipeline:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
     @checking
-    def shape(self, shape: Any, /, **options: Any) -> Pipeline:
+    def shape(self, shape: type | str, /, **options: object) -> Pipeline:
         """End the pipeline with a shape of your own: a subclass of ``hs.Shape``.
 
         It is given itself, or by its name "module:Class".  ``Class(**options)`` is made here, which
@@ -922,7 +922,7 @@ class Pipeline:
         return "\n  .".join(self._calls)
 
 
-def _balanced(given: dict[str, Any]) -> dict[str, Any]:
+def _balanced(given: dict[str, Plain]) -> dict[str, Plain]:
     """Return the arguments of a shape, those of balance left out where no cost is given."""
     if given.get("balance"):
         return given

@@ -16,7 +16,7 @@ their dtype.  Lists are arrays.  A dimension that differs between examples varie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.schema import RESERVED, Field
 
 if TYPE_CHECKING:
-    from .declaration import Feature
+    from .declaration import Feature, Plain
 
 _TEXT = bytes, str, bytearray
 
@@ -156,7 +156,7 @@ def _may_become(array: np.ndarray, want: np.dtype) -> bool:
 
 def pack_examples(
     examples: Iterable[Mapping[str, object]], features: Mapping[str, Feature] | None = None
-) -> dict[str, Any]:
+) -> dict[str, Plain]:
     """Return examples packed.
 
     With features, only the columns they name are taken, with their dtypes, shapes and defaults.
@@ -204,7 +204,7 @@ def _column(
     name: str,
     rows: list[Mapping[str, object]],
     feature: Feature | None,
-) -> dict[str, Any]:
+) -> dict[str, Plain]:
     """Return a packed column."""
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
     try:
@@ -223,7 +223,7 @@ def _column(
     }
 
 
-def _value(name: str, i: int, row: Mapping[str, object], feature: Feature | None) -> Any:
+def _value(name: str, i: int, row: Mapping[str, object], feature: Feature | None) -> object:
     if name in row:
         return row[name]
     assert feature is not None  # else the names were compared
@@ -273,7 +273,7 @@ def _unsigned(value: object, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def packed_fields(columns: Mapping[str, Any]) -> dict[str, Field]:
+def packed_fields(columns: Mapping[str, Plain]) -> dict[str, Field]:
     """Return the schema of packed columns."""
     return {
         name: Field(column["dtype"], tuple(None if d == -1 else d for d in column["shape"]))

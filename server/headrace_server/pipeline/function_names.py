@@ -24,7 +24,6 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +46,7 @@ class Sent:
     """A function that is sent by value.  ``name`` is for people and for comparisons."""
 
     def __init__(
-        self, name: str, function: Any = None, data: bytes = b"", files: tuple[str, ...] = ()
+        self, name: str, function: object = None, data: bytes = b"", files: tuple[str, ...] = ()
     ) -> None:
         self.name = name
         self.function = function
@@ -141,7 +140,7 @@ def packed(plain: Any) -> Any:
     return plain
 
 
-def name_of(fn: Callable[..., Any] | str, argument: str = "fn") -> str | Sent:
+def name_of(fn: object, argument: str = "fn") -> str | Sent:
     """Return the name by which another process imports a function, or the function to be sent.
 
     TypeError for what is no function, ValueError for a string of another form than a name.  Both

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from headrace_proto.errors import near
+from headrace_proto.schema import Field
 
 from .argument_checks import MAX_COUNT, check_kind, checked_int, checked_number
 from .builder import Pipeline
@@ -65,12 +66,12 @@ def mix(
     return Pipeline(Source("mix", paths, None, options), _stages=(stage,))
 
 
-def _check_sources(sources: Any) -> None:
+def _check_sources(sources: Plain) -> None:
     """Raise TypeError or ValueError where something can not be a source of a mix."""
     check_kind("sources", sources, Mapping, "a dict of names to pipelines")
     if not 0 < len(sources) <= _MAX_SOURCES:
         raise ValueError(f"sources has {len(sources)} entries; a mix has 1 … {_MAX_SOURCES}")
-    columns: tuple[str, Any] | None = None
+    columns: tuple[str, Mapping[str, Field]] | None = None
     for name, pipeline in sources.items():
         what = f"sources[{name!r}]"
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
@@ -101,7 +102,7 @@ def _check_sources(sources: Any) -> None:
             )
 
 
-def _schedule(weights: Any, names: list[str]) -> list[list[Plain]]:
+def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:
     """Return the weights of all sources in their order, each with its first example."""
     check_kind("weights", weights, (Mapping, list, tuple), "a dict of names to numbers, or a list")
     if isinstance(weights, Mapping):
@@ -118,7 +119,7 @@ def _schedule(weights: Any, names: list[str]) -> list[list[Plain]]:
     return schedule
 
 
-def weights_of(argument: str, weights: Any, names: list[str]) -> list[float]:
+def weights_of(argument: str, weights: Plain, names: list[str]) -> list[float]:
     """Return the weight of each source."""
     check_kind(argument, weights, Mapping, "a dict of names to numbers")
     for name in weights:

@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, SupportsIndex, TypeVar
+from typing import Final, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,12 @@ from headrace_proto.schema import Field
 from ..shaping.row_copies import MAX_RATE
 from . import argument_checks as checks
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked_value
-from .declaration import Feature
+from .declaration import Feature, Plain
 from .function_names import name_of
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 #: Gets the argument's name and value, whether it may be None, and the columns if they are known.
-_Check = Callable[[str, Any, bool, Mapping[str, Field] | None], Any]
+_Check = Callable[[str, Plain, bool, Mapping[str, Field] | None], Plain]
 
 _INT31: Final = 2**31 - 1
 
@@ -46,11 +46,11 @@ def _choice(*allowed: str) -> _Check:
     )
 
 
-def _selector(**allowed: Any) -> _Check:
+def _selector(**allowed: Plain) -> _Check:
     return lambda name, value, _, known: checked_value(name, value, known, **allowed)
 
 
-def _by(check: Callable[..., Any], *bounds: float) -> _Check:
+def _by(check: Callable[..., object], *bounds: float) -> _Check:
     return lambda name, value, *_: check(name, value, *bounds)
 
 
@@ -147,7 +147,7 @@ def checking(function: F) -> F:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: Plain, **named: Plain) -> Plain:
         try:
             given = signature.bind(*args, **named)
         except TypeError:
@@ -170,7 +170,7 @@ def checking(function: F) -> F:
             or_none = "None" in str(signature.parameters[name].annotation)
             if check and not (value is None and or_none):
                 given.arguments[name] = check(name, value, or_none, fields)
-        made = function(*given.args, **given.kwargs)
+        made: Plain = function(*given.args, **given.kwargs)
         if not hasattr(made, "_calls"):
             return made
         listed = (f"{name}={shown(value)}" for name, value in passed.items() if name != "self")

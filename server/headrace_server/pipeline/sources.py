@@ -86,16 +86,16 @@ def _default(feature: Feature, value: object) -> Plain:
     return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
 
 
-def _files(kind: str | Sent, paths: Any, features: Features | None, **options: Plain) -> Pipeline:
+def _files(kind: str | Sent, paths: Plain, features: Features | None, **options: Plain) -> Pipeline:
     return Pipeline(Source(kind, paths, features, options))
 
 
 @checking
 def read(
-    source: Any,
+    source: type | str,
     paths: Paths | None = None,
     features: Features | None = None,
-    **options: Any,
+    **options: object,
 ) -> Pipeline:
     """Read with a class of your own: a subclass of ``hs.IndexedSource`` or ``hs.StreamSource``.
 
@@ -234,11 +234,11 @@ def read_tokens(
 
 @checking
 def from_function(
-    fn: Callable[..., Any] | str,
-    *args: Any,
+    fn: Callable[..., object] | str,
+    *args: object,
     features: Features | None = None,
     shards: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Pipeline:
     """Read the examples that ``fn(*args, **kwargs)`` returns in a worker: any iterable of dicts.
 
@@ -260,11 +260,11 @@ def from_function(
 
 @checking
 def from_indexed(
-    examples: Any,
-    *args: Any,
+    examples: object,
+    *args: object,
     features: Features | None = None,
     io_threads: int = 1,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Pipeline:
     """Read the examples of anything with ``len`` and ``[i]``, whose items are dicts of columns.
 
@@ -283,7 +283,7 @@ def from_indexed(
         raise TypeError(f"from_indexed({kind_of(examples)}) takes no arguments for a function")
     else:
         function = Sent(f"{type(examples).__module__}:{type(examples).__qualname__}", examples)
-    options: dict[str, Any] = {
+    options: dict[str, Plain] = {
         "function": function,
         "args": list(args),
         "kwargs": kwargs,
@@ -296,7 +296,7 @@ def from_indexed(
 
 @checking
 def from_examples(
-    examples: Iterable[Mapping[str, Any]], features: Features | None = None
+    examples: Iterable[Mapping[str, object]], features: Features | None = None
 ) -> Pipeline:
     """Read examples in memory: dicts of column to number, array, list, str or bytes.
 

@@ -125,12 +125,13 @@ class Strings:
         """The bytes of all strings."""
         return self.width * self.starts.size or int(self.lengths.sum())
 
-    def row(self, i: int) -> Any:
+    def row(self, i: int) -> bytes | np.ndarray:
         """Return row i: ``bytes`` when a row is one string, else an object array of them."""
         if self.starts.ndim == 1:
             start = int(self.starts[i])
             return self.data[start : start + int(self.lengths[i])].tobytes()
-        return self.take(slice(i, i + 1)).to_objects()[0]
+        row: np.ndarray = self.take(slice(i, i + 1)).to_objects()[0]
+        return row
 
     def to_objects(self) -> np.ndarray:
         """Return the strings as an object array of ``bytes``."""

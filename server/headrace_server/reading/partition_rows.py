@@ -33,13 +33,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ..pipeline.declaration import ReadingOrder
+from ..pipeline.declaration import Plain, ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
 from ..shaping.mix import Schedule, suppliers, times
@@ -48,7 +48,7 @@ from .columns import Rows, numbers_of
 from .source import IndexedSource, MixedReader, StreamSource, read_on
 
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
-Position = Any
+Position = Plain
 
 #: Maximum number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
@@ -388,7 +388,7 @@ class MixedShare:
         """Return the number in the mix of an example of the partition."""
         return came * self._partitions + self._partition
 
-    def _live(self, places: list[Any]) -> np.ndarray:
+    def _live(self, places: list[Plain]) -> np.ndarray:
         """Return which sources are drawn from: where the first to end ends the mix, all."""
         first = self._reader.stop == "first"
         return np.array([first or place is not None for place in places])
@@ -398,7 +398,7 @@ class MixedShare:
         numbers = np.arange(self.number(came), self.number(came + count), self._partitions)
         return times(self._reader.seed, epoch, numbers, len(self._shares)), numbers
 
-    def _taken(self, k: int, epoch: int, place: Any, count: int) -> tuple[list[Chunk], Any]:
+    def _taken(self, k: int, epoch: int, place: Plain, count: int) -> tuple[list[Chunk], Plain]:
         """Return the next examples of a source, and the place after them.
 
         They are fewer than ``count`` where the source ends.

@@ -260,12 +260,12 @@ class RowFunction:
         """``label`` names it in errors, ``reason`` in counts."""
         self._named, self.name = name, str(name)
         self.label, self.reason, self.vectorized = label, reason, vectorized
-        self.call: Callable[..., Any]
+        self.call: Callable[..., Given]
         self.draws: Draws | None = None
 
     def load(self) -> None:
         """Import it, before it is called.  ImportError where there is none."""
-        function: Callable[..., Any] = resolve(self._named)
+        function: Callable[..., Given] = resolve(self._named)
         if not callable(function):
             raise ImportError(f"{self.label} is {kind_of(function)}, not a function")
         self.call = function

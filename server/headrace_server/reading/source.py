@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..pipeline.declaration import Feature, ReadingOrder
+from ..pipeline.declaration import Feature, Plain, ReadingOrder
 from ..pipeline.declaration import Source as Declared
 from .chunk import BadRecords, Chunk
 from .columns import Rows
@@ -62,7 +61,7 @@ class Source:
         return {name: feature.field for name, feature in source.features.items()}
 
     @classmethod
-    def open(cls, opening: Opening, *args: Any, **options: Any) -> StreamSource:
+    def open(cls, opening: Opening, *args: Plain, **options: Plain) -> StreamSource:
         """Return the source, opened with the options that ``hs.read`` was given.
 
         It is ``Class(opening, **options)`` unless a class says otherwise.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from headrace_proto.schema import Field
 
@@ -27,7 +26,7 @@ class Mix(Source):
         sources: Sequence[Plain],
         names: Sequence[str],
         orders: Sequence[Plain],
-        **drawn: Any,
+        **drawn: Plain,
     ) -> StreamSource:
         own = [ReadingOrder(**order) for order in orders]
         return MixedReader(open_parts(opening, sources, "mix"), names, own, **drawn)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -69,10 +69,10 @@ class FlatMap(Map):
         return ""
 
 
-def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _listed(function: Callable[..., object]) -> Callable[..., object]:
     """Return the function with its outputs as a list, at most one more than are allowed."""
 
-    def call(*given: Any) -> Any:
+    def call(*given: object) -> object:
         outputs = function(*given)
         if isinstance(outputs, (str, bytes, Mapping)) or not isinstance(outputs, Iterable):
             return outputs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
+from ...pipeline.declaration import Plain
 from ...pipeline.mix import weights_of
 from ...shaping.mix import Schedule, pass_ordinals
 from ..chunk import BadRecords, Chunk
@@ -26,7 +26,7 @@ class Mix(Stage):
         self.names = names
         self._declared = schedule
         #: Each change by set_weights: the epoch and the example from which it holds, its weights.
-        self._changes: list[Any] = []
+        self._changes: list[Plain] = []
         #: Number of sources of which no batch has rows of two; 0: it may.
         self.apart = len(names) if by == "batch" else 0
         #: Examples that came of each source.
@@ -51,7 +51,7 @@ class Mix(Stage):
             )
         weights_of("weights", dict(zip(self.names, weights, strict=True)), self.names)
 
-    def set_target(self, change: list[Any], number: int) -> None:
+    def set_target(self, change: list[Plain], number: int) -> None:
         """Draw by other weights from an epoch and example on, in place of a schedule.
 
         The place is part of the change, so it does not matter when this is called before that.
@@ -72,10 +72,10 @@ class Mix(Stage):
                 schedule = [one for one in schedule if one[0] < start] + [[start, weights]]
         return schedule
 
-    def state(self) -> Any:
+    def state(self) -> Plain:
         return {"came": self.came.tolist(), "changes": [*self._changes]}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Plain) -> None:
         self.came, self._changes = np.array(state["came"], np.int64), [*state["changes"]]
 
     def stats(self) -> dict[str, int]:
