@@ -18,7 +18,7 @@ from ..pipeline.declaration import Declaration, Plain, is_theirs
 from ..shaping.plan import Position, Read
 from .chunk import READ_BEFORE, BadRecords, Chunk
 from .partition_rows import MixedShare, numbered, partition_reader
-from .source import StreamSource
+from .source import StreamSource, read_on
 from .stages import RowStages
 from .stages.mix import Mix
 from .stages.stratified_sample import StratifiedSample
@@ -141,13 +141,11 @@ class Intake:
         """Return the rows of a read after the stages, and the next position."""
         began = time.monotonic()
         self._weigh(read)
-        chunk, position = self._reader.read(read.epoch, read.position, read.limit)
-        if self._group and len(chunk) < read.limit and position is not None:
-            parts = [chunk]
-            while position is not None and (left := read.limit - sum(map(len, parts))):
-                chunk, position = self._reader.read(read.epoch, position, left)
-                parts.append(chunk)
-            chunk = Chunk.join(parts)
+        reading = partial(self._reader.read, read.epoch)
+        if self._group:  # which is read whole
+            chunk, position = read_on(reading, read.position, read.limit)
+        else:
+            chunk, position = reading(read.position, read.limit)
         if self._reader.counted_elsewhere:
             self.bad.counts.clear()
         self.stages.seconds["reading"] += time.monotonic() - began

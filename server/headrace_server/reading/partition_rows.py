@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -298,7 +299,7 @@ class StreamedShare:
         self._window = None  # freed before the next is read, so that memory holds one
         rows = self._order.window or 1
         self._note(epoch, stream, inner, rows)
-        read, after = read_on(self._reader, stream, inner, rows)
+        read, after = read_on(partial(self._reader.read, stream), inner, rows)
         self._noted(read, stream, after)
         chunk = numbered(self._own(read), stream)
         if len(chunk) > 1:

@@ -14,9 +14,10 @@ Each kind has a file of its own in ``sources``; ``hs.read("module:Class", …)``
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from ..pipeline.declaration import Feature, Plain, ReadingOrder
 from ..pipeline.declaration import Source as Declared
 from .chunk import BadRecords, Chunk
 from .columns import Rows
+
+#: A position: of a stream, or of a partition.
+At = TypeVar("At")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +127,13 @@ class IndexedSource(StreamSource):
 
 
 def read_on(
-    reader: StreamSource, stream: int, position: bytes, count: int
-) -> tuple[Chunk, bytes | None]:
-    """Read ``count`` examples, or all up to the stream's end: a reader may give fewer at a time."""
+    read: Callable[[At, int], tuple[Chunk, At | None]], position: At, count: int
+) -> tuple[Chunk, At | None]:
+    """Read ``count`` examples, or all up to the end: ``read`` may give fewer at a time."""
     chunks: list[Chunk] = []
-    after: bytes | None = position
+    after: At | None = position
     while count and after is not None:
-        chunk, after = reader.read(stream, after, count)
+        chunk, after = read(after, count)
         count -= len(chunk)
         if len(chunk) or not chunks:
             chunks.append(chunk)

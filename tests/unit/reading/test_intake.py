@@ -70,17 +70,6 @@ def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
         intake.end()
 
 
-def reads(intake: Intake, epoch: int, position: Any, rows: list[Any]) -> Any:
-    """One read: its rows are added, and where the next one begins is given."""
-    intake.begin()
-    chunk, after = intake.chunk(Read(0, epoch, position, intake.limit(3)))
-    intake.end()
-    names = sorted(chunk.columns)
-    columns: list[Any] = [np.asarray(chunk.columns[name]).tolist() for name in names]
-    rows += zip(chunk.ordinals.tolist(), *columns, strict=True)
-    return (epoch + 1, intake.start) if after is None else (epoch, after)
-
-
 def test_a_source_with_a_column_that_no_batch_can_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(",x\n1,2\n")
     source = hs.read_csv(str(tmp_path / "a.csv"))

@@ -127,6 +127,3 @@ def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it()
     assert bad.counts == {"zero_weights": 6}
     out = run.apply(chunk_of(6, w=w[6:10]), bad)
     assert out.facts["rate"].tolist() == [1.0] * len(out)
-
-
-# What all remember

@@ -37,38 +37,6 @@ def rows_of(chunk):
     ]
 
 
-# Functions of the user's, one by one and vectorized
-
-
-def scale(e):
-    return {"x": e["x"] * 3, "v": e["v"] + 1, "t": e["t"] + b"!"}
-
-
-def scale_all(c):
-    v = c["v"]
-    rows = [v.row(i) + 1 for i in range(len(v))]
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    values = np.concatenate([np.empty(0, np.float32), *rows])
-    return {"x": c["x"] * 3, "v": Ragged.from_values(values, offsets), "t": c["t"] + b"!"}
-
-
-def is_even(e):
-    return e["x"] % 2 == 0
-
-
-def is_short(e):
-    return len(e["t"]) < 3
-
-
-STEPS = {
-    "map": (lambda p: p.map(scale), lambda rows: [scale(r) for r in rows]),
-    "map_all": (lambda p: p.map(scale_all, vectorized=True), lambda rows: [scale(r) for r in rows]),
-    "filter": (lambda p: p.filter(is_even), lambda rows: [r for r in rows if is_even(r)]),
-    "filter_text": (lambda p: p.filter(is_short), lambda rows: [r for r in rows if is_short(r)]),
-    "select": (lambda p: p.select(["t", "x", "v"]), lambda rows: rows),
-}
-
-
 def write_into_v(example):
     example["v"][:] = 7
     return example
@@ -190,13 +158,6 @@ def dates(columns):
     return {"x": columns["x"].astype("datetime64[D]")}
 
 
-def outside(columns):
-    starts = np.arange(len(columns["x"])) * 4
-    return {
-        "x": Ragged(np.zeros(8, np.uint8), np.dtype("f4"), starts, np.ones_like(starts)[:, None])
-    }
-
-
 @pytest.mark.parametrize(
     ("declare", "text"),
     [
@@ -261,8 +222,8 @@ def test_a_missing_column_is_an_error_before_the_first_chunk():
 def test_a_missing_function_is_an_error_before_the_first_chunk():
     with pytest.raises(ImportError, match=r"there is no 'nothing' in .*test_stages"):
         stages(lambda p: p.map(f"{__name__}:nothing"))
-    with pytest.raises(ImportError, match="STEPS is a dict, not a function"):
-        stages(lambda p: p.map(f"{__name__}:STEPS"))
+    with pytest.raises(ImportError, match="FIELDS is a dict, not a function"):
+        stages(lambda p: p.map(f"{__name__}:FIELDS"))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
 from math import prod
 from typing import Final, NamedTuple
 
@@ -27,8 +26,8 @@ from headrace_proto.errors import DataError, near
 from ...files.extras import require
 from ...files.manifest import DataFile, open_stream
 from ...files.mapped_files import MappedFiles
-from ...pipeline.declaration import Feature
-from ..chunk import Chunk, Faults, Origin, without
+from ...pipeline.declaration import Feature, Plain
+from ..chunk import BadRecords, Chunk, Faults, Origin, without
 from ..columns import (
     Column,
     Ragged,
@@ -45,7 +44,7 @@ from ..columns import (
     take,
     window,
 )
-from ..example_rows import Place, Streams, Walk
+from ..example_rows import Place, Record, Records, Row, Streams
 from ..forward_files import (
     Compression,
     Damaged,
@@ -556,13 +555,7 @@ class Filler:
             return gather(self._data, spans.starts, spans.sizes).view(_FLOAT), sizes // 4
         raw = gather(self._data, spans.starts, spans.sizes)
         values, ends = varints(raw)
-        if len(values) == len(raw):  # a byte each
-            return values, sizes
-        bounds = np.cumsum(sizes)
-        if np.array_equal(ends + 1, bounds):  # a number each
-            counts = np.ones_like(bounds)
-        else:
-            counts = np.diff(ends.searchsorted(bounds), prepend=0)
+        counts = np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
         if (long := np.diff(ends, prepend=-1) > MOST_BYTES).any():
             text = f"feature {self._want.name!r}: a number of more than {MOST_BYTES} bytes"
             for row in np.repeat(spans.rows, counts)[long].tolist():
@@ -727,8 +720,9 @@ class Tfrecord(Source):
         parser = ExampleParser(features)
         if any(compressions):
 
-            def walk(stream: int, place: Place) -> _Walk:
-                return _Walk(opening, parser, stream, compressions[stream], place)
+            def walk(stream: int, place: Place) -> _Frames:
+                file, kind = opening.files[stream], compressions[stream]
+                return _Frames(file, kind, place, opening.bad, parser)
 
             return Streams(fields, len(compressions), walk, _OPEN_STREAMS)
         return PartsReader(fields, [_Records(opening, parser)])
@@ -827,12 +821,40 @@ def _detected(file: DataFile) -> Compression:
     return compression_of(file.path)
 
 
-def _frames(file: DataFile, compression: Compression, place: Place) -> Generator[bytes]:
-    """Yield the frames of a file from a place on.  Damaged where it is damaged or cut off."""
-    at = place.byte
-    with open_forward(file, at, compression) as stream:
+class _Frames(Records):
+    """A walk over the records of a compressed file."""
+
+    def __init__(
+        self,
+        file: DataFile,
+        kind: Compression,
+        place: Place,
+        bad: BadRecords,
+        parser: ExampleParser,
+    ) -> None:
+        super().__init__(file.path, place, bad, partial(_frames, file, kind))
+        self._parser = parser
+
+    def chunk(
+        self, rows: Sequence[Row], records: Sequence[int], offsets: Sequence[int] | np.ndarray
+    ) -> Chunk:
+        frames: list[Plain] = [row[""] for row in rows]
+        bounds = np.cumsum([0, *map(len, frames)])
+        data = np.frombuffer(b"".join(frames), np.uint8)
+        starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
+        columns, faults = self._parser.parse(data, starts, lengths)
+        wrong = bad_payloads(data, starts, lengths) if frames else ()
+        faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
+        numbers = np.array(records, np.int64)
+        origin = Origin.single(self.name, numbers, np.array(offsets, np.int64))
+        return without(Chunk(columns, numbers, origin), faults, self.bad)
+
+
+def _frames(file: DataFile, compression: Compression, walk: Records) -> Iterator[Record]:
+    """Yield the frames of a file.  Damaged where it is damaged or cut off."""
+    with open_forward(file, walk.place.byte, compression) as stream:
         while frame := stream.read(HEAD):
-            size = HEAD
+            here, size = walk.place, HEAD
             if len(frame) == HEAD:
                 length: int = _LENGTH.unpack_from(frame)[0]
                 if not length_is_sound(frame):
@@ -841,46 +863,9 @@ def _frames(file: DataFile, compression: Compression, place: Place) -> Generator
                 frame += stream.read(length + FOOT)
             if len(frame) < size:
                 text = (
-                    f"truncated at byte {at + len(frame)}: the frame that begins at byte {at} is "
-                    "not complete"
+                    f"truncated at byte {here.byte + len(frame)}: the frame that begins at byte "
+                    f"{here.byte} is not complete"
                 )
                 raise Damaged(text, "truncated_file")
-            at += size
-            yield frame
-
-
-class _Walk(Walk):
-    """A walk over the records of a compressed file."""
-
-    def __init__(
-        self, opening: Opening, parser: ExampleParser, stream: int, kind: Compression, place: Place
-    ) -> None:
-        file = opening.files[stream]
-        self.place, self._name, self._frames = place, file.path, _frames(file, kind, place)
-        self._parser, self._bad = parser, opening.bad
-
-    def read(self, limit: int) -> tuple[Chunk, bool]:
-        found: list[bytes] = []
-        damage: Damaged | None = None
-        try:
-            found.extend(islice(self._frames, limit))
-        except Damaged as error:  # after those that were found
-            damage = error
-        at, bounds = self.place, np.cumsum([0, *map(len, found)])
-        data, starts = np.frombuffer(b"".join(found), np.uint8), bounds[:-1] + HEAD
-        lengths = np.diff(bounds) - (HEAD + FOOT)
-        columns, faults = self._parser.parse(data, starts, lengths)
-        wrong = bad_payloads(data, starts, lengths) if found else ()
-        faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
-        record = at.record + np.arange(len(found), dtype=np.int64)
-        origin = Origin.single(self._name, record, bounds[:-1] + at.byte)
-        chunk = without(Chunk(columns, record, origin), faults, self._bad)
-        self.place = Place(at.byte + int(bounds[-1]), at.record + len(found))
-        if damage is not None:
-            where = f"{self._name}, record {self.place.record}, byte {self.place.byte} decompressed"
-            text = f"{where}: {damage}; the rest of the file can not be read. {_REMEDY}"
-            self._bad.report(DataError(text), damage.reason)
-        return chunk, len(found) == limit
-
-    def close(self) -> None:
-        self._frames.close()
+            walk.place = Place(here.byte + size, here.record + 1)
+            yield Record(here, {"": frame})
