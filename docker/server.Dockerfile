@@ -1,8 +1,8 @@
 # headrace serve: an image with the server, its sources (Arrow and URLs included) and no framework.
 #
-#     docker build -f docker/server.Dockerfile -t headrace-server:0.1.0 .
+#     docker build -f docker/server.Dockerfile -t headrace-server:1.0.0 .
 #     docker run -v "$PWD/feeds.py:/srv/feeds.py:ro" -v state:/state -p 127.0.0.1:5557-5558:5557-5558 \
-#         --shm-size=1g headrace-server:0.1.0 serve feeds.py:feeds \
+#         --shm-size=1g headrace-server:1.0.0 serve feeds.py:feeds \
 #         --bind tcp://0.0.0.0:5557 --insecure --state-dir /state
 ARG PYTHON=3.11
 
@@ -24,7 +24,7 @@ RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps . \
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="headrace-server" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="1.0.0" \
       org.opencontainers.image.licenses="MIT"
 # /state and /data belong to the user, and so does a new volume that is mounted there.
 RUN groupadd --gid 10001 headrace \

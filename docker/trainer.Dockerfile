@@ -1,6 +1,6 @@
 # A trainer: the client and one framework, of which pip knows the name.
 #
-#     docker build -f docker/trainer.Dockerfile -t headrace-trainer:0.1.0 .
+#     docker build -f docker/trainer.Dockerfile -t headrace-trainer:1.0.0 .
 #     docker build -f docker/trainer.Dockerfile --build-arg FRAMEWORK=torch -t headrace-trainer:torch .
 #     docker build -f docker/trainer.Dockerfile --build-arg FRAMEWORK= -t headrace-trainer:numpy .
 ARG PYTHON=3.11
@@ -22,7 +22,7 @@ RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps . \
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="headrace-trainer" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="1.0.0" \
       org.opencontainers.image.licenses="MIT"
 # The same user as the server's: shared memory is for it alone.
 RUN groupadd --gid 10001 headrace \

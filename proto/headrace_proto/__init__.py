@@ -1,3 +1,3 @@
 """The protocol between headrace and headrace_server; the three packages have one version."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
