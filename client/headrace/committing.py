@@ -14,7 +14,10 @@ import operator
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
+
+import numpy as np
 
 from .batch import Batch
 from .link import Link
@@ -31,6 +34,9 @@ _REMEDY = (
 )
 
 
+_taken = operator.attrgetter("taken")
+
+
 @dataclass(slots=True, eq=False)
 class DatasetRun:
     """One iteration over ``as_dataset()``."""
@@ -41,22 +47,24 @@ class DatasetRun:
 
 
 class TakenBatches:
-    """The batches in one trainer's hands, of one session of a feed."""
+    """The batches in one trainer's hands, of one session of a feed without states."""
+
+    lanes: Any = None  # of states that stay with the trainer
 
     def __init__(self, link: Link) -> None:
         self.explicit = link.member.explicit
         self._link = link
         self._lock = link.lock
-        self._open: dict[int, Held] = {}  # in the order in which they were taken
         self._done: OrderedDict[int, int] = OrderedDict()  # the last committed: their orders
         self._last_done: Held | None = None  # the committed batch that was taken last
         self.runs: list[DatasetRun] = []  # iterations of TensorFlow, in threads of its own
         self._warned = False
+        if self.explicit:
+            link.explain = self.explain
 
-    def take(self, held: Held) -> None:
-        """Note that the trainer has taken a batch."""
-        with self._lock:
-            self._open[held.given.token] = held
+    def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
+        """Give back a batch that was taken and that an error keeps from the loop."""
+        self._link.give_back(held.given.token)
 
     def on_next(self) -> None:
         """Commit what asking for another batch commits."""
@@ -66,18 +74,26 @@ class TakenBatches:
     def in_hand(self) -> None:
         """Commit all open batches."""
         with self._lock:
-            self._settle([*self._open])
+            self._settle(self._open())
 
-    def commit(self, tokens: Iterable[int]) -> None:
-        """Commit these batches, once.
+    def commit(self, batches: Any, feed: Any = None) -> None:
+        """Commit these batches, once; None stands for the one in hand.
 
         ValueError, and no change, where a token belongs to no batch that this trainer took.
         """
+        if batches is None and self.explicit:
+            raise ValueError(
+                'commit(): a feed that was connected with commit="explicit" does not know which of '
+                "its batches are trained; name them: feed.commit(batch), or a list"
+            )
+        if batches is None:
+            self.in_hand()
+            return
         with self._lock:
-            wanted = dict.fromkeys(tokens)
+            wanted = dict.fromkeys(tokens_of("batches", batches, feed))
             for token in wanted:
                 self._order("commit", token)
-            self._settle([token for token in wanted if token in self._open])
+            self._settle([held for token in wanted if (held := self._shown(token))])
 
     def for_snapshot(self, upto: Any, feed: Any = None) -> None:
         """Commit what a snapshot commits: all in hand, or the batches up to one.
@@ -98,18 +114,22 @@ class TakenBatches:
                     f"snapshot(upto=…): {named(last.given)}, taken after token={tokens[0]}, "
                     f"is committed already{remedy}"
                 )
-            self._settle([token for token, held in self._open.items() if held.taken <= order])
+            self._settle([held for held in self._open() if held.taken <= order])
 
-    @property
-    def tokens(self) -> list[int]:
-        """The open batches."""
-        with self._lock:
-            return list(self._open)
+    def flush(self, at_most_s: float = inf) -> None:
+        """Send states that stay with this trainer, where it has some, to the server."""
+
+    def leave(self, commit: bool) -> None:
+        """Commit or return what is open, of a trainer that leaves."""
+        if commit:
+            self.on_next()
+        self.give_back()
 
     def give_back(self) -> None:
         """Return all open batches."""
         with self._lock:
-            self._return([*self._open])
+            for held in self._open():
+                self._link.give_back(held.given.token)
 
     # as_dataset
 
@@ -121,8 +141,9 @@ class TakenBatches:
         """
         with self._lock:
             if self.explicit:
-                left = [token for old in self.runs if old.closed for token in old.tokens]
-                self._return([token for token in left if token in self._open])
+                for token in [token for old in self.runs if old.closed for token in old.tokens]:
+                    if self._shown(token):
+                        self._link.give_back(token)
             self.runs = [*self._iterating, run]
 
     @property
@@ -136,7 +157,7 @@ class TakenBatches:
     def fetched(self, run: DatasetRun, token: int) -> None:
         """Note that TensorFlow has fetched a batch in an iteration over a dataset."""
         with self._lock:
-            while run.tokens and run.tokens[0] not in self._open:
+            while run.tokens and not self._shown(run.tokens[0]):
                 run.tokens.popleft()
             run.tokens.append(token)
 
@@ -144,12 +165,11 @@ class TakenBatches:
         """Commit the oldest open batches of the last iteration over a dataset."""
         with self._lock:
             run = self.runs[-1] if self.runs else DatasetRun()
-            tokens: list[int] = []
-            while run.tokens and len(tokens) < number:
-                token = run.tokens.popleft()
-                if token in self._open:
-                    tokens.append(token)
-            self._settle(tokens)
+            oldest: list[Held] = []
+            while run.tokens and len(oldest) < number:
+                if held := self._shown(run.tokens.popleft()):
+                    oldest.append(held)
+            self._settle(oldest)
 
     # Words
 
@@ -169,21 +189,31 @@ class TakenBatches:
     def explain(self, now: float = 0.0) -> str:
         """Name the batches that this trainer has not committed, for the text of a deadline."""
         with self._lock:
-            if not self._open:
-                return ""
-            first = next(iter(self._open.values()))
-            count = len(self._open)
+            taken = self._open()
+        if not taken:
+            return ""
         return (
-            f".  It has taken {count} of them and committed none of these, the first is "
-            f'{named(first.given)}: with commit="explicit" a batch is committed by '
+            f".  It has taken {len(taken)} of them and committed none of these, the first is "
+            f'{named(taken[0].given)}: with commit="explicit" a batch is committed by '
             "feed.commit(batch) or batch.commit(), and by nothing else"
         )
 
     # Under the lock
 
+    def _open(self) -> list[Held]:
+        """Return the batches that the loop has, in the order in which it took them."""
+        taken = [held for held in self._link.trainer.hands.values() if held.shown]
+        taken.sort(key=_taken)
+        return taken
+
+    def _shown(self, token: int) -> Held | None:
+        """Return a batch that the loop has."""
+        held = self._link.trainer.hands.get(token)
+        return held if held is not None and held.shown else None
+
     def _order(self, what: str, token: int) -> int:
         """Return when a batch was taken, in the order of all; ValueError where it was not."""
-        held = self._open.get(token)
+        held = self._shown(token)
         order = self._done.get(token) if held is None else held.taken
         if order is None:
             raise ValueError(
@@ -192,20 +222,15 @@ class TakenBatches:
             )
         return order
 
-    def _settle(self, tokens: list[int]) -> None:
-        for token in tokens:
-            self._link.commit(token)  # Ctrl-C may come after it: a second commit changes nothing
-            held = self._open.pop(token)
-            self._done[token] = held.taken
+    def _settle(self, batches: list[Held]) -> None:
+        for held in batches:
+            token = held.given.token
+            self._done[token] = held.taken  # Ctrl-C may come after it: a second commit may follow
             if self._last_done is None or held.taken > self._last_done.taken:
                 self._last_done = held
             if len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
-
-    def _return(self, tokens: list[int]) -> None:
-        for token in tokens:
-            self._link.give_back(token)
-            del self._open[token]
+            self._link.commit(token)
 
 
 def of_replicas(value: Any) -> tuple[Any, ...] | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.errors import HeadraceError, from_code
+from headrace_proto.errors import from_code
 from headrace_proto.layout import KnownSlots
 from headrace_proto.messages import Answered
 from headrace_proto.schema import Field, rows_open, schema_from_wire
@@ -26,21 +26,19 @@ from headrace_proto.token import Token
 
 from . import requests
 from .batch import Batch, RaggedBatch, columns_of, facts_of
-from .batch_memory import BatchGone, Blocks, put_back
-from .committing import TakenBatches, tokens_of
+from .batch_memory import BatchGone, Blocks
+from .committing import TakenBatches
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
 from .saving import Saving
-from .segments import BY_STATES, SegmentBatch
+from .segments import SegmentBatch
 from .trainer import Held, Trainer
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
 #: Maximum number of sizes of ``set_batch_size``, so that they fit the header of a message.
 _MOST_SIZES = 4096
-#: Errors of a batch that no second try can use.
-_USELESS = (BatchGone, HeadraceError)
 #: Whether a loop takes the next batch now; and what is done while there is none.
 Accepts = Callable[[Held], bool]
 NoneYet = Callable[[], object]
@@ -66,11 +64,10 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.exchange)
-        self._commits = TakenBatches(link)  # of a feed without states
+        self._hands = TakenBatches(link)  # a Saving, of a feed with states
         self._itself = weakref.ref(self)
         self._epochs: Epochs | None = None
-        self._saving: Saving | None = None  # of a feed with states
-        self._segments: SegmentLayout | None = None  # of a feed of segments without states
+        self._segments: SegmentLayout | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and the facts of rows beside it
         self._slots = KnownSlots({})  # of a feed without segments
@@ -114,14 +111,10 @@ class Feed:
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
             if known.get("shape") == "sequences":
-                segments = SegmentLayout(self._layout, known)
+                self._segments = segments = SegmentLayout(self._layout, known)
                 segments.ranked = self._link.member.rank >= 0
                 if segments.states:
-                    self._saving = Saving(self._link, segments, self._framework)
-                else:
-                    self._segments = segments
-            if self._saving is None and self._commits.explicit:
-                self._link.explain = self._commits.explain
+                    self._hands = Saving(self._link, segments, self._framework)
             if known.get("across_batches") is False:
                 self._epochs = Epochs(self._link.trainer, self._link.finished_before)
             self._slots = KnownSlots(self._layout)
@@ -140,10 +133,9 @@ class Feed:
     def states(self) -> Mapping[str, Field]:
         """States of a batch of segments: dtype and shape; empty where the feed has none."""
         _ = self.schema
-        if self._saving is None:
+        if self._segments is None:
             return {}
-        rows = self._layout["@sequence"].shape[0]
-        states = self._saving.layout.states
+        rows, states = self._layout["@sequence"].shape[0], self._segments.states
         return {name: Field(s.dtype, (rows, *s.dims)) for name, s in states.items()}
 
     @property
@@ -155,7 +147,7 @@ class Feed:
         AttributeError where the feed has no lanes.
         """
         _ = self.schema
-        layout = self._segments if self._saving is None else self._saving.layout
+        layout = self._segments
         welcome = self._link.session.welcome
         if layout is None or not layout.lanes or welcome is None:
             raise AttributeError(
@@ -177,16 +169,17 @@ class Feed:
         Where states stay with the trainer it waits until the batch before is saved.
         """
         self._link.check_usable()
-        if self._saving is None:
-            self._commits.on_next()
+        self._hands.on_next()
         _ = self.schema
         while True:
             try:
                 return self._next(within, none_yet)
             except BatchGone:
                 continue
-            except KeyboardInterrupt:
-                self._give_up_lost()
+            except KeyboardInterrupt as error:
+                # it took batches that the loop does not have, or threads of TensorFlow take some
+                for held in () if self._hands.runs else self._link.lost():
+                    self._hands.reject(held, None, error)
                 raise
 
     def _next(self, within: Accepts | None, none_yet: NoneYet | None) -> Any:
@@ -197,31 +190,27 @@ class Feed:
         if self._schema is None:
             # known from the first batch on where the feed had none when it was joined
             _ = self.schema
-        saving, given = self._saving, held.given
+        hands = self._hands
         block: Any = None
         try:
             block = self._blocks.block(held)
-            batch = saving.begin(held, block) if saving else self._plain(held, block)
-            if saving is None:
-                self._commits.take(held)
+            if isinstance(hands, Saving):
+                return hands.begin(held, block)
+            batch = self._plain(held, block)
+            held.shown = True
             return batch
         except BaseException as error:
-            if saving is None:
-                link.give_back(given.token)
-            elif saving.lanes is None or block is None or isinstance(error, _USELESS):
-                saving.reject(given.partition, given.token)
-            else:  # such as Ctrl-C: later batches go on from this one
-                saving.untake(put_back(held, block))
+            hands.reject(held, block, error)
             raise
 
     def _accepts(self, within: Accepts | None) -> Accepts | None:
         """Return what the next batch has to pass: that of a loop, and of saved states."""
-        epochs, saving = self._epochs, self._saving
+        epochs, hands = self._epochs, self._hands
         if within is None and epochs is not None:
             within = epochs.enter
-        if saving is None or saving.lanes is None:
+        if not isinstance(hands, Saving) or hands.lanes is None:
             return within
-        ready = saving.accepts
+        ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
 
     def _plain(self, held: Held, block: Any) -> Batch | SegmentBatch:
@@ -240,9 +229,9 @@ class Feed:
         """
         self._link.check_usable()
         _ = self.schema
-        if self._saving is None:
+        if not isinstance(self._hands, Saving):
             raise ValueError(f"save_states: the feed {self.name!r} has no states")
-        return self._saving.save_token(token, values)
+        return self._hands.save_token(token, values)
 
     def flush_states(self) -> None:
         """Send the states that stay with this trainer to the server, as the last saves left them.
@@ -251,8 +240,7 @@ class Feed:
         Where states are at the server it does nothing.
         """
         self._link.check_usable()
-        if self._saving is not None:
-            self._saving.flush()
+        self._hands.flush()
 
     def commit(self, batches: Any = None) -> None:
         """Commit a batch, its token, or a list of them, and wait until all commits are answered.
@@ -267,22 +255,10 @@ class Feed:
         """
         self._link.check_usable()
         _ = self.schema
-        if self._saving is not None:
-            if batches is not None:
-                raise ValueError(f"commit(…): {BY_STATES}")
-        elif batches is not None:
-            self._commits.commit(tokens_of("batches", batches, self))
-        elif self._commits.explicit:
-            raise ValueError(
-                'commit(): a feed that was connected with commit="explicit" does not know which of '
-                "its batches are trained; name them: feed.commit(batch), or a list"
-            )
-        else:
-            self._commits.in_hand()
+        self._hands.commit(batches, self)
         self._link.settle()
-        if self._saving is not None:
-            self._saving.flush()
-        elif batches is not None:
+        self._hands.flush()
+        if batches is not None:
             self._raise_refusals()
 
     # Epochs
@@ -387,11 +363,11 @@ class Feed:
             raise TypeError(f"tokens={tokens!r:.80} is not True or False")
         wanted = [facts] if isinstance(facts, str) else list(facts)
         _ = self.schema
-        if wanted and self._of_segments:
+        if wanted and self._segments is not None:
             raise ValueError(
                 f"facts={facts!r:.80}: a batch of segments tells all that is known of it"
             )
-        if self._saving is not None and self._saving.lanes is not None:
+        if self._hands.lanes is not None:
             raise ValueError(
                 "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
                 "for batches before the ones before them are saved; declare the feed with "
@@ -429,16 +405,11 @@ class Feed:
         """
         self._link.check_usable()
         _ = self.schema
-        if self._saving is None:
-            doubt = "" if upto is not None else self._commits.doubt()
-            if doubt:
-                warnings.warn(doubt, stacklevel=2)
-            self._commits.for_snapshot(upto, self)
-        elif upto is not None:
-            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
+        if upto is None and (doubt := self._hands.doubt()):
+            warnings.warn(doubt, stacklevel=2)
+        self._hands.for_snapshot(upto, self)
         self._link.settle()
-        if self._saving is not None:
-            self._saving.flush()
+        self._hands.flush()
         return dict(_value_of(self._link.snapshot()))
 
     def load_state_dict(self, state: Any) -> None:
@@ -519,8 +490,8 @@ class Feed:
         since = self._change(requests.set_batch_size(sizes), repr(batch_size))
         _ = self.schema
         self._link.properties["resized"] = True
-        if self._saving is not None:
-            self._saving.layout.open_rows()
+        if self._segments is not None:
+            self._segments.open_rows()
         self._layout = rows_open(self._layout)
         self._schema = columns_of(self._layout)
         return since
@@ -581,47 +552,26 @@ class Feed:
 
     # Inside
 
-    @property
-    def _of_segments(self) -> bool:
-        """Whether batches are of segments, each a ``SegmentBatch``."""
-        return self._saving is not None or self._segments is not None
-
-    def _give_up_lost(self) -> None:
-        """Give back batches that Ctrl-C took from the session and kept from the trainer."""
-        saving, commits = self._saving, self._commits
-        if not commits.runs:  # else TensorFlow's threads may be taking some
-            held = [] if saving is None else saving.held
-            for partition, token in self._link.lost({*commits.tokens, *held}):
-                if saving is None:
-                    self._link.give_back(token)
-                else:
-                    saving.reject(partition, token)
-
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
-        self._commits.oldest(number)
+        self._hands.oldest(number)
         self._link.exchange()
 
     def _leave(self, commit: bool) -> None:
-        link, saving = self._link, self._saving
+        link, hands = self._link, self._hands
         link.left = True
         try:
-            if saving is None and commit and not self._commits.explicit:
-                self._commits.in_hand()
-            elif saving is None:
-                self._commits.give_back()
+            hands.leave(commit)
             if commit and not link.failure_raised:
                 link.settle()
-                if saving is not None:
-                    saving.flush()
-            elif saving is not None and saving.lanes is not None:
+                hands.flush()
+            elif hands.lanes is not None:
                 with contextlib.suppress(Exception):  # else it would hide the error in flight
                     link.settle(_HASTE_S)
-                    saving.flush(_HASTE_S)
+                    hands.flush(_HASTE_S)
         finally:
-            if saving is not None:
-                saving.give_back()
+            hands.give_back()
             self._finalizer.detach()
             link.close()
         if commit:

@@ -63,7 +63,7 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
     """
     if not feed.states:
         raise ValueError(f"batches: the feed {feed.name!r} has no states; use feed.as_dataset()")
-    number, left = next(_NUMBERS), 0 if feed._saving is None else feed._saving.layout.left
+    number, left = next(_NUMBERS), 0 if feed._segments is None else feed._segments.left
     _FEEDS[number] = feed
 
     def element(batch: dict[str, Any]) -> tuple[Any, ...]:
@@ -231,7 +231,7 @@ class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(
                 f"CommitTrained: batches of the feed {feed.name!r} are committed by their states"
             )
-        if not feed._commits.explicit:
+        if not feed._hands.explicit:
             raise ValueError(
                 f"CommitTrained: the feed {feed.name!r} commits a batch when the next one is asked "
                 'for; connect with commit="explicit"'

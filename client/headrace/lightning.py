@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.lightning needs Lightning: pip install lightning") from error
 
+from .saving import Saving
 from .torch import FeedDataset
 
 __all__ = ["FeedDataModule"]
@@ -149,8 +150,8 @@ class _Loader:
 
     def states_are_saved(self) -> bool:
         """Return whether the next batch of segments can be asked for."""
-        saving = self.dataset.feed._saving
-        return saving is not None and not saving.held
+        hands = self.dataset.feed._hands
+        return isinstance(hands, Saving) and not hands.unsaved
 
     def finish(self) -> None:
         """Commit the batch in hand."""

@@ -51,7 +51,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -398,14 +398,10 @@ class Link:
         """Whether batches come through shared memory."""
         return all(session.memory is not None for session in self.sessions)
 
-    def lost(self, known: Container[int]) -> list[tuple[int, int]]:
-        """Return partition and token of each batch that was taken and is not ``known``."""
+    def lost(self) -> list[Held]:
+        """Return the batches that were taken and that the loop does not have."""
         with self.lock:
-            return [
-                (held.given.partition, token)
-                for token, held in self.trainer.hands.items()
-                if held.taken and token not in known
-            ]
+            return [one for one in self.trainer.hands.values() if one.taken and not one.shown]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""

@@ -33,12 +33,13 @@ from headrace_proto.errors import (
 )
 from headrace_proto.segment_layout import SegmentLayout, State
 
-from .committing import of_replicas
+from .batch_memory import BatchGone, put_back
+from .committing import TakenBatches, of_replicas
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .link import Link
 from .requests import flush_states
-from .segments import SegmentBatch, is_tracing
+from .segments import BY_STATES, SegmentBatch, is_tracing
 from .session import States, named
 from .state_block import BlockMaker, Upload
 from .state_values import host, presented, strings_in, unknown_state
@@ -64,27 +65,23 @@ class _Saves:
     """The saves of one batch."""
 
     taken_at: float
+    batch: SegmentBatch | None = None
     going: Going | None = None  # how its lanes continue, where states stay here
     lock: threading.Lock = field(default_factory=threading.Lock)
     values: dict[str, Any] = field(default_factory=dict)  # by state, once their save begins
     upload: Upload | None = None
 
 
-class Saving:
+class Saving(TakenBatches):
     """The batches in hand of one feed, and the saves of their states."""
 
-    def __init__(
-        self,
-        link: Link,
-        layout: SegmentLayout,
-        framework: Framework,
-    ) -> None:
+    def __init__(self, link: Link, layout: SegmentLayout, framework: Framework) -> None:
+        super().__init__(link)
+        self.explicit = False
         self.layout = layout
-        self.lanes = Lanes(framework) if layout.kept else None
-        self._link = link
+        self.lanes: Lanes | None = Lanes(framework) if layout.kept else None
         self._framework = framework
         self._maker = BlockMaker(layout.states)
-        self._in_hand: dict[int, tuple[SegmentBatch, _Saves]] = {}  # by token
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
         link.explain = self.explain
         layout.saving = weakref.ref(self)
@@ -107,26 +104,40 @@ class Saving:
         if self.lanes is not None:
             saves.going = self.lanes.going(batch)
             batch._continued = saves.going.state
-        self._in_hand[batch.token] = batch, saves
+        saves.batch = batch
+        held.shown = saves
         return batch
 
-    def untake(self, held: Held) -> None:
-        """Put back a batch that was taken and not used: it comes next."""
-        self._in_hand.pop(held.given.token, None)
-        self._link.untake(held)
+    def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
+        if self.lanes is None or block is None or isinstance(error, (BatchGone, HeadraceError)):
+            self._give_up(held.given.partition, held.given.token)
+        else:  # such as Ctrl-C: later batches go on from this one
+            self._link.untake(put_back(held, block))
 
-    def reject(self, partition: int, token: int) -> None:
-        """Note that a batch that was taken can not be used."""
-        self._in_hand.pop(token, None)
+    def _give_up(self, partition: int, token: int) -> None:
+        """Give back a batch, and those that continue it in its lanes."""
         if self.lanes is not None:
             self.lanes.reject(partition)
         self._link.give_back(token)
 
-    def give_back(self) -> None:
-        """Give back unsaved batches of a trainer that leaves and has flushed its lanes."""
-        while self._in_hand:
-            token, _ = self._in_hand.popitem()
-            self._link.give_back(token)
+    # What the saves of states do in place of a commit
+
+    def on_next(self) -> None:
+        """Do nothing."""
+
+    def commit(self, batches: Any, feed: Any = None) -> None:
+        if batches is not None:
+            raise ValueError(f"commit(…): {BY_STATES}")
+
+    def for_snapshot(self, upto: Any, feed: Any = None) -> None:
+        if upto is not None:
+            raise ValueError(f"snapshot(upto=…): {BY_STATES}; snapshot() has all saves")
+
+    def leave(self, commit: bool) -> None:
+        """Keep unsaved batches: they go back once the lanes are flushed."""
+
+    def doubt(self) -> str:
+        return ""
 
     # Saving
 
@@ -145,19 +156,18 @@ class Saving:
                 self.save_token(one, local)
             return None
         try:
-            found = self._in_hand.get(int(token))
+            found = self._shown(int(token))
         except (TypeError, ValueError):
             if not is_tracing():
                 raise TypeError(f"token={token!r:.80} is not the token of a batch") from None
             return self._traced(token, values)
         if found is None:
-            held = sorted(self._in_hand)
+            known = sorted(held.given.token for held in self._open())
             raise StateError(
                 f"token={int(token)} is no batch in this trainer's hands that waits for states; "
-                f"those are {held[:20]}"
+                f"those are {known[:20]}"
             )
-        batch, saves = found
-        return self._save(saves, batch, values)
+        return self._save(found.shown, found.shown.batch, values)
 
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
         from .traced import saved_in_graph
@@ -197,7 +207,6 @@ class Saving:
                         saved.pop(state.name, None)
                 raise
             saves.upload = None
-            self._in_hand.pop(batch.token, None)
             if not counts:
                 raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
@@ -222,7 +231,7 @@ class Saving:
 
     def _lose(self, batch: SegmentBatch) -> NoReturn:
         """Forget a batch whose session is gone, and its lanes with it."""
-        self.reject(batch.partition, batch.token)
+        self._give_up(batch.partition, batch.token)
         raise StaleLease(f"{named(batch)}: {_LOST}")
 
     def _ready(
@@ -285,27 +294,29 @@ class Saving:
             raise fault
 
     @property
-    def held(self) -> list[int]:
-        """The tokens of the batches in hand."""
-        return list(self._in_hand)
+    def unsaved(self) -> bool:
+        """Whether a batch in hand waits for states."""
+        with self._lock:
+            return bool(self._open())
 
     # In words
 
-    def explain(self, now: float) -> str:
+    def explain(self, now: float = 0.0) -> str:
         """Name the states that are not saved, for the text of a deadline."""
         names_of = self.layout.states.keys()
-        unsaved = [one for one in self._in_hand.values() if names_of - one[1].values.keys()]
-        batches = sorted(unsaved, key=lambda known: known[1].taken_at)
-        if not batches:
+        with self._lock:
+            every = [held.shown for held in self._open()]
+        unsaved = [saves for saves in every if names_of - saves.values.keys()]
+        if not unsaved:
             return ""
-        batch, saves = batches[0]
+        saves, batch = unsaved[0], unsaved[0].batch
         owed = [repr(name) for name in names_of if name not in saves.values]
         keys: list[bytes] = []
         with contextlib.suppress(ProtocolError):  # the server sent invalid strings
             keys = batch.keys()[:_NAMED_KEYS]
         names = [key.decode("utf-8", "backslashreplace") for key in keys]
         listed = ", ".join([*names, "…"] if batch.rows > len(names) else names)
-        others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
+        others = f", and states of {len(unsaved) - 1} later batches" if len(unsaved) > 1 else ""
         remedy = _FETCHED_AHEAD if self._framework.name == "torch" else ""
         return (
             f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "

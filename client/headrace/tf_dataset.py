@@ -47,7 +47,7 @@ class Runs:
         run, number = DatasetRun(), next(self._numbers)
         try:
             while not run.ended:
-                self._feed._commits.begin_run(run)
+                self._feed._hands.begin_run(run)
                 self._runs[number] = run, iter(self._feed)
                 yield number
         finally:
@@ -58,7 +58,7 @@ class Runs:
         """Return the next batch; StopIteration where the iteration has ended, or begins anew."""
         run, batches = self._runs[number]
         self._feed._link.check_usable()
-        commits = self._feed._commits  # a rewind of the feed replaces them
+        commits = self._feed._hands  # a rewind of the feed replaces them
         if not commits.knows(run):
             raise StopIteration
         try:
@@ -109,7 +109,7 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     options = tf.data.Options()
     # Else TensorFlow would prefetch batches, which commits the ones before, or blocks sequences
     # whose states are saved later.
-    ahead = feed._commits.explicit and feed._saving is None
+    ahead = feed._hands.explicit
     options.experimental_optimization.inject_prefetch = ahead
     options.experimental_optimization.map_parallelization = ahead
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
@@ -213,7 +213,7 @@ class Elements(NamedTuple):
 
 def elements_of(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
     """Return the form of a feed's batches; ``facts`` and ``tokens`` are those of ``as_dataset``."""
-    return _of_segments(feed) if feed._of_segments else _of_rows(feed, facts, tokens)
+    return _of_segments(feed) if feed._segments is not None else _of_rows(feed, facts, tokens)
 
 
 def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:

@@ -31,7 +31,6 @@ try:
 except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
-from .committing import tokens_of
 from .feed import Feed
 from .framework import Framework
 
@@ -187,7 +186,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
                 f"commit={commit!r}: this loop fetches ahead of training, and asking for a batch "
                 'would commit one that is not trained; leave it out, or give "explicit"'
             )
-        if self._feed is not None and not self._feed._commits.explicit:
+        if self._feed is not None and not self._feed._link.member.explicit:
             self.close()
 
     def trained(self, batch: Any = None) -> None:
@@ -197,11 +196,11 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         for them it does nothing.
         """
         feed = self.feed
-        if feed._saving is None:
+        if not feed.states:
             if batch is None:
-                feed._commits.in_hand()
+                feed._hands.in_hand()
             else:
-                feed._commits.commit(tokens_of("batch", batch, feed))
+                feed._hands.commit(batch, feed)
             feed._link.exchange()
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,7 +212,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         feed = self.feed
         if _processes() == 1:
             return feed.snapshot()
-        if feed._commits.explicit and feed._saving is None:
+        if feed._hands.explicit:
             feed.commit([])
         else:
             feed.commit()

@@ -53,6 +53,7 @@ class Held:
     order: int  # its place among batches of its epoch: the first request for it
     stale: bool = False  # its owner has given it to another trainer
     taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
+    shown: Any = None  # the saves of its states, or True, once the loop has the batch
 
     @property
     def turn(self) -> Turn:
@@ -312,7 +313,7 @@ class Trainer:
     def untake(self, held: Held) -> None:
         """Put a batch back that the loop has not used: it is the next one again."""
         if held.given.token in self.hands:
-            held.taken = 0
+            held.taken, held.shown = 0, None
             self._ready = {held.request: held, **self._ready}
             heapq.heappush(self._line, (held.given.turn_epoch, held.order, held.request))
             self._flying += 1

@@ -139,6 +139,7 @@ class FakeLink:
 
     def __init__(self):
         self.trainer = SimpleNamespace(hands={})
+        self.lock = threading.RLock()
         self.member = Member()
         self.session = Session(self.member)
         self.left = None

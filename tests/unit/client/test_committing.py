@@ -33,19 +33,21 @@ class Commits(TakenBatches):
     def __init__(self, explicit: bool) -> None:
         self.committed: list[int] = []
         self.given_back: list[int] = []
+        hands = self.hands = dict[int, Held]()
         link = SimpleNamespace(
             member=SimpleNamespace(explicit=explicit),
             lock=threading.RLock(),
-            left=False,
-            commit=self.committed.append,
-            give_back=self.given_back.append,
+            trainer=SimpleNamespace(hands=hands),
+            commit=lambda token: self.committed.append(hands.pop(token).given.token),
+            give_back=lambda token: self.given_back.append(hands.pop(token).given.token),
         )
         super().__init__(link)  # type: ignore[arg-type]
         self.taken = 0
 
     def take_batch(self, token: int) -> None:
         self.taken += 1
-        self.take(Held(given_of(token), None, token, token, taken=self.taken))
+        held = Held(given_of(token), None, token, token, taken=self.taken, shown=True)
+        self.hands[token] = held
 
 
 def since(commits: Commits, call: Callable[[], object]) -> list[int]:

@@ -123,11 +123,11 @@ def test_after_a_batch_that_was_rejected_the_ones_that_continue_it_go_back():
     hands = in_hand(NUMBERS, columns_of(NUMBERS))
     saved(hands, 1)
     hands.deliver(columns_of(NUMBERS, sequence=1))
-    hands.saving.reject(0, hands.take().token)
+    hands.saving._give_up(0, hands.take().token)
     hands.deliver(columns_of(NUMBERS, sequence=1))
     with pytest.raises(BatchGone):
         hands.take()
-    hands.saving.reject(0, hands.last)
+    hands.saving._give_up(0, hands.last)
     hands.deliver(columns_of(NUMBERS))
     assert lstm(hands.take()) == [0, 0] and hands.link.returned == [2, 3]
 
