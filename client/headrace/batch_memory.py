@@ -122,14 +122,6 @@ class Holder:
         self._on_release()
 
 
-def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) -> np.ndarray:
-    """Return the same bytes as a writable array; call ``on_release`` when its last reader is gone.
-
-    Any thread may call ``on_release``, also while it holds locks: the function must take none.
-    """
-    return np.asarray(Holder(_address(memory), memory.nbytes, (memory, owner), on_release))
-
-
 def _address(memory: np.ndarray) -> int:
     return int(memory.__array_interface__["data"][0])
 

@@ -65,7 +65,6 @@ class _Saves:
     """The saves of one batch."""
 
     taken_at: float
-    batch: SegmentBatch | None = None
     going: Going | None = None  # how its lanes continue, where states stay here
     lock: threading.Lock = field(default_factory=threading.Lock)
     values: dict[str, Any] = field(default_factory=dict)  # by state, once their save begins
@@ -104,8 +103,7 @@ class Saving(TakenBatches):
         if self.lanes is not None:
             saves.going = self.lanes.going(batch)
             batch._continued = saves.going.state
-        saves.batch = batch
-        held.shown = saves
+        held.shown = batch, saves  # no reference of one to the other: that were a cycle
         return batch
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
@@ -167,7 +165,8 @@ class Saving(TakenBatches):
                 f"token={int(token)} is no batch in this trainer's hands that waits for states; "
                 f"those are {known[:20]}"
             )
-        return self._save(found.shown, found.shown.batch, values)
+        batch, saves = found.shown
+        return self._save(saves, batch, values)
 
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
         from .traced import saved_in_graph
@@ -306,10 +305,10 @@ class Saving(TakenBatches):
         names_of = self.layout.states.keys()
         with self._lock:
             every = [held.shown for held in self._open()]
-        unsaved = [saves for saves in every if names_of - saves.values.keys()]
+        unsaved = [shown for shown in every if names_of - shown[1].values.keys()]
         if not unsaved:
             return ""
-        saves, batch = unsaved[0], unsaved[0].batch
+        batch, saves = unsaved[0]
         owed = [repr(name) for name in names_of if name not in saves.values]
         keys: list[bytes] = []
         with contextlib.suppress(ProtocolError):  # the server sent invalid strings

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -443,7 +443,7 @@ class Session:
         for token in message.committed:
             known = trainer.commits.get(token)
             if known is not None:
-                partition = known[0].given.partition
+                partition = known.given.partition
                 acknowledged[partition] = max(token, acknowledged.get(partition, 0))
         refused = trainer.answer(self.number, message.committed, message.stale, message.faults)
         for held, code, text in refused:
@@ -506,25 +506,18 @@ class Session:
             room = limits.MAX_UPLOAD_BYTES
             every = [*((one, False) for one in held), *commits]
             for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
-                handed = Handed(
-                    given.token,
-                    given.partition,
-                    given.number,
-                    given.turn_epoch,
-                    given.turn_index,
-                    given.rows,
-                    len(given.place),
-                )
-                if states is None or (states and states.block is None):
-                    handed = replace(handed, committed=True)
-                elif states and (block := bytes_of(states.block)) and len(block) <= room:
+                block, committed = b"", states is not False
+                if states and states.block is not None:
+                    block = bytes_of(states.block)
+                    committed = 0 < len(block) <= room
+                columns = states.columns if states and block and committed else ()
+                if committed:
                     room -= len(block)
                     blocks.append(block)
-                    more = {"state_bytes": len(block), "columns": states.columns}
-                    handed = replace(handed, committed=True, **more)
-                if handed.committed:
                     left.remove(given.token)
-                batches.append(handed)
+                place = given.partition, given.number, given.turn_epoch, given.turn_index
+                sizes = given.rows, len(given.place), committed, len(block) if committed else 0
+                batches.append(Handed(given.token, *place, *sizes, columns))
                 places.append(given.place)
             member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]

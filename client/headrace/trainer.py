@@ -53,7 +53,8 @@ class Held:
     order: int  # its place among batches of its epoch: the first request for it
     stale: bool = False  # its owner has given it to another trainer
     taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
-    shown: Any = None  # the saves of its states, or True, once the loop has the batch
+    shown: Any = None  # once the loop has it: True, or where it has states, batch and saves
+    payload: Any = None  # of its commit, until that is answered
 
     @property
     def turn(self) -> Turn:
@@ -127,7 +128,7 @@ class Trainer:
         self.in_order = lanes  # each batch counts once the earlier ones of its lanes do
         self.any_order, self.explicit, self.lazy = any_order and rank < 0, explicit, lazy
         self.hands: dict[Token, Held] = {}
-        self.commits: dict[Token, tuple[Held, Any]] = {}  # without an answer
+        self.commits: dict[Token, Held] = {}  # without an answer
         self.epoch = 0  # of the loop
         self.waits = False  # whether the loop waits for a batch
         self._taken = 0  # batches that the loop took
@@ -251,7 +252,7 @@ class Trainer:
 
         In lanes a commit waits for those of earlier batches, which may be in this loop's hands.
         """
-        held = [one for one, _ in self.commits.values()]
+        held = list(self.commits.values())
         if self.in_order and self.hands:
             held = [one for one in held if not self._waits_for_hands(one)]
         return sum(self.owner_of[one.given.partition] == owner for one in held)
@@ -338,9 +339,10 @@ class Trainer:
         """Commit a batch; return False where it is known to be stale."""
         held = self.hands[token]
         if not held.stale:
-            self.commits[token] = held, payload
+            held.payload, self.commits[token] = payload, held
             self._owners[self.owner_of[held.given.partition]].commits.append(token)
-        del self.hands[token]  # last: Ctrl-C may come before
+        del self.hands[token]  # Ctrl-C may come before
+        held.shown = None  # it would keep the memory of the batch
         return not held.stale
 
     def give_back(self, token: Token) -> None:
@@ -492,7 +494,7 @@ class Trainer:
             h.given for h in self.hands.values() if of[h.given.partition] == owner and not h.stale
         ]
         commits = [
-            (h.given, load) for h, load in self.commits.values() if of[h.given.partition] == owner
+            (h.given, h.payload) for h in self.commits.values() if of[h.given.partition] == owner
         ]
         gets = []
         for cell in self._cells:
@@ -634,13 +636,12 @@ class Trainer:
         commits = self.commits
         for token in committed:
             commits.pop(token, None)
-        refused: list[tuple[Held, str, str]] = []
-        if not (stale or faults):
-            return refused
-        for token, code, text in (*((token, "stale", "") for token in stale), *faults):
-            if (commit := commits.pop(token, None)) is not None:
-                refused.append((commit[0], code, text))
-        return refused
+        refused = [*((token, "stale", "") for token in stale), *faults]
+        return [
+            (held, code, text)
+            for token, code, text in refused
+            if (held := commits.pop(token, None)) is not None
+        ]
 
     # Owners: what goes
 
@@ -677,7 +678,7 @@ class Trainer:
         if not here.welcome:
             return [], [], [], []
         commits = [
-            (token, self.commits[token][1]) for token in here.commits if token in self.commits
+            (token, self.commits[token].payload) for token in here.commits if token in self.commits
         ]
         out = commits, here.returned, here.withdrawn, here.gets
         here.commits, here.returned, here.withdrawn, here.gets = [], [], [], []

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from headrace.batch_memory import Attachment, BufferPool, hold
+from headrace.batch_memory import Attachment, BufferPool, Holder
 from headrace_proto.errors import ProtocolError
 
 PAGE = mmap.PAGESIZE
@@ -67,7 +67,8 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_memory_is_released_once_when_its_last_view_of_any_kind_is_gone(view):
     released = Releases()
-    held = hold(np.zeros(64, np.uint8), released)
+    memory = np.zeros(64, np.uint8)
+    held = np.asarray(Holder(memory.ctypes.data, 64, memory, released))
     last = view(held)
     del held
     assert released.count == 0
