@@ -27,11 +27,10 @@ from headrace_proto.token import Token
 from . import requests
 from .batch import Batch, RaggedBatch, columns_of, facts_of
 from .batch_memory import BatchGone, Blocks
-from .committing import TakenBatches
 from .feed_progress import FeedProgress, batches_of_loop, progress_of
 from .framework import Framework
 from .link import Link, opened
-from .saving import Saving
+from .saving import Saving, TakenBatches
 from .segments import SegmentBatch
 from .trainer import Held, Trainer
 

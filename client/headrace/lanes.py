@@ -27,8 +27,7 @@ from .batch_memory import BatchGone
 from .framework import NUMPY, Framework
 from .requests import StatesPart
 from .segments import SegmentBatch
-from .state_block import BlockMaker
-from .state_values import host, strings_in
+from .state_block import BlockMaker, host, strings_in
 
 #: Maximum bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2

@@ -34,7 +34,7 @@ from headrace_proto.segment_layout import GROUPS, SegmentLayout
 
 from .batch import BatchInHand, no_fact
 from .framework import Framework
-from .state_values import unknown_state
+from .state_block import unknown_state
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"

@@ -29,8 +29,8 @@ from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
 from .batch import Batch
-from .committing import DatasetRun
 from .feed import Feed
+from .saving import DatasetRun
 from .segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 
 

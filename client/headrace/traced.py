@@ -22,7 +22,7 @@ from headrace_proto.errors import FeedClosed
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
 from .segments import SegmentBatch
-from .state_values import unknown_state
+from .state_block import unknown_state
 
 
 class SharedTraits:

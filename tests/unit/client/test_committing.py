@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
-from headrace.committing import TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
+from headrace.saving import TakenBatches, tokens_of
 from headrace.trainer import Held
 from headrace_proto.messages import Given
 

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.connecting import load
 from headrace.framework import NUMPY
-from headrace.state_values import host, presented
+from headrace.state_block import host, presented
 from headrace_proto.segment_layout import State
 
 LSTM = State("lstm", "float32", (3,))
