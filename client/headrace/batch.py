@@ -36,8 +36,6 @@ def no_fact(name: str) -> AttributeError:
 class BatchInHand:
     """The methods of every batch that a trainer has taken, of rows or of segments."""
 
-    __slots__ = ()
-
     _block: np.ndarray
     _framework: Framework
     # weak: a batch that the user keeps does not keep the connection open
@@ -113,20 +111,6 @@ class Batch(BatchInHand, Mapping[str, Any]):
     a pickled or deep copied batch.
     """
 
-    __slots__ = (
-        "_block",
-        "_bucket",
-        "_cache",
-        "_feed",
-        "_framework",
-        "_slots",
-        "epoch",
-        "number",
-        "partition",
-        "rows",
-        "token",
-    )
-
     def __new__(cls, *what: Any, **more: Any) -> Any:
         """Return a batch of a given; for a mapping, or pairs, return a plain dict."""
         return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
@@ -182,8 +166,7 @@ class Batch(BatchInHand, Mapping[str, Any]):
 
     def __copy__(self) -> Self:
         other: Self = object.__new__(type(self))
-        for name in Batch.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update(self.__dict__)
         other._cache = dict(self._cache)
         return other
 
@@ -285,8 +268,6 @@ def facts_of(layout: Mapping[str, Field]) -> dict[str, Field]:
 
 class RaggedBatch(Batch):
     """A batch with ragged columns."""
-
-    __slots__ = ()
 
     def _value(self, name: str, slot: Slot) -> Any:
         if OFFSETS + name not in self._slots:

@@ -85,12 +85,6 @@ class Body:
             release()  # it was not read
 
 
-def put_back(held: Held, block: np.ndarray) -> Held:
-    """Give a batch that has its block back the block, so that it can be taken once more."""
-    held.source.block = block
-    return held
-
-
 class Holder:
     """A stretch of memory that calls back when its last reader is gone."""
 

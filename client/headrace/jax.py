@@ -30,13 +30,10 @@ __all__ = ["Jax", "global_arrays", "local_rows"]
 #: Types that numpy exports by DLPack and JAX takes in.  (The kind of a dtype does not tell: that of
 #: ml_dtypes' float8_e5m2 is "f".)
 _EXPORTED = frozenset(
-    f"{kind}{bits}"
-    for kind, sizes in (
-        ("int", (8, 16, 32, 64)),
-        ("uint", (8, 16, 32, 64)),
-        ("float", (16, 32, 64)),
+    (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
     )
-    for bits in sizes
 )
 
 #: JAX without x64 has arrays of half as many bits in their place.

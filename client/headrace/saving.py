@@ -42,7 +42,7 @@ from headrace_proto.errors import (
 from headrace_proto.segment_layout import SegmentLayout, State
 
 from .batch import Batch
-from .batch_memory import BatchGone, put_back
+from .batch_memory import BatchGone
 from .framework import Framework
 from .lanes import Going, Lanes, parts_of
 from .link import Link
@@ -361,7 +361,8 @@ class Saving(TakenBatches):
         if self.lanes is None or block is None or isinstance(error, (BatchGone, HeadraceError)):
             self._give_up(held.given.partition, held.given.token)
         else:  # such as Ctrl-C: later batches go on from this one
-            self._link.untake(put_back(held, block))
+            held.source.block = block
+            self._link.untake(held)
 
     def _give_up(self, partition: int, token: int) -> None:
         """Give back a batch, and those that continue it in its lanes."""
@@ -420,9 +421,9 @@ class Saving(TakenBatches):
         return self._save(saves, batch, values)
 
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
-        from .traced import saved_in_graph
+        from .traced import save_op
 
-        return saved_in_graph(self.layout, token, values)
+        return save_op(self.layout, token, values)
 
     def _save(self, saves: _Saves, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""

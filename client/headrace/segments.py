@@ -61,24 +61,6 @@ class SegmentBatch(BatchInHand):
     first row, from 0.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_block",
-        "_cache",
-        "_continued",
-        "_feed",
-        "_framework",
-        "_layout",
-        "_save",
-        "_slots",
-        "batch_size",
-        "epoch",
-        "number",
-        "partition",
-        "rows",
-        "token",
-    )
-
     def __init__(
         self,
         given: Given,
@@ -264,8 +246,7 @@ class SegmentBatch(BatchInHand):
 
     def __copy__(self) -> Self:
         other: Self = object.__new__(type(self))
-        for name in SegmentBatch.__slots__[1:]:
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update(self.__dict__)
         return other
 
     def array(self, name: str) -> np.ndarray:
@@ -301,7 +282,7 @@ class SegmentBatch(BatchInHand):
         return element
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return the traits that all batches of the feed share, and the arrays of this batch."""
+        """Return the layout that all batches of the feed share, and the arrays of this batch."""
         from .traced import flattened
 
         return flattened(self)

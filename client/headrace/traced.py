@@ -25,62 +25,46 @@ from .segments import SegmentBatch
 from .state_block import unknown_state
 
 
-class SharedTraits:
-    """The facts that all batches of one feed share: a function is traced again for another feed.
+def flattened(batch: Any) -> tuple[SegmentLayout, tuple[Any, ...]]:
+    """Return the layout that all batches of the feed share, then token and columns of this one.
 
-    It does not keep the feed alive: functions that were traced with it live longer.
+    A function is traced again for another feed.  The layout does not keep the feed alive: functions
+    that were traced with it live longer.
     """
-
-    def __init__(self, layout: SegmentLayout) -> None:
-        self.layout = layout
-        self.names = [name for name in layout.schema if name not in STARTS]
-        self.saving = layout.saving
-
-
-def _traits_of(layout: SegmentLayout) -> SharedTraits:
-    """Return the traits of a feed."""
-    if layout.traced is None:
-        layout.traced = SharedTraits(layout)
-    traits: SharedTraits = layout.traced
-    return traits
-
-
-def flattened(batch: Any) -> tuple[SharedTraits, tuple[Any, ...]]:
-    """Return the shared traits of a batch, then its token and its columns in their order."""
+    names = _columns_of(batch._layout)
     if isinstance(batch, TracedBatch):
-        names = batch._traits.names
-        return batch._traits, (batch.token, *(batch._cache[name] for name in names))
+        return batch._layout, (batch.token, *(batch._cache[name] for name in names))
     framework = batch._framework.name
     if framework not in ("tf", "numpy"):
         raise TypeError(
             f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
             'connect with framework="tf"'
         )
-    traits = _traits_of(batch._layout)
     columns = (
         batch.state(name[6:]) if name.startswith("state:") else batch._column(name)
-        for name in traits.names
+        for name in names
     )
-    return traits, (np.array(batch.token, np.int64), *columns)
+    return batch._layout, (np.array(batch.token, np.int64), *columns)
+
+
+def _columns_of(layout: SegmentLayout) -> list[str]:
+    return [name for name in layout.schema if name not in STARTS]
 
 
 class TracedBatch(SegmentBatch):
     """A batch inside a ``tf.function``: tensors in place of arrays, else as ``SegmentBatch``."""
 
-    __slots__ = ("_traits",)
-
-    def __init__(self, traits: SharedTraits, components: tuple[Any, ...]) -> None:
-        self._traits = traits
-        self._layout = traits.layout
+    def __init__(self, layout: SegmentLayout, components: tuple[Any, ...]) -> None:
+        self._layout = layout
         self._save = self._continued = None
         self._slots = {}  # of arrays, of which it has none: an unknown column is a KeyError
         self.token, *columns = components
-        self._cache = dict(zip(traits.names, columns, strict=True))
+        self._cache = dict(zip(_columns_of(layout), columns, strict=True))
 
     def save_state(self, name: str, value: Any) -> Any:
         if not isinstance(name, str):
             raise unknown_state(name, self._layout.states)
-        return save_op(self._traits, self.token, {name: value}, self._cache["@key"].shape[:1])
+        return save_op(self._layout, self.token, {name: value}, self._cache["@key"].shape[:1])
 
     def array(self, name: str) -> np.ndarray:
         raise TypeError(
@@ -120,21 +104,16 @@ class TracedBatch(SegmentBatch):
         return f"<TracedBatch {'; '.join(groups)}>"
 
 
-def saved_in_graph(layout: SegmentLayout, token: Any, values: Mapping[str, Any]) -> Any:
-    """Return the operation of a save inside the function that is being traced."""
-    return save_op(_traits_of(layout), token, values)
-
-
-def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:
+def save_op(layout: SegmentLayout, token: Any, values: Mapping[str, Any], rows: Any = None) -> Any:
     """Return the operation that saves states of the batch with this token.
 
     KeyError and ValueError where the values can never be right.
     """
     names = list(values)
-    tensors = [_checked(traits, name, value, rows) for name, value in values.items()]
+    tensors = [_checked(layout.states, name, value, rows) for name, value in values.items()]
 
     def save(number: Any, *arrays: Any) -> None:
-        saving = traits.saving()
+        saving = layout.saving()
         if saving is None:
             raise FeedClosed("the feed of this batch is gone; connect again")
         saving.save_token(number, dict(zip(names, arrays, strict=True)))
@@ -142,9 +121,8 @@ def save_op(traits: SharedTraits, token: Any, values: Mapping[str, Any], rows: A
     return tf.py_function(save, [token, *tensors], [], name="save_state")
 
 
-def _checked(traits: SharedTraits, name: str, value: Any, rows: Any) -> Any:
-    states = traits.layout.states
-    state: State | None = states.get(name)
+def _checked(states: Mapping[str, State], name: str, value: Any, rows: Any) -> Any:
+    state = states.get(name)
     if state is None:
         raise unknown_state(name, states)
     dtype = tf.string if state.dtype == BYTES else tf.dtypes.as_dtype(state.dtype)

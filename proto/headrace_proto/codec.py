@@ -31,8 +31,8 @@ _PACKED_BELOW = 0x80
 M = TypeVar("M")
 Check = Callable[[Any], Any]
 
-#: Field, check, and a function that makes its default (None: the field may not be missing).
-_Spec = tuple[tuple[str, Check, Callable[[], Any] | None], ...]
+#: Field, check, and whether it may be missing.
+_Spec = tuple[tuple[str, Check, bool], ...]
 
 _CONTAINERS = frozenset((list, dict))
 _LIMITS = {
@@ -111,17 +111,10 @@ def _spec_of(kind: type) -> _Spec:
         checks = [a for a in get_args(hints[field.name])[1:] if callable(a)]
         if not checks:
             raise TypeError(f"{kind.__name__}.{field.name} has no check")
-        spec.append((field.name, checks[0], _default_of(field)))
+        missing = dataclasses.MISSING
+        free = field.default is not missing or field.default_factory is not missing
+        spec.append((field.name, checks[0], free))
     return tuple(spec)
-
-
-def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory  # called for each message, so that defaults are not shared
-    if field.default is dataclasses.MISSING:
-        return None
-    default = field.default
-    return lambda: default
 
 
 def record_check(kind: type[M]) -> Check:
@@ -137,18 +130,15 @@ def record_check(kind: type[M]) -> Check:
 
 
 def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
+    if len(values) < len(spec) and not spec[len(values)][2]:
+        raise ProtocolError(f"{kind.__name__} lacks its field {spec[len(values)][0]!r}")
     out: list[Any] = []
-    for at, (name, check, default) in enumerate(spec):
-        if at < len(values):
-            try:
-                out.append(check(values[at]))
-            except ProtocolError as error:
-                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from None
-        elif default is None:
-            raise ProtocolError(f"{kind.__name__} lacks its field {name!r}")
-        else:
-            out.append(default())
-    return out
+    for (name, check, _), value in zip(spec, values, strict=False):
+        try:
+            out.append(check(value))
+        except ProtocolError as error:
+            raise ProtocolError(f"{kind.__name__}.{name}: {error}") from None
+    return out  # the record has defaults for the others
 
 
 def fields_of(value: Any) -> Sequence[Any]:

@@ -62,7 +62,6 @@ class SegmentLayout:
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
         self.ranked = False  # a rank has lanes in every partition, and each a number of its own
-        self.traced: Any = None  # what traced.py shares between all batches of the feed
         free = [*STARTS, *(f"state:{name}" for name in self.states if self.kept)]
         self._slots = KnownSlots(schema, schema.keys() - free)
 

@@ -13,7 +13,7 @@ import zmq
 
 import headrace
 from headrace.batch_memory import Body
-from headrace.framework import NumpyFramework
+from headrace.framework import Framework
 from headrace.session import Member, Session
 from headrace.trainer import Held
 from headrace_proto.dtypes import BYTES
@@ -177,7 +177,7 @@ def in_hand(told, *batches, framework=None, partitions=None):
 
     layout = SegmentLayout(schema_of(told), told)
     link = FakeLink()
-    saving = Saving(link, layout, framework or NumpyFramework())
+    saving = Saving(link, layout, framework or Framework())
     hands = SimpleNamespace(saving=saving, link=link, batches=[], last=0, ready=deque())
 
     def deliver(columns, token=None, partition=0, spoil=None):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
-from headrace.framework import NumpyFramework
+from headrace.framework import Framework
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import KnownSlots, aligned_bytes, array_at
@@ -75,7 +75,7 @@ def test_offsets_of_strings_that_lie_are_refused_when_they_are_read(offsets):
     slots = KnownSlots(SCHEMA).of(described())
     block = aligned_bytes(128)
     block[64:96] = np.array(offsets, "<i8").view(np.uint8)
-    batch = Batch(described(), slots, block, NumpyFramework())
+    batch = Batch(described(), slots, block, Framework())
     with pytest.raises(ProtocolError, match="the offsets of an array of strings do not fit"):
         batch["s"]
 

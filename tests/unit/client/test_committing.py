@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
-from headrace.framework import NumpyFramework
+from headrace.framework import Framework
 from headrace.saving import TakenBatches, tokens_of
 from headrace.trainer import Held
 from headrace_proto.messages import Given
@@ -24,7 +24,7 @@ def given_of(token: int) -> Given:
 
 
 def batch(token: int) -> Batch:
-    return Batch(given_of(token), {}, np.zeros(0, np.uint8), NumpyFramework())
+    return Batch(given_of(token), {}, np.zeros(0, np.uint8), Framework())
 
 
 class Commits(TakenBatches):
