@@ -10,10 +10,8 @@ Batches are done or not, and a commit brings no states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgpack
-import numpy as np
 
 from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
@@ -33,22 +31,12 @@ from .partition_run import Facts, Payload, Run
 from .shape import Shape, with_facts
 from .slab import Slab
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldChunk:
-    """A chunk in memory, with all that a later process needs to read it again."""
-
-    chunk: Chunk
-    before: Plain  # the state of the stages before it; None where they have none
-    epoch: int
-
-
 #: Names of what is stored of each rank: which deal, and the turn after its last commit.
 _AFTER = "after "
 
 
 class PlainRun(Run):
-    """One partition at work.  ``held`` are its chunks in memory."""
+    """One partition at work."""
 
     machine: plain.Plain
 
@@ -56,7 +44,8 @@ class PlainRun(Run):
         super().__init__(intake, machine, slab)
         self.shape = shape
         self.capacity, self.most_rows = shape.capacity, shape.read_bound()
-        self.held: dict[int, HeldChunk] = {}
+        #: Chunks in memory, and the state of the stages before each; None where they have none.
+        self.held: dict[int, tuple[Chunk, Plain]] = {}
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
@@ -85,17 +74,13 @@ class PlainRun(Run):
     # Chunks
 
     def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
-        chunk, facts = self._shaped(chunk)
-        if len(chunk):
-            self.held[read.chunk] = HeldChunk(chunk, before, read.epoch)
-        return chunk, dict(facts)
-
-    def _shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
-        """Return the rows that fit, with their facts as columns, and the machine's facts."""
         self._known_fields = None
         chunk, facts = self.shape.facts(chunk, self.intake.bad)
         columns = {name: measured(column) for name, column in chunk.columns.items()}
-        return with_facts(chunk.with_columns(columns)), facts
+        chunk = with_facts(chunk.with_columns(columns))
+        if len(chunk):
+            self.held[read.chunk] = chunk, before
+        return chunk, dict(facts)
 
     def _tidy(self) -> None:
         needed = self.machine.chunks()
@@ -107,7 +92,7 @@ class PlainRun(Run):
     # Batches
 
     def _begin(self, plan: Plan) -> tuple[Assembly, None]:
-        parts = [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
+        parts = [(self.held[part.chunk][0], part.rows) for part in plan.draft.parts]
         return self.shape.assembly(parts, self._fields, plan.draft), None
 
     def status(self) -> dict[str, Plain]:
@@ -137,7 +122,7 @@ class PlainRun(Run):
             "dropped": self.intake.dropped,
             "stages": self.intake.stages.state(),
             "before": [
-                (n, chunk.before) for n, chunk in held if n in needed and chunk.before is not None
+                (n, before) for n, (_, before) in held if n in needed and before is not None
             ],
         }
         self.machine.mark(pack(cursor))

@@ -25,7 +25,7 @@ from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offs
 from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Plain
-from ..reading.columns import Column, Ragged, Strings
+from ..reading.columns import Ragged, Strings
 from ..reading.columns import window as windows_of
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Column as StateColumn
@@ -414,8 +414,14 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
     block.data[start : start + len(text)] = text
 
 
-def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
-    """Return rows of a column as an array; strings become objects."""
+def initial(state: StateSource, offer: Offer, rows: np.ndarray) -> np.ndarray:
+    """Return the initial values of a state for rows of a chunk; strings are objects."""
+    if state.column is None:
+        values = state.blank(len(rows))
+        if state.constant is not None:
+            values[:] = state.constant
+        return values
+    column = offer.initial[state.name]
     if isinstance(column, Strings):
         return column.take(rows).to_objects()
     assert isinstance(column, np.ndarray)
@@ -424,11 +430,7 @@ def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
 
 
 def arrays_of(states: Sequence[StateSource], block: Frame, columns: Plain) -> list[np.ndarray]:
-    """Return the arrays of a block of states, whose columns were checked on arrival.
-
-    StateTable     states at the server: an array per state, a row per slot
-    HandedStates   states at trainers: only those that they flushed, by slot
-    """
+    """Return the arrays of a block of states, whose columns were checked on arrival."""
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
         dtype = state.field.dtype
@@ -485,7 +487,7 @@ def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.
 
 
 class StateTable:
-    """States at the server."""
+    """States at the server: an array per state, a row per slot."""
 
     def __init__(self, states: Sequence[StateSource]) -> None:
         self._states = states
@@ -510,14 +512,9 @@ class StateTable:
         if not len(first):
             return
         slots = batch.slots[first]
-        for state, table in zip(self._states, self._tables, strict=True):
-            if state.column is not None:
-                for offer, places, rows in groups(batch.chunks[first], batch.rows[first], offers):
-                    table[slots[places]] = state_array(offer.initial[state.name], rows)
-            elif state.constant is not None:
-                table[slots] = state.constant
-            else:
-                table[slots] = b"" if table.dtype == object else 0
+        for offer, places, rows in groups(batch.chunks[first], batch.rows[first], offers):
+            for state, table in zip(self._states, self._tables, strict=True):
+                table[slots[places]] = initial(state, offer, rows)
 
     def columns(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
@@ -538,7 +535,7 @@ class StateTable:
 
 
 class HandedStates(StateTable):
-    """States that trainers flushed, for the trainers that continue from them."""
+    """States that trainers flushed, by slot, for the trainers that continue from them."""
 
     def __init__(self, states: Sequence[StateSource]) -> None:
         super().__init__(states)
@@ -582,13 +579,11 @@ class HandedStates(StateTable):
             elif self._zeros:
                 which.append(-1)
                 continue
-            elif own:
-                offer = offers[int(batch.chunks[place])]
-                parts.append(self._initial(offer, batch.rows[place : place + 1]))
+            elif own or shared < 0:
+                offer, row = offers[int(batch.chunks[place])], batch.rows[place : place + 1]
+                shared = len(parts)
+                parts.append([initial(state, offer, row) for state in self._states])
             else:
-                if shared < 0:
-                    shared = len(parts)
-                    parts.append(self._initial(None, batch.rows[:1]))
                 which.append(shared)
                 continue
             which.append(len(parts) - 1)
@@ -598,16 +593,3 @@ class HandedStates(StateTable):
             rows = np.concatenate([blank, *(part[i] for part in parts)]) if parts else blank
             columns["state:" + state.name] = rows
         return columns, len(parts)
-
-    def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the initial states of one row, as arrays of one row."""
-        values = []
-        for state in self._states:
-            if state.column is not None:
-                assert offer is not None
-                values.append(state_array(offer.initial[state.name], rows))
-            elif state.constant is not None:
-                values.append(state.constant[None])
-            else:
-                values.append(state.blank(1))
-        return values

@@ -55,9 +55,6 @@ class Geometry:
     def counts(self, steps: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
         """Return the number of segments of examples with these steps, at least one each."""
         if firsts is None:
-            if self.stride == self.num_unroll:
-                whole: np.ndarray = -(-steps // self.stride)
-                return whole
             counts: np.ndarray = 1 - np.minimum(self.num_unroll - steps, 0) // self.stride
             return counts
         after = steps - firsts
@@ -218,7 +215,6 @@ class Cutting:
         self.map = options.get("map")  # options of ``map_segments``
         self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["initial_states"]]
-        self.stateless = not self.states
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
         self.machine = Segments(
@@ -248,19 +244,11 @@ class Cutting:
     def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
         """Return the wire columns of a batch; ``facts`` are those that stages add to rows."""
         rows = None if self.small else self.batch_size
-        fields = {
-            "@key": Field(BYTES, (rows,)),
-            "@sequence": Field("int32", (rows,)),
-            "@sequence_count": Field("int32", (rows,)),
-            "@length": Field("int32", (rows,)),
-            "@total_length": Field("int32", (rows,)),
-            "@insertion_index": Field("int64", (rows,)),
-        }
-        for side in ("left", "right"):
-            if getattr(self.geometry, side):
-                fields[f"@{side}_length"] = Field("int32", (rows,))
-        if self.lanes:
-            fields["@lane"] = Field("int32", (rows,))
+        fields = {"@key": Field(BYTES, (rows,))}
+        counts = ["@sequence", "@sequence_count", "@length", "@total_length", "@insertion_index"]
+        counts += [f"@{side}_length" for side in ("left", "right") if getattr(self.geometry, side)]
+        for name in [*counts, "@lane"] if self.lanes else counts:
+            fields[name] = Field("int64" if name == "@insertion_index" else "int32", (rows,))
         for name, fact in facts.items():
             fields[RESERVED + name] = Field(fact.dtype, (rows, *fact.shape))
         for name, field in self.sequences.items():

@@ -46,7 +46,6 @@ from .segment_block import (
     BlockLayout,
     HandedStates,
     SegmentBlock,
-    StateColumns,
     StateTable,
     arrays_of,
     places_of_starts,
@@ -258,21 +257,16 @@ class SegmentRun(Run):
 
         That is harmless for an expected batch: no other batch uses these slots yet.
         """
-        extra, states = self._states_of(batch)
-        return SegmentBlock(self._layout, batch, self.offers, extra, states)
-
-    def _states_of(self, batch: Rows) -> tuple[StateColumns, int]:
-        """Return the states of a batch as columns, and their number in its block."""
         self.states.grow(self.machine.slots)
         self.states.begin(batch, self.offers)
         extra, states = self.states.columns(batch, self.offers)
-        if not batch.size:
-            return extra, states
-        if "@state_of" in extra:
+        if batch.size and self.cutting.at_trainer:
             state_of = np.full(batch.size, -1, np.int32)
             state_of[batch.lanes[batch.starts]] = extra["@state_of"]
             extra["@state_of"] = state_of[places_of_starts(batch)]
-        return extra, states if self.cutting.at_trainer else batch.size
+        elif batch.size:
+            states = batch.size
+        return SegmentBlock(self._layout, batch, self.offers, extra, states)
 
     def prepare(self) -> bool:
         return super().prepare() and self._preparing.prepare()

@@ -65,6 +65,8 @@ class Shape:
     batch_sizes: Sequence[int | None] = ()
     kind = ""
     shaper: RowShaper  # once it is open
+    _balance: list[Plain] | None = None  # the cost of a row, where batches of a round cost the same
+    _costs: Values | None = None
 
     # Declared
 
@@ -84,6 +86,8 @@ class Shape:
     def open(self, partition: int) -> None:
         """Prepare for the first chunk: load functions, say."""
         self.shaper = self.machine(partition)
+        if self._balance is not None:
+            self._costs = Values(self.kind, "balance", self._balance, sequence=True)
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
         """Return the rows that fit, and the facts of them that the machine looks at.
@@ -91,6 +95,13 @@ class Shape:
         ``bad.report`` takes the others.  ``chunk.with_fact`` adds a fact that trainers get.
         """
         return chunk, {}
+
+    def priced(self, chunk: Chunk, bad: BadRecords) -> Chunk:
+        """Note the cost of each row, where batches are balanced; report rows that have none."""
+        if self._costs is None:
+            return chunk
+        chunk, values = self._costs.sound(chunk, bad, COST)
+        return noted(chunk, "cost", values.astype(np.float64))
 
     def fact_fields(self, fields: Fields) -> Fields:
         """Return the facts of the rows of a batch, given those that stages add."""
@@ -209,14 +220,6 @@ def numbered(chunk: Chunk, values: Values, name: str, count: int, bad: BadRecord
     """Note a number in 0 … count-1 for each row; report rows that have none."""
     chunk, numbers = values.sound(chunk, bad, below(count, f"{name}_out_of_range"))
     return noted(chunk, name, numbers.astype(np.int64))
-
-
-def priced(chunk: Chunk, costs: Values | None, bad: BadRecords) -> Chunk:
-    """Note the cost of each row; report rows that have none."""
-    if costs is None:
-        return chunk
-    chunk, values = costs.sound(chunk, bad, COST)
-    return noted(chunk, "cost", values.astype(np.float64))
 
 
 def split(chunk: Chunk) -> tuple[Chunk, RowFacts]:

@@ -109,23 +109,23 @@ class Partitions:
     """All partitions of one life of one worker."""
 
     def __init__(self, begun: Life, feeds: Mapping[str, ServedFeed], stores: Stores) -> None:
-        config, worker, life = begun.config, begun.worker, begun.number
+        config, self._worker = begun.config, begun.worker
         self._begun, self._config, self._diary = begun, config, begun.diary
         self.feeds, self.stores = feeds, stores
-        self._configs = {feed.name: feed for feed in config.feeds}
-        self._worker = worker
-        directory = Path(config.directory)
-        slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
+        slab = Slab(
+            Path(config.directory),
+            begun.worker,
+            begun.number,
+            config.slab_bytes,
+            config.segment_bytes,
+        )
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, feeds, self._freed)
         self._life_began = time.monotonic()
         self._report_at = 0.0
-        self._rested = {
-            "trainers": 0.0,
-            "states": 0.0,
-            "slab": 0.0,
-        }  # seconds, by what it waits for
+        #: Seconds by what it waits for.
+        self._rested = dict.fromkeys(("trainers", "states", "slab"), 0.0)
         index = config.index_directory or Path(config.directory, "index")
         copies = None
         if config.remote_cache is not None:
@@ -161,9 +161,8 @@ class Partitions:
 
     def hand_out(self) -> None:
         """Hand out what is there while a partition works."""
-        for feed in self.feeds.values():
-            if feed is self._at_work and feed.serves:
-                feed.desk.next_work()
+        if self._at_work is not None and self._at_work.serves:
+            self._at_work.desk.next_work()
 
     def _order(self) -> list[ServedFeed]:
         feeds = [feed for feed in self.feeds.values() if feed.serves]
@@ -362,7 +361,7 @@ class Partitions:
         feed, number = part.feed, part.number
         try:
             self._diary.begin(feed.name, number, opening=True)
-            config = self._configs[feed.name]
+            config = self._config.feed(feed.name)
             reader = self._reader(config)
             if number:  # partition 0 counts damage that shows when a file is opened
                 self._bad[feed.name].counts.clear()
@@ -426,7 +425,7 @@ class Partitions:
         """Order a partition to make other batches; see ``Desk.steer``."""
         with Step(self._diary, part):
             order: Order | None = part.feed.desk.steer(part.number, what)
-            return order
+        return order
 
     def abandon(self, feed: ServedFeed) -> None:
         """Stop all partitions of a feed, which has failed."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ...pipeline.declaration import Plain
 from ...reading.chunk import BadRecords, Chunk
-from ...reading.row_values import Values
 from ...shaping.bucket import PlainBatches
-from ..shape import PaddedRows, RowFacts, priced, split
+from ..shape import PaddedRows, RowFacts, split
 
 
 class Batch(PaddedRows):
@@ -19,21 +18,15 @@ class Batch(PaddedRows):
     ) -> None:
         super().__init__(**padding)
         self._balance, self._window = balance, balance_batches
-        self._costs: Values | None = None
         self._size = batch_size
         self.batch_sizes = [batch_size]
 
     def machine(self, partition: int) -> PlainBatches:
         return PlainBatches(self._size, self.allow_smaller, self._window)
 
-    def open(self, partition: int) -> None:
-        super().open(partition)
-        if self._balance is not None:
-            self._costs = Values(self.kind, "balance", self._balance, sequence=True)
-
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
         chunk, _ = super().facts(chunk, bad)
-        return split(priced(chunk, self._costs, bad))
+        return split(self.priced(chunk, bad))
 
     @property
     def batch_size(self) -> int | None:

@@ -12,7 +12,7 @@ from ...pipeline.declaration import Plain
 from ...reading.chunk import BadRecords, Chunk
 from ...reading.row_values import COST, LENGTH, Values, as_int64
 from ...shaping.bucket import NO_PADDING, Buckets, bucket_of
-from ..shape import Fields, PaddedRows, RowFacts, noted, numbered, priced, split
+from ..shape import Fields, PaddedRows, RowFacts, noted, numbered, split
 
 
 class Bucket(PaddedRows):
@@ -46,14 +46,14 @@ class Bucket(PaddedRows):
         self.batch_sizes, self.capacity = self._of_sources(batch_sizes), capacity
         self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
         self._capacities, self._budget = bucket_capacities, max_padded_elements
-        self._in_flight, self._window = max_examples_in_flight, balance_batches
+        self._in_flight = max_examples_in_flight
+        self._balance, self._window = balance, balance_batches
         self._selectors = {
             name: (argument, selector)
             for name, argument, selector in (
                 ("bucket", "which_bucket", bucket),
                 ("length", "input_length", length),
                 ("cost", "cost", cost),
-                ("balance", "balance", balance),
             )
             if selector is not None
         }
@@ -83,7 +83,7 @@ class Bucket(PaddedRows):
     def open(self, partition: int) -> None:
         super().open(partition)
         self._values = {
-            name: Values(self.kind, argument, selector, sequence=name in ("length", "balance"))
+            name: Values(self.kind, argument, selector, sequence=name == "length")
             for name, (argument, selector) in self._selectors.items()
         }
 
@@ -123,7 +123,7 @@ class Bucket(PaddedRows):
             chunk, costs = values["cost"].sound(chunk, bad, COST)
             whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
             chunk = noted(chunk, "length", whole)
-        chunk, facts = split(priced(chunk, values.get("balance"), bad))
+        chunk, facts = split(self.priced(chunk, bad))
         if self._sources:
             facts["bucket"] = facts.get("bucket", 0) * self._sources + chunk.facts["source"]
         return chunk, facts

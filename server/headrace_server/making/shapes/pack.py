@@ -24,11 +24,10 @@ from ...pipeline.argument_checks import MASK, check_padding
 from ...pipeline.declaration import Plain
 from ...reading.chunk import BadRecords, Chunk, Faults, without
 from ...reading.columns import Column, Ragged, Strings, concatenate, field_of, ranges, take
-from ...reading.row_values import Values
 from ...shaping.pack import Packing, Strategy
 from ...shaping.plan import Draft
 from ..assemble import Assembly, Parts, Pieces, arranged, as_bytes, fill_strings, spread
-from ..shape import Fields, RowFacts, Shape, priced, split
+from ..shape import Fields, RowFacts, Shape, split
 
 #: Columns of every packed batch.
 _IDS, _POSITIONS = "segment_ids", "positions"
@@ -56,18 +55,12 @@ class Pack(Shape):
         self._smaller = allow_smaller_final_batch
         self._values, self._mask = padding_values or {}, mask
         self._balance, self._window = balance, balance_batches
-        self._costs: Values | None = None
         self.batch_sizes = [batch_size]
 
     def machine(self, partition: int) -> Packing:
         return Packing(
             self._length, self._size, self._strategy, self._most, self._smaller, self._window
         )
-
-    def open(self, partition: int) -> None:
-        super().open(partition)
-        if self._balance is not None:
-            self._costs = Values(self.kind, "balance", self._balance, sequence=True)
 
     @property
     def batch_size(self) -> int | None:
@@ -113,7 +106,7 @@ class Pack(Shape):
         return schema
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
-        chunk = priced(chunk, self._costs, bad)
+        chunk = self.priced(chunk, bad)
         if not len(chunk):
             return chunk, {"length": np.empty(0, np.int64), "cost": np.empty(0)}
         packed = self._packed({name: field_of(one) for name, one in chunk.columns.items()})
