@@ -61,19 +61,6 @@ def nothing(example: dict[str, Any]) -> bool:
     return False
 
 
-def shaken(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"i": example["i"], "u": rng.random()}
-
-
-def all_shaken(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {**columns, "v": rng.random(len(columns["i"]))}
-
-
-def parts(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for k in range(example["i"] % 9):
-        yield {"i": example["i"], "k": np.arange(k)}
-
-
 def of_two_classes(example: dict[str, Any]) -> dict[str, Any]:
     return {"i": example["i"], "y": int(example["i"] % 5 > 1)}
 
@@ -177,13 +164,6 @@ def store(saved: Saved, feed: Run) -> None:
 
 
 PIPELINES: dict[str, Callable[[Path], Pipeline]] = {
-    "numbers with a remainder": lambda _: numbered(157).shuffle(seed=3).select(["i", "t"]).batch(7),
-    "epochs": lambda _: numbered(40).shuffle(seed=1).repeat(3).batch(9, dynamic_pad=True),
-    "a filter and a last smaller batch": lambda _: (
-        numbered(200)
-        .filter(f"{__name__}:no_sevens")
-        .batch(16, allow_smaller_final_batch=True, dynamic_pad=True)
-    ),
     "bad examples, skipped": lambda _: (
         numbered(200)
         .options(on_bad_example="skip")
@@ -191,23 +171,6 @@ PIPELINES: dict[str, Callable[[Path], Pipeline]] = {
         .filter(f"{__name__}:no_sevens")
         .map(f"{__name__}:odd_is_bad")
         .batch(11)
-    ),
-    "maps that draw": lambda _: (
-        numbered(300)
-        .shuffle(seed=3)
-        .repeat(2)
-        .filter(f"{__name__}:no_sevens")
-        .map(f"{__name__}:shaken", seed=7)
-        .map(f"{__name__}:all_shaken", seed=7, vectorized=True)
-        .batch(25)
-    ),
-    "several rows of one example": lambda _: (
-        numbered(40)
-        .shuffle(seed=3)
-        .repeat(2)
-        .flat_map(f"{__name__}:parts")
-        .filter(f"{__name__}:no_sevens")
-        .bucket("i", 7, 40, dynamic_pad=True, allow_smaller_final_batch=True)
     ),
     "windows of a stream with bad lines": lambda path: (
         hs.read_jsonl(lines(path), {"i": hs.scalar("int64")})

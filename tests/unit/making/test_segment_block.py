@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace_server as hs
@@ -20,7 +20,6 @@ from headrace_server.leasing.protocol import Outlook
 from headrace_server.making.segment_block import write_strings
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.shaping.admission import FIRST_INDEX
-from tests.examples import some
 from tests.unit.segment_player import Player, Taken, same_states
 
 STATES = {"s": hs.zeros((2,))}
@@ -162,47 +161,6 @@ def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
         *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
     ]
     check(batches, examples, 2, ["x"], context)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(60))
-@given(
-    steps=st.lists(st.integers(1, 23), min_size=1, max_size=25),
-    unroll=st.integers(1, 25),
-    batch_size=st.integers(1, 6),
-    more=st.none() | st.integers(0, 8),
-    lanes=st.booleans(),
-    repeat=st.integers(1, 2),
-)
-def test_every_segment_comes_once_and_whole_for_any_sizes(
-    steps: list[int],
-    unroll: int,
-    batch_size: int,
-    more: int | None,
-    lanes: bool,
-    repeat: int,
-    tmp_path: Path,
-):
-    examples = [
-        {"k": b"%d" % i, "x": values("int64", (t,), 5 * i), "t": values("bytes", (t,), i)}
-        for i, t in enumerate(steps)
-    ]
-    pipeline = hs.from_examples(
-        examples,
-        {"k": hs.scalar("bytes"), "x": hs.sequence("int64"), "t": hs.sequence("bytes")},
-    ).batch_sequences_with_states(
-        "k",
-        ["t", "x"],
-        [],
-        None,
-        STATES,
-        unroll,
-        batch_size,
-        None if more is None else batch_size + more,
-        order="lanes" if lanes else "arrival",
-    )
-    _, batches = played(pipeline, tmp_path)
-    check(batches, examples, unroll, ["t", "x"], [])
-    assert all(0 < len(taken) <= batch_size for taken in batches)
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9))

@@ -265,37 +265,3 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
     assert taken is Outlook.ENDED and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
     assert player.feed.offers == {} and max(kept[200:230]) <= max(kept[20:100])
-
-
-@settings(max_examples=some(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    steps=st.lists(st.integers(1, 5), min_size=1, max_size=9),
-    size=st.integers(1, 3),
-    stateless=st.booleans(),
-    seed=st.integers(0, 2**32),
-)
-def test_rows_of_lanes_keep_their_places_when_a_worker_dies_while_a_batch_is_in_nobodys_hands(
-    tmp_path_factory: pytest.TempPathFactory,
-    steps: list[int],
-    size: int,
-    stateless: bool,
-    seed: int,
-):
-    states = {} if stateless else {"s": hs.zeros((2,))}
-    options = {"order": "lanes", "capacity": size + 2}
-    pipeline = source(steps).batch_sequences_with_states(
-        "k", ["x"], [], None, states, 1, size, **options
-    )
-    directory, model, random = tmp_path_factory.mktemp("lanes"), Model(), Random(seed)
-    wanted, _ = Player(pipeline, directory).play(same_states)
-    player, got = Player(pipeline, directory), list[Taken]()
-    while isinstance(taken := player.take(), Taken):
-        if random.random() < 0.4:
-            player = Player(pipeline, directory)
-            player.feed.resume(model.saved)
-            continue
-        assert player.save(taken, same_states(taken)) is None
-        got.append(taken)
-        for change in player.feed.take_records():
-            model.apply(change)
-    assert [taken.rows for taken in got] == [taken.rows for taken in wanted]
