@@ -353,7 +353,7 @@ class Reception:
         ``came_by``: the descriptor of its connection.
         """
         try:
-            feed = self._feed_of(hello.feed)
+            feed = self.feeds[feed_named(hello.feed, self.feeds)]
             if (hello.share, hello.shares) != feed.share:
                 text = f"this is share {feed.of_share} of feed {feed.name!r}"
                 self.outbox.send(identity, Pulse(0, 0, text))
@@ -366,7 +366,7 @@ class Reception:
             if not feed.opened:
                 self._held[identity] = hello, frames, key, came_by
                 raise Later("the workers are opening the feed's source")
-            self._admit(identity, hello, frames, key, came_by)
+            self._admit(identity, hello, frames, feed, key, came_by)
         except Later as error:
             self.outbox.send(identity, Pulse(0, 0, str(error)))
         except HeadraceError as error:
@@ -376,26 +376,26 @@ class Reception:
                 self._socket.refusals.add(_COUNTED[code], text, self.clock())
             self.outbox.send(identity, Refused(code, str(error)))
 
-    def _checked(self, hello: Hello, key: str) -> tuple[ServedFeed, str]:
-        """Return the feed that a greeting is for, and the name of its key."""
+    def _admit(
+        self,
+        identity: bytes,
+        hello: Hello,
+        frames: Sequence[Frame],
+        feed: ServedFeed,
+        key: str,
+        came_by: int,
+    ) -> None:
         check_version(hello)
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
         name = self._socket.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
-        feed = self._feed_of(hello.feed)
         if hello.owner not in (-1, self._owner):
             raise ProtocolError(
                 f"a Hello names owner {hello.owner}; feed {feed.name!r} has {feed.owners}, and "
                 f"this is owner {self._owner}"
             )
-        return feed, name
-
-    def _admit(
-        self, identity: bytes, hello: Hello, frames: Sequence[Frame], key: str, came_by: int
-    ) -> None:
-        feed, name = self._checked(hello, key)
         now = self.clock()
         session = self._sessions.named(feed.name, hello.nonce)
         if session is not None and session.key != key:
@@ -516,9 +516,6 @@ class Reception:
         )
         tells = feed.over or not (wanted_by(hello) or at_work)
         return feed.over, feed.counters.counts["batches"] if tells else 0
-
-    def _feed_of(self, name: str) -> ServedFeed:
-        return self.feeds[feed_named(name, self.feeds)]
 
     # The ends of sessions
 
