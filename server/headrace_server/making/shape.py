@@ -96,7 +96,7 @@ class Shape:
         """
         return chunk, {}
 
-    def priced(self, chunk: Chunk, bad: BadRecords) -> Chunk:
+    def _priced(self, chunk: Chunk, bad: BadRecords) -> Chunk:
         """Note the cost of each row, where batches are balanced; report rows that have none."""
         if self._costs is None:
             return chunk

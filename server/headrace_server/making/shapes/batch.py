@@ -26,7 +26,7 @@ class Batch(PaddedRows):
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
         chunk, _ = super().facts(chunk, bad)
-        return split(self.priced(chunk, bad))
+        return split(self._priced(chunk, bad))
 
     @property
     def batch_size(self) -> int | None:

@@ -123,7 +123,7 @@ class Bucket(PaddedRows):
             chunk, costs = values["cost"].sound(chunk, bad, COST)
             whole = as_int64(np.ceil(costs) if costs.dtype.kind == "f" else costs)
             chunk = noted(chunk, "length", whole)
-        chunk, facts = split(self.priced(chunk, bad))
+        chunk, facts = split(self._priced(chunk, bad))
         if self._sources:
             facts["bucket"] = facts.get("bucket", 0) * self._sources + chunk.facts["source"]
         return chunk, facts

@@ -106,7 +106,7 @@ class Pack(Shape):
         return schema
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, RowFacts]:
-        chunk = self.priced(chunk, bad)
+        chunk = self._priced(chunk, bad)
         if not len(chunk):
             return chunk, {"length": np.empty(0, np.int64), "cost": np.empty(0)}
         packed = self._packed({name: field_of(one) for name, one in chunk.columns.items()})
