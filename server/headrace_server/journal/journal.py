@@ -84,13 +84,7 @@ class JournalDamaged(ServerError):
 class Journal:
     """The journal of one partition."""
 
-    def __init__(
-        self,
-        path: Path,
-        durability: str,
-        wake_fd: int = -1,
-        begun: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
         """Open the file, or make it.  JournalDamaged where it had ``begun`` and is gone."""
         if durability not in (*DURABILITIES, WORKER):
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")

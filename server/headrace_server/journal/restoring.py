@@ -56,11 +56,7 @@ def _resumption(plain: Plain) -> Resumption:
 
 
 def prepare(
-    state: Path,
-    feed: FeedConfig,
-    source: Path | None,
-    snapshot: str,
-    allow_change: bool = False,
+    state: Path, feed: FeedConfig, source: Path | None, snapshot: str, allow_change: bool = False
 ) -> None:
     """Copy the snapshot in ``source`` to a new directory beside a feed's state.
 

@@ -69,11 +69,7 @@ class Shelf:
     """
 
     def __init__(
-        self,
-        state: Path,
-        url: str | None = None,
-        keep: int = KEEP_SNAPSHOTS,
-        share: Share = WHOLE,
+        self, state: Path, url: str | None = None, keep: int = KEEP_SNAPSHOTS, share: Share = WHOLE
     ) -> None:
         self._state = state
         self._share = share

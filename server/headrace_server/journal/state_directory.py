@@ -134,9 +134,7 @@ class StateDirectory:
         if tokens:
             take_back(self.path, tokens)
         return dataclasses.replace(
-            self._noted(config, tokens),
-            state_directory=str(self.path),
-            durability=self._durability,
+            self._noted(config, tokens), state_directory=str(self.path), durability=self._durability
         )
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:

@@ -201,9 +201,7 @@ def _common_names(rows: list[Mapping[str, object]]) -> list[str]:
 
 
 def _column(
-    name: str,
-    rows: list[Mapping[str, object]],
-    feature: Feature | None,
+    name: str, rows: list[Mapping[str, object]], feature: Feature | None
 ) -> dict[str, Plain]:
     """Return a packed column."""
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]

@@ -113,10 +113,7 @@ def read(
 
 
 @checking
-def read_tfrecord(
-    paths: Paths,
-    features: Features,
-) -> Pipeline:
+def read_tfrecord(paths: Paths, features: Features) -> Pipeline:
     """Read TFRecord files of tf.train.Example or SequenceExample.
 
     Each file shows whether it is compressed, with gzip or zlib; compressed files can not be read by
@@ -156,12 +153,7 @@ def read_jsonl(paths: Paths, features: Features | None = None) -> Pipeline:
 
 
 @checking
-def read_csv(
-    paths: Paths,
-    features: Features | None = None,
-    *,
-    delimiter: str = ",",
-) -> Pipeline:
+def read_csv(paths: Paths, features: Features | None = None, *, delimiter: str = ",") -> Pipeline:
     """Read CSV files, whose first row names the columns.  A row is an example of scalars."""
     check_kind("delimiter", delimiter, str, "a str")
     if len(delimiter) != 1 or delimiter in '\r\n"':
@@ -177,10 +169,7 @@ def read_csv(
 
 @checking
 def read_npz(
-    paths: Paths,
-    features: Features | None = None,
-    *,
-    ragged: Mapping[str, str] | None = None,
+    paths: Paths, features: Features | None = None, *, ragged: Mapping[str, str] | None = None
 ) -> Pipeline:
     """Read arrays of .npz and .npy files: their first dimension counts the examples.
 

@@ -29,16 +29,7 @@ from ..pipeline.examples import Misfit, infer_field
 from ..pipeline.function_names import Sent, error_with_place, resolve
 from ..shaping import chance
 from .chunk import BadRecords, Chunk, Faults, fault_of, without
-from .columns import (
-    Column,
-    Ragged,
-    Strings,
-    column_from_rows,
-    field_of,
-    fitted,
-    misfit,
-    row_of,
-)
+from .columns import Column, Ragged, Strings, column_from_rows, field_of, fitted, misfit, row_of
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
 Given = Any
@@ -90,11 +81,7 @@ class Results:
         self._wording = wording
 
     def put(
-        self,
-        chunk: Chunk,
-        given: Mapping[str, Given],
-        before: Fields,
-        bad: BadRecords,
+        self, chunk: Chunk, given: Mapping[str, Given], before: Fields, bad: BadRecords
     ) -> Chunk:
         """Return the rows of a chunk with the columns given for them; others are reported."""
         columns: dict[str, Column] = {}
@@ -250,13 +237,7 @@ class Draws:
 class RowFunction:
     """A user function, and the texts of its faults."""
 
-    def __init__(
-        self,
-        name: str | Sent,
-        label: str,
-        reason: str,
-        vectorized: bool = False,
-    ) -> None:
+    def __init__(self, name: str | Sent, label: str, reason: str, vectorized: bool = False) -> None:
         """``label`` names it in errors, ``reason`` in counts."""
         self._named, self.name = name, str(name)
         self.label, self.reason, self.vectorized = label, reason, vectorized

@@ -207,11 +207,7 @@ class ReaderPart(IndexedSource):
     """The examples start … stop - 1 of another reader as a part, with columns in an order."""
 
     def __init__(
-        self,
-        reader: IndexedSource,
-        names: Iterable[str],
-        start: int = 0,
-        stop: int | None = None,
+        self, reader: IndexedSource, names: Iterable[str], start: int = 0, stop: int | None = None
     ) -> None:
         stop = reader.length if stop is None else min(stop, reader.length)
         self._reader, self._names, self._start = reader, list(names), min(start, stop)

@@ -29,22 +29,8 @@ from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
 from ...files.mapped_files import MappedFiles
 from ..chunk import BadRecords, Origin
-from ..column_parts import (
-    ColumnPart,
-    StoredColumn,
-    StoredRows,
-    files_that_serve,
-    origin_in,
-)
-from ..columns import (
-    Column,
-    Ragged,
-    Rows,
-    Strings,
-    numbers_of,
-    ranges,
-    rows_of_items,
-)
+from ..column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
+from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
 
@@ -370,10 +356,7 @@ _NULL_WITHIN = "it holds a null within a list; only whole values can be missing"
 
 
 def _note_nulls(
-    before: np.ndarray | None,
-    index: np.ndarray,
-    count: np.ndarray,
-    unsound: Unsound,
+    before: np.ndarray | None, index: np.ndarray, count: np.ndarray, unsound: Unsound
 ) -> None:
     if before is not None:
         holds = before[index + count] > before[index]

@@ -24,14 +24,7 @@ from headrace_proto.schema import Field
 from ...pipeline.declaration import Plain
 from ...pipeline.declaration import Source as Declared
 from ..chunk import BadRecords, Chunk
-from ..source import (
-    IndexedSource,
-    Opening,
-    PartsReader,
-    ReaderPart,
-    Source,
-    StreamSource,
-)
+from ..source import IndexedSource, Opening, PartsReader, ReaderPart, Source, StreamSource
 from . import open_reader
 
 #: Number of records that the walk to the first example reads at once.

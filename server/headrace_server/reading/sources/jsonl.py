@@ -18,22 +18,8 @@ from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
 from ...files.mapped_files import mapped
 from ..chunk import BadRecords
-from ..example_rows import (
-    Place,
-    Record,
-    Records,
-    Row,
-    RowPart,
-    file_streams,
-    reader_of_rows,
-)
-from ..forward_files import (
-    MARK,
-    MOST_LINE,
-    Lines,
-    compression_of,
-    open_forward,
-)
+from ..example_rows import Place, Record, Records, Row, RowPart, file_streams, reader_of_rows
+from ..forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
 from ..source import Opening, Source, StreamSource
 
 _NEWLINE = 10

@@ -35,10 +35,7 @@ from ..source import Opening, PartsReader
 
 #: Maximum size of a header; numpy writes about 100 bytes.
 _MAX_HEADER = 1 << 16
-_READ = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_READ = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def npy_array(data: np.ndarray) -> np.ndarray:
@@ -93,11 +90,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotI
 class Npz(PartsReader):
     """Arrays of files whose headers have all places, so no index is cached."""
 
-    def __init__(
-        self,
-        opening: Opening,
-        ragged: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, opening: Opening, ragged: Mapping[str, str] | None = None) -> None:
         def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
             with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
                 data = mapped(file, opening.cache.copies)

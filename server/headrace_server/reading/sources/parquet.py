@@ -26,12 +26,7 @@ from headrace_proto.schema import Field
 from ...files.extras import require
 from ...files.manifest import DataFile, is_remote, open_stream
 from ...files.mapped_files import mapped
-from ..column_parts import (
-    ColumnPart,
-    StoredColumn,
-    files_that_serve,
-    origin_in,
-)
+from ..column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from ..source import Opening, PartsReader
 from .arrow import decoded_column, fields_of_schema, naming
 

@@ -45,12 +45,7 @@ from ..columns import (
     window,
 )
 from ..example_rows import Place, Record, Records, Row, Streams
-from ..forward_files import (
-    Compression,
-    Damaged,
-    compression_of,
-    open_forward,
-)
+from ..forward_files import Compression, Damaged, compression_of, open_forward
 from ..source import IndexedSource, Opening, PartsReader, Source, StreamSource
 
 # ── The framing of a TFRecord file: where each record lies, and its checksums.

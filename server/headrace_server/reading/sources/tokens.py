@@ -32,12 +32,7 @@ class Tokens(PartsReader):
     """Mapped files.  All features are declared, except the dtype of .npy files."""
 
     def __init__(
-        self,
-        opening: Opening,
-        dtype: str | None,
-        window: int | None,
-        lanes: int | None,
-        shift: int,
+        self, opening: Opening, dtype: str | None, window: int | None, lanes: int | None, shift: int
     ) -> None:
         files = opening.files
         arrays = [_tokens(file, dtype, opening.cache.copies) for file in files]
