@@ -179,22 +179,14 @@ def mapped(file: DataFile, copies: RemoteCopies | None = None) -> np.ndarray:
 class MappedFiles:
     """``data`` holds file i from byte ``bases[i]`` on, once it is loaded."""
 
-    def __init__(
-        self,
-        files: Sequence[DataFile],
-        spool: str | None = None,
-        copies: RemoteCopies | None = None,
-    ) -> None:
-        """``copies`` are those of remote files that workers share.
-
-        Without them a copy of its own lies in ``spool`` (None: the system's directory).
-        """
+    def __init__(self, files: Sequence[DataFile], copies: RemoteCopies | None = None) -> None:
+        """``copies`` are those of remote files that workers share; None: it has its own."""
         self.files = tuple(files)
         sizes = np.array([file.size for file in files], np.int64)
         rounded = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.bases = np.cumsum(rounded) - rounded
         total = int(rounded.sum())
-        self._spool, self._copies = spool, copies
+        self._copies = copies
         self._range = _Range(total) if total else None
         self.data = np.asarray(self._range) if self._range else np.empty(0, np.uint8)
         self._waiting = {i for i, file in enumerate(files) if is_remote(file.path)}
@@ -228,8 +220,10 @@ class MappedFiles:
             if not is_remote(file.path):
                 self._range.place(int(self.bases[i]), file.size, stream.fileno())
                 return
-            spool = self._spool or tempfile.gettempdir()
             remedy = f"make room there for a copy of {file.path}, or set TMPDIR elsewhere"
-            with writing(spool, file.size, remedy), tempfile.TemporaryFile(dir=spool) as copy:
+            with (
+                writing(tempfile.gettempdir(), file.size, remedy),
+                tempfile.TemporaryFile() as copy,
+            ):
                 copy_whole(file, stream, copy)
                 self._range.place(int(self.bases[i]), file.size, copy.fileno())

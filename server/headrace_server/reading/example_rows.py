@@ -255,23 +255,6 @@ def place_at(position: bytes) -> Place:
     return Place(*_PLACE.unpack(position)) if position else Place()
 
 
-class Walk:
-    """One stream that is read forward; ``place`` is that of the next record."""
-
-    place: Place
-
-    def ready(self, limit: int) -> int:
-        """Return how many examples can be read without a wait, at most ``limit``."""
-        return limit  # what a file has is there
-
-    def read(self, limit: int) -> tuple[Chunk, bool]:
-        """Return at most so many examples, and whether the stream goes on."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Let go of what it holds open."""
-
-
 class Streams(StreamSource):
     """A StreamSource over walks."""
 
@@ -279,15 +262,15 @@ class Streams(StreamSource):
         self,
         fields: Mapping[str, Field],
         streams: int,
-        walk: Callable[[int, Place], Walk],
+        walk: Callable[[int, Place], Records],
         most_open: int = _KEPT_WALKS,
-        begun: Iterable[Walk] = (),
+        begun: Iterable[Records] = (),
     ) -> None:
         """``walk`` starts one, of a stream from a place on; ``begun`` are those of the first
         streams, at their start."""
         self.fields, self.streams = fields, streams
         self._walk, self._most_open = walk, most_open
-        self._walks: OrderedDict[tuple[int, Place], Walk] = OrderedDict()
+        self._walks: OrderedDict[tuple[int, Place], Records] = OrderedDict()
         for stream, started in enumerate(begun):
             self._walks[stream, Place()] = started
 
@@ -312,7 +295,7 @@ class Streams(StreamSource):
         self._walks[stream, walk.place] = walk
         return chunk, _PLACE.pack(*walk.place)
 
-    def _at(self, stream: int, place: Place) -> Walk:
+    def _at(self, stream: int, place: Place) -> Records:
         """Return the walk that has come to a place, or a new one; no other read finds it."""
         walk = self._walks.pop((stream, place), None)
         while len(self._walks) >= self._most_open:
@@ -324,8 +307,11 @@ class Streams(StreamSource):
             self._walks.popitem()[1].close()
 
 
-class Records(RowSource, Walk):
-    """A walk over records, whose source is opened when the first one is read."""
+class Records(RowSource):
+    """A walk over the records of a stream, which is opened when the first one is read.
+
+    ``place`` is that of the next record.
+    """
 
     def __init__(
         self, name: str, place: Place, bad: BadRecords, records: Reading, offsets: bool = True
@@ -337,7 +323,12 @@ class Records(RowSource, Walk):
         #: Records that were looked at before they are read, each with the place after it.
         self.ahead: deque[tuple[Record, Place]] = deque()
 
+    def ready(self, limit: int) -> int:
+        """Return how many examples can be read without a wait, at most ``limit``."""
+        return limit  # what a file has is there
+
     def read(self, limit: int) -> tuple[Chunk, bool]:
+        """Return at most so many examples, and whether the stream goes on."""
         rows: list[Row] = []
         places: list[Place] = []
         for record, after in islice(iter(self._next, None), limit):
@@ -381,6 +372,7 @@ class Records(RowSource, Walk):
             yield last, self.place
 
     def close(self) -> None:
+        """Let go of what it holds open."""
         self._left.close()
 
 

@@ -733,7 +733,7 @@ class _Records(IndexedSource):
         files, bad, cache = opening.files, opening.bad, opening.cache
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
-        self._files = MappedFiles(files, cache.directory, cache.copies)
+        self._files = MappedFiles(files, cache.copies)
         indexes = []
         for i, file in enumerate(files):
 
