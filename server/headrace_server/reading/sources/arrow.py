@@ -180,9 +180,6 @@ class ArrowColumn:
                 break
             below = [self._plain(array.values) for array in below]
         self._leaf(below, place)
-        whole = self._valid is None and all(nulls is None for nulls in self._nulls)
-        #: Whether rows of a batch are a view of it.
-        self._dense = whole and not (self._text or self._bits or self.field.ragged_dims)
 
     # ── building ────────────────────────────────────────────────────────────────────────────
 
@@ -272,8 +269,6 @@ class ArrowColumn:
 
     def read(self, rows: Rows) -> StoredRows:
         batch, rows = self._locate(rows)
-        if isinstance(rows, slice) and isinstance(batch, int) and self._dense:
-            return StoredRows(self._view(batch, rows.start, rows.stop))
         index = numbers_of(rows)
         missing = self._missing(batch, index)
         unsound: Unsound = []
@@ -286,21 +281,11 @@ class ArrowColumn:
             count = count * lengths
         _note_nulls(self._nulls[-1], index, count, unsound)
         if self._text is None:
-            column = self._numbers(batch, index, extents)
+            adjacent = isinstance(rows, slice) and isinstance(batch, int)
+            column = self._numbers(batch, index, extents, adjacent)
         else:
             column = self._texts(self._text, batch, index, count, extents, unsound)
         return StoredRows(column, missing, tuple(unsound))
-
-    def _view(self, batch: int, start: int, stop: int) -> np.ndarray:
-        n = stop - start
-        for level in self._levels:
-            by, size = int(level.shift[batch]), level.size or 0
-            start, stop = (start + by) * size, (stop + by) * size
-        first, width = int(self._first[batch]), self._dtype.itemsize
-        values: np.ndarray = self._raw[first + start * width : first + stop * width].view(
-            self._dtype
-        )
-        return values.reshape(n, *(d or 0 for d in self.field.shape))
 
     def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
         if self._valid is None:
@@ -311,7 +296,10 @@ class ArrowColumn:
         missing[begin < 0] = False
         return missing
 
-    def _numbers(self, batch: Batch, index: np.ndarray, extents: list[np.ndarray]) -> Column:
+    def _numbers(
+        self, batch: Batch, index: np.ndarray, extents: list[np.ndarray], adjacent: bool
+    ) -> Column:
+        """Return rows of numbers or bits; those of a fixed shape that are adjacent, as a view."""
         varying = self.field.ragged_dims
         inner = tuple(d for d in self.field.shape[varying:] if d is not None)
         if self._bits:
@@ -320,6 +308,10 @@ class ArrowColumn:
                 len(index), *inner
             )
         starts = self._first[batch] + index * self._dtype.itemsize
+        if not varying and adjacent and len(index):
+            stop = starts[0] + len(index) * prod(inner) * self._dtype.itemsize
+            values: np.ndarray = self._raw[starts[0] : stop].view(self._dtype)
+            return values.reshape(len(index), *inner)
         if not varying:
             return rows_of_items(self._raw, starts, self._dtype, inner)
         by_row = np.stack(extents[:varying], axis=1)
