@@ -86,6 +86,7 @@ class Run(ABC):
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
     calls = False  # whether a function of the user's is called when a batch is written
+    held: dict[int, Any]  # the chunks in memory, as each kind needs them
 
     def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake
@@ -149,10 +150,6 @@ class Run(ABC):
         """Return the batch of a plan, and its block where it was written ahead."""
 
     @abstractmethod
-    def _tidy(self) -> None:
-        """Forget the chunks that no later batch needs."""
-
-    @abstractmethod
     def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of states; return a fault, or None."""
 
@@ -187,6 +184,14 @@ class Run(ABC):
     def _mark_here(self) -> None:
         """Store how a later life goes on here, if commits alone do not say it."""
         return
+
+    def _tidy(self) -> None:
+        """Forget the chunks that no later batch needs."""
+        needed = self.machine.chunks()
+        if gone := self.held.keys() - needed:
+            for number in gone:
+                del self.held[number]
+            self.machine.input.forget_reads(needed)
 
     # Work
 

@@ -82,13 +82,6 @@ class PlainRun(Run):
             self.held[read.chunk] = chunk, before
         return chunk, dict(facts)
 
-    def _tidy(self) -> None:
-        needed = self.machine.chunks()
-        if gone := self.held.keys() - needed:
-            for number in gone:
-                del self.held[number]
-            self.machine.input.forget_reads(needed)
-
     # Batches
 
     def _begin(self, plan: Plan) -> tuple[Assembly, None]:

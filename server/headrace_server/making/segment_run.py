@@ -89,7 +89,7 @@ class Preparing:
             return False
         run = self._run
         batch = run.machine.expected()
-        if batch is None or not run.offers.keys() >= set(batch.of_chunks()):
+        if batch is None or not run.held.keys() >= set(batch.of_chunks()):
             return False
         if run.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
             return False  # they start from states that may still be flushed
@@ -127,7 +127,7 @@ class Preparing:
 
 
 class SegmentRun(Run):
-    """One partition at work.  ``offers`` are its chunks in memory."""
+    """One partition at work."""
 
     machine: Segments
 
@@ -146,7 +146,7 @@ class SegmentRun(Run):
                 shape = *fields["@key"].shape, *field.shape
                 made[f"sequences:{name}"] = Field(field.dtype, shape)
             self._layout = BlockLayout(made, cutting.geometry, (), {}, segment_map.results)
-        self.offers: dict[int, Offer] = {}
+        self.held: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = kind(cutting.states)
         self._stored = StoredExamples()
@@ -185,7 +185,7 @@ class SegmentRun(Run):
 
     def _offered(self, read: Read, chunk: Chunk) -> tuple[Chunk, Offer]:
         chunk, offer = self.cutting.offer(chunk, self.intake.bad, read.epoch)
-        self.offers[read.chunk] = offer
+        self.held[read.chunk] = offer
         return chunk, offer
 
     def _read_again(self, chunk: int) -> None:
@@ -202,11 +202,7 @@ class SegmentRun(Run):
     def _tidy(self) -> None:
         self._forget_freed()
         self._report_refused()
-        needed = self.machine.chunks()
-        if gone := self.offers.keys() - needed:
-            for number in gone:
-                del self.offers[number]
-            self.machine.input.forget_reads(needed)
+        super()._tidy()
 
     def _forget_freed(self) -> None:
         """Drop the handed states of examples that are gone, before others have their slots."""
@@ -220,7 +216,7 @@ class SegmentRun(Run):
             return
         self._settle()
         for chunk, row in refused:
-            offer = self.offers[chunk]
+            offer = self.held[chunk]
             error = DataError(
                 f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) is "
                 f"{offer.keys[row]!r:.200}, and an example of this key is in flight: keys are "
@@ -243,13 +239,13 @@ class SegmentRun(Run):
         batch: Rows = plan.draft
         self._forget_freed()
         for chunk in batch.of_chunks():
-            if chunk not in self.offers:
+            if chunk not in self.held:
                 self._read_again(chunk)
         prepared = self._preparing.take(batch)
         if prepared is None:
             return self._written(batch), None
         if not self.cutting.at_trainer:
-            prepared[0].extra = self.states.columns(batch, self.offers)[0]
+            prepared[0].extra = self.states.columns(batch, self.held)[0]
         return prepared
 
     def _written(self, batch: Rows) -> SegmentBlock:
@@ -258,15 +254,15 @@ class SegmentRun(Run):
         That is harmless for an expected batch: no other batch uses these slots yet.
         """
         self.states.grow(self.machine.slots)
-        self.states.begin(batch, self.offers)
-        extra, states = self.states.columns(batch, self.offers)
+        self.states.begin(batch, self.held)
+        extra, states = self.states.columns(batch, self.held)
         if batch.size and self.cutting.at_trainer:
             state_of = np.full(batch.size, -1, np.int32)
             state_of[batch.lanes[batch.starts]] = extra["@state_of"]
             extra["@state_of"] = state_of[places_of_starts(batch)]
         elif batch.size:
             states = batch.size
-        return SegmentBlock(self._layout, batch, self.offers, extra, states)
+        return SegmentBlock(self._layout, batch, self.held, extra, states)
 
     def prepare(self) -> bool:
         return super().prepare() and self._preparing.prepare()

@@ -47,71 +47,23 @@ class _Chunk:
     unsettled: int  # number of open lines
 
 
-class OpenLines:
-    """The lines of one partition.
-
-    Examples are numbered as they are read: their *lines*.  A line is open until its example has
-    begun and is stored, or has ended.  A later process reads from the oldest chunk with an open
-    line, and skips the closed lines after that.
-    """
-
-    def __init__(self, first: int = 0) -> None:
-        self.next = first
-        self.base = -1  # the chunk at which reading resumes; -1 before the first
-        self.base_line = first
-        # only the newest may have no open line
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
-
-    def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
-        """Add a chunk; return whether reading now resumes at another one, which is to be stored."""
-        newest = next(reversed(self._chunks), None)
-        if newest is not None and not self._chunks[newest].unsettled:
-            del self._chunks[newest]
-        self._chunks[chunk] = _Chunk(self.next, cursor, rows)
-        self.next += rows
-        return self._advance()
-
-    def closed(self, chunks: Iterable[int]) -> bool:
-        """Close one line of each of these chunks; return whether the base has moved."""
-        for number, lines in Counter(chunks).items():
-            chunk = self._chunks.get(number)
-            if chunk is None or chunk.unsettled < lines:
-                raise ValueError(f"no line of chunk {number} is open")
-            chunk.unsettled -= lines
-            if not chunk.unsettled and number != next(reversed(self._chunks)):
-                del self._chunks[number]
-        return self._advance()
-
-    def line(self, chunk: int, row: int) -> int:
-        """Return the number of an open line, by its chunk and row."""
-        return self._chunks[chunk].first + row
-
-    def is_open(self, chunk: int) -> bool:
-        """Return whether a line of a chunk is open."""
-        known = self._chunks.get(chunk)
-        return known is not None and known.unsettled > 0
-
-    @property
-    def base_cursor(self) -> bytes:
-        return self._chunks[self.base].cursor
-
-    def _advance(self) -> bool:
-        before = self.base
-        if self._chunks:
-            self.base = next(iter(self._chunks))
-            self.base_line = self._chunks[self.base].first
-        return self.base != before
-
-
 #: Numbers, slots and keys of a done batch; no keys where none of its rows is to be stored.
 Commit = tuple[np.ndarray, np.ndarray, Sequence[Key]]
 
 
 class StoredExamples:
-    """The lines of one partition, and the reads of its chunks."""
+    """The lines of one partition, and the reads of its chunks.
+
+    Examples are numbered as they are read: their *lines*.  A line is open until its example has
+    begun and is stored, or has ended.  A later process reads from the oldest chunk with an open
+    line, the *base*, and skips the closed lines after that.
+    """
 
     def __init__(self) -> None:
-        self.lines = OpenLines()
+        self._next = 0  # the next line
+        self._base, self._base_line = -1, 0  # -1: no chunk so far
+        #: Chunks from the base on; only the newest may have no open line.
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._line_in = np.empty(0, np.int64)  # by slot: line of the last stored example in it
@@ -127,26 +79,52 @@ class StoredExamples:
 
         ``cursor`` describes the input before the chunk.
         """
-        first = self.lines.next
+        first = self._next
         if rows:
             self._reads[read.chunk] = pack([[read.epoch, read.position, read.limit], stages])
         whole = {**cursor, "chunk": read.chunk, "line": first, "stages": stages}
-        self._moved |= self.lines.read(read.chunk, rows, pack(whole))
+        newest = next(reversed(self._chunks), None)
+        if newest is not None and not self._chunks[newest].unsettled:
+            del self._chunks[newest]
+        self._chunks[read.chunk] = _Chunk(first, pack(whole), rows)
+        self._next += rows
+        self._advance()
         if not self._marks:
             return first, None
         marks = np.array([self._marks.pop(first + row, 0) for row in range(rows)], np.int8)
-        self._moved |= self.lines.closed([read.chunk] * int(np.count_nonzero(marks)))
+        self._close_lines([read.chunk] * int(np.count_nonzero(marks)))
         self._forget_reads([read.chunk])
         return first, marks
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the oldest unbegun example; None where all read examples have begun."""
-        lines = self.lines
-        if not lines.is_open(lines.base):
+        if not self._is_open(self._base):
             return None
-        cursor = msgpack.unpackb(lines.base_cursor, strict_map_key=False)
+        cursor = msgpack.unpackb(self._chunks[self._base].cursor, strict_map_key=False)
         return int(cursor["input"]["epoch"])
+
+    def _close_lines(self, chunks: Iterable[int]) -> None:
+        """Close one line of each of these chunks."""
+        for number, lines in Counter(chunks).items():
+            chunk = self._chunks.get(number)
+            if chunk is None or chunk.unsettled < lines:
+                raise ValueError(f"no line of chunk {number} is open")
+            chunk.unsettled -= lines
+            if not chunk.unsettled and number != next(reversed(self._chunks)):
+                del self._chunks[number]
+        self._advance()
+
+    def _advance(self) -> None:
+        """Note the base, and whether it has moved."""
+        base = next(iter(self._chunks), self._base)
+        if base != self._base:
+            self._moved = True
+            self._base, self._base_line = base, self._chunks[base].first
+
+    def _is_open(self, chunk: int) -> bool:
+        """Return whether a line of a chunk is open."""
+        return chunk in self._chunks and self._chunks[chunk].unsettled > 0
 
     def reread(self, chunk: int) -> tuple[Read, Plain]:
         """Return the read of an earlier process's chunk, and the state of the stages before it."""
@@ -219,7 +197,7 @@ class StoredExamples:
 
     def refused(self, chunk: int, row: int) -> Change:
         """Record that an example was refused, since its key was in flight."""
-        change = Change(done=[2 * self.lines.line(chunk, row) + 1])
+        change = Change(done=[2 * (self._chunks[chunk].first + row) + 1])
         self._close(change, [chunk])
         return change
 
@@ -232,21 +210,21 @@ class StoredExamples:
             if not self._stored[chunk]:
                 del self._stored[chunk]
                 change.drop_chunks.append(chunk)
-        change.done = (2 * lines[lines >= self.lines.base_line]).tolist()
+        change.done = (2 * lines[lines >= self._base_line]).tolist()
         closed: list[int] = chunks[~stored].tolist()
         return closed
 
     def _close(self, change: Change, closed: list[int]) -> None:
-        self._moved |= self.lines.closed(closed)
+        self._close_lines(closed)
         self._forget_reads({*closed, *change.drop_chunks})
         if self._moved:
             self._moved = False
-            change.base = 2 * self.lines.base_line
-            change.meta["base"] = self.lines.base_cursor
+            change.base = 2 * self._base_line
+            change.meta["base"] = self._chunks[self._base].cursor
 
     def _forget_reads(self, chunks: Iterable[int]) -> None:
         for chunk in chunks:
-            if chunk not in self._stored and not self.lines.is_open(chunk):
+            if chunk not in self._stored and not self._is_open(chunk):
                 self._reads.pop(chunk, None)
 
     # After a restart
@@ -254,7 +232,7 @@ class StoredExamples:
     def resume(self, saved: Saved) -> dict[str, Plain]:
         """Resume from the store; return the cursor of its ``base``."""
         cursor: dict[str, Plain] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
-        self.lines = OpenLines(cursor["line"])
+        self._next = self._base_line = cursor["line"]
         self._reads.update(saved.chunks)
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN

@@ -171,10 +171,6 @@ class SessionTable:
         self._by_identity: dict[bytes, Session] = {}
         self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
-    def __len__(self) -> int:
-        """Count the sessions, including ended ones with mapped memory."""
-        return len(self._by_number)
-
     def open(
         self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
     ) -> Session:
@@ -266,12 +262,6 @@ class SessionTable:
                 session.path.unlink(missing_ok=True)
                 _close(session)
                 yield session
-
-    def close(self) -> None:
-        """Close the files of all sessions."""
-        for session in self._by_number.values():
-            _close(session)
-        self._by_number.clear()
 
     def of_feed(self, feed: str) -> list[Session]:
         """Return the sessions of a feed, present or not."""

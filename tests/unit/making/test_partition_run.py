@@ -19,7 +19,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
+from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
 from headrace_server.making.composition import compose
 from headrace_server.making.partition_run import Run
 from headrace_server.making.slab import Slab
@@ -27,7 +27,6 @@ from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
 from headrace_server.reading.sources import open_reader
-from headrace_server.shaping.plan import Order
 from headrace_server.shaping.stored_state import Change, Examples, Saved
 from tests.examples import some
 

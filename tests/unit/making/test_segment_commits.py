@@ -66,7 +66,7 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     skipping = source([0] * 100).options(on_bad_example="skip")
     player = Player(cut(skipping, 3), tmp_path)
     assert player.take() is Outlook.ENDED and player.feed.dropped() == {"bad:no_steps": 100}
-    assert player.feed.offers == {}
+    assert player.feed.held == {}
     player = Player(cut(source([1] * 100).filter(f"{__name__}:never"), 3), tmp_path)
     assert player.take() is Outlook.ENDED and player.feed.dropped() == {"filtered": 100}
     endless = Player(cut(skipping.repeat(), 3), tmp_path)
@@ -197,7 +197,7 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
             assert (player.save(taken, states(taken)) or ["cancelled"])[0] == "cancelled"
         else:
             assert player.save(taken, states(taken)) is None
-    assert taken is Outlook.ENDED and player.feed.offers == {}
+    assert taken is Outlook.ENDED and player.feed.held == {}
     assert player.feed.status()["segments"]["in_flight"] == 0
     dropped = player.feed.dropped()
     if cancel:
@@ -264,4 +264,4 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
         kept.append(entries(player.feed))
     assert taken is Outlook.ENDED and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed.offers == {} and max(kept[200:230]) <= max(kept[20:100])
+    assert player.feed.held == {} and max(kept[200:230]) <= max(kept[20:100])

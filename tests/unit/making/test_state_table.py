@@ -276,7 +276,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             player.feed.leave(slot)
             del trainers[slot], out[slot]
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert entries(player.feed.states) == kept and player.feed.offers == {}
+    assert entries(player.feed.states) == kept and player.feed.held == {}
     assert player.feed.dropped() == {} and player.feed.status()["segments"]["in_flight"] == 0
 
 

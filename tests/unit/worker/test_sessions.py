@@ -111,4 +111,3 @@ def test_a_trainer_that_has_left_costs_a_descriptor_only_while_its_memory_may_be
     holder.let_go()
     assert len(list(table.dead())) == 2
     assert len(os.listdir("/proc/self/fd")) == before
-    table.close()
