@@ -101,9 +101,7 @@ class Command:
 _ELSEWHERE = dict.fromkeys(("drain", "end", "restart", "snapshot", "inspect", "status"), "remote")
 
 
-def with_options(
-    *options: Option,
-) -> Callable[[Callable[[Namespace], int | None]], Command]:
+def with_options(*options: Option) -> Callable[[Callable[[Namespace], int | None]], Command]:
     """Make a function a command that has these options.
 
     Its docstring describes the command, and has the help texts of options that have none: ``word:

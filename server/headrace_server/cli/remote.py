@@ -44,10 +44,7 @@ SERVERS = Option(
     metavar="HOST:PORT",
 )
 TOKEN = Option(
-    "http_token_file",
-    "path",
-    "the file with the token, where the server has one",
-    metavar="FILE",
+    "http_token_file", "path", "the file with the token, where the server has one", metavar="FILE"
 )
 
 

@@ -187,10 +187,7 @@ class Cutting:
             options = fitted(shape.options, known)
         self.num_unroll = unroll = int(options["num_unroll"])
         self.geometry = Geometry(
-            unroll,
-            options["stride"] or unroll,
-            options["left"],
-            options["right"],
+            unroll, options["stride"] or unroll, options["left"], options["right"]
         )
         self._phased = options["phase"] is not None
         self._phase_seed = options["phase_seed"] or 0
@@ -218,12 +215,7 @@ class Cutting:
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
         self.machine = Segments(
-            partition,
-            self.batch_size,
-            self.capacity,
-            self.small,
-            lanes=self.lanes,
-            states=places,
+            partition, self.batch_size, self.capacity, self.small, lanes=self.lanes, states=places
         )
 
     def check_state_bytes(self, most: int) -> None:

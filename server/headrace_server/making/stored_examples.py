@@ -27,17 +27,7 @@ from ..pipeline.declaration import Plain
 from ..shaping.admission import BEGUN, REFUSED
 from ..shaping.plan import Read
 from ..shaping.slots import Rows
-from ..shaping.stored_state import (
-    CHUNK,
-    COUNT,
-    LINE,
-    SEGMENT,
-    Change,
-    Column,
-    Examples,
-    Key,
-    Saved,
-)
+from ..shaping.stored_state import CHUNK, COUNT, LINE, SEGMENT, Change, Column, Examples, Key, Saved
 
 
 @dataclass(slots=True)

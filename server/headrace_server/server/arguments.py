@@ -56,9 +56,7 @@ def as_tokens(resume: object, feeds: set[str]) -> dict[str, Token]:
     return tokens
 
 
-def declared(
-    pipelines: Pipeline | Mapping[str, Pipeline | Declaration],
-) -> dict[str, Declaration]:
+def declared(pipelines: Pipeline | Mapping[str, Pipeline | Declaration]) -> dict[str, Declaration]:
     """Return the declaration of each feed, by name."""
     named: object = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
     if not isinstance(named, Mapping):

@@ -232,7 +232,4 @@ class Feeds:
     def begun(self) -> dict[str, Plain]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
-        return {
-            "failed": failed,
-            "all_opened": self._marked if self.open else None,
-        }
+        return {"failed": failed, "all_opened": self._marked if self.open else None}

@@ -23,13 +23,7 @@ from pathlib import Path
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
-from headrace_proto.messages import (
-    FROM_SERVER,
-    Hello,
-    Pulse,
-    Refused,
-    ServedShare,
-)
+from headrace_proto.messages import FROM_SERVER, Hello, Pulse, Refused, ServedShare
 
 from ..journal.feed_directory import described
 from ..pipeline.declaration import Plain, digest

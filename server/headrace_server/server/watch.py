@@ -19,11 +19,7 @@ from headrace_proto import __version__
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.placement import WHOLE, Share
 
-from ..process.statuses import (
-    EventStatus,
-    SeenServer,
-    ServerStatus,
-)
+from ..process.statuses import EventStatus, SeenServer, ServerStatus
 from .verdict import add_rates, verdict
 
 if TYPE_CHECKING:

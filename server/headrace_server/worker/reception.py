@@ -23,13 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
-from headrace_proto.errors import (
-    FeedRewound,
-    HeadraceError,
-    NotAllowed,
-    ProtocolError,
-    code_of,
-)
+from headrace_proto.errors import FeedRewound, HeadraceError, NotAllowed, ProtocolError, code_of
 from headrace_proto.messages import (
     Attach,
     Bye,

@@ -26,12 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headrace_proto.errors import (
-    FeedRewound,
-    HeadraceError,
-    ServerError,
-    from_code,
-)
+from headrace_proto.errors import FeedRewound, HeadraceError, ServerError, from_code
 from headrace_proto.messages import Hello
 
 from ..leasing.protocol import COUNTER_BITS

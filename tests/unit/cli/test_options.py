@@ -27,8 +27,7 @@ def read(*words: str, environment: dict[str, str] | None = None) -> argparse.Nam
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]],
+    "words", [["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]]
 )
 def test_what_can_not_be_read_ends_with_the_code_of_a_mistake(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -19,11 +19,7 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server.leasing.protocol import ANYONE, Outlook, Slot
-from headrace_server.making.segment_block import (
-    HandedStates,
-    state_columns,
-    stored_states,
-)
+from headrace_server.making.segment_block import HandedStates, state_columns, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.shaping.stored_state import Examples

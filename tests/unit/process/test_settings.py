@@ -69,11 +69,7 @@ def test_an_argument_that_is_none_is_refused(
 
 def test_options_that_need_a_state_directory_are_refused_without_one_and_others_are_not():
     RunSettings(BATCHES, durability="off", workers=2).refuse_state()
-    for given in (
-        {"keep_snapshots": 3},
-        {"resume": json.dumps({})},
-        {"snapshots": 0},
-    ):
+    for given in ({"keep_snapshots": 3}, {"resume": json.dumps({})}, {"snapshots": 0}):
         ((name, value),) = given.items()
         with pytest.raises(ValueError, match=f"^{name}={value!r} needs a state_dir"):
             RunSettings(BATCHES, **given).refuse_state()  # type: ignore[arg-type]

@@ -53,8 +53,7 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [ServerStatus, DiskStatus, FeedStatus, StoreStatus, TrainerStatus, WorkerStatus],
+    "kind", [ServerStatus, DiskStatus, FeedStatus, StoreStatus, TrainerStatus, WorkerStatus]
 )
 def test_a_field_names_a_metric_that_its_class_describes(kind: type):
     hints = get_type_hints(kind, include_extras=True).values()

@@ -72,12 +72,7 @@ class Bucket(PaddedRows):
     def machine(self, partition: int) -> Buckets:
         padding = NO_PADDING if "cost" in self._selectors else self.padding
         return Buckets(
-            self.batch_sizes,
-            self.allow_smaller,
-            self._budget,
-            padding,
-            self.ragged,
-            self._window,
+            self.batch_sizes, self.allow_smaller, self._budget, padding, self.ragged, self._window
         )
 
     def open(self, partition: int) -> None:

@@ -39,12 +39,7 @@ class StratifiedSampleUnknownDist(PaddedRows):
         # The machine draws by the number of the batch, so every partition has a seed of its own.
         seed = chance.derive(self._seed, chance.CLASSES, partition)
         return ClassQueues(
-            len(self._probs),
-            self._probs,
-            self._size,
-            self._queue_capacity,
-            seed,
-            self._in_flight,
+            len(self._probs), self._probs, self._size, self._queue_capacity, seed, self._in_flight
         )
 
     def open(self, partition: int) -> None:
