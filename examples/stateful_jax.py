@@ -18,11 +18,11 @@ SHAPES = {"gates": (2 + UNITS, 2 * UNITS), "new": (2 + UNITS, UNITS), "out": (UN
 Weights = dict[str, tuple[jax.Array, jax.Array]]
 
 
-def initial(key: jax.Array) -> Weights:
-    keys = jax.random.split(key, len(SHAPES))
+def initial(key: jax.Array, shapes: dict[str, tuple[int, int]] = SHAPES) -> Weights:
+    keys = jax.random.split(key, len(shapes))
     return {
         name: (jax.random.normal(k, shape) / shape[0] ** 0.5, jnp.zeros(shape[1]))
-        for k, (name, shape) in zip(keys, SHAPES.items(), strict=True)
+        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
 
 
@@ -46,15 +46,20 @@ def loss_of(weights: Weights, x: jax.Array, bit: jax.Array, length: jax.Array, h
 
 @jax.jit
 def step(weights: Weights, moments: tuple, count: int, *batch: jax.Array) -> tuple:
-    """One step of Adam; the loss, and the states after these segments."""
+    """One step; the loss, and the states after these segments."""
     (loss, h), slope = jax.value_and_grad(loss_of, has_aux=True)(weights, *batch)
+    return *descended(weights, moments, count, slope), loss, h
+
+
+def descended(weights: Weights, moments: tuple, count: int, slope: Weights) -> tuple:
+    """The weights and moments after a step of Adam."""
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], slope)
     square = jax.tree.map(lambda s, g: 0.999 * s + 0.001 * g * g, moments[1], slope)
     rate = RATE * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
     weights = jax.tree.map(
         lambda w, m, s: w - rate * m / (jnp.sqrt(s) + 1e-8), weights, mean, square
     )
-    return weights, (mean, square), loss, h
+    return weights, (mean, square)
 
 
 def main() -> None:

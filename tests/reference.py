@@ -74,8 +74,10 @@ def segments(declared: Declared, partition: int, partitions: int) -> list[list[B
     """Return the segments of each example of a partition, in the order of insertion.
 
     Each has its own values only: who trains it, and beside which others, is a matter of the run.
+    Of packed lanes each step is one.
     """
     parts, (_, given) = _rows(declared, partition, partitions)
+    given = {**given, "num_unroll": 1} if given.get("pack") else given
     going = _admission(given, partition)
     admitted = [going(row) for rows in parts for row in rows]
     return [[_segment(one, given) for _ in one.begins] for one in admitted]
@@ -801,6 +803,8 @@ def _admission(given: dict[str, Any], partition: int) -> Callable[[Row], _Going]
 
 def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
     size, small = given["batch_size"], given.get("allow_small_batch", given["pad"])
+    unroll, pack = given["num_unroll"], given.get("pack")
+    given = {**given, "num_unroll": 1} if pack else given  # segments are steps
     going = _admission(given, partition)
 
     def arrival(rows: list[Row]) -> Iterator[Batch]:
@@ -820,7 +824,10 @@ def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], I
             taken = [one for one in lanes if one is not None]
             if not taken or (len(taken) < size and not small):
                 return
-            yield _segments(taken, given)
+            if pack:
+                yield _packed_lanes(lanes, fresh, given, unroll)
+            else:
+                yield _segments(taken, given)
             lanes = [None if one is None or one.over else one for one in lanes]
 
     return lanes if given.get("order") == "lanes" else arrival
@@ -856,6 +863,67 @@ def _geometry(row: Row, given: dict[str, Any]) -> tuple[list[int], list[int]]:
         )
         sizes.append(unroll)
     return begins, sizes
+
+
+#: What each step of a packed row has for itself; the rest is that of its example.
+_OF_STEPS = (
+    *("epoch", "key", "sequence", "sequence_count", "length", "left_length", "right_length"),
+    *("first", "last"),
+)
+
+
+def _packed_lanes(
+    lanes: list[Any], fresh: list[_Going], given: dict[str, Any], unroll: int
+) -> Batch:
+    """Return the batch of the next row of each lane, which then has the last example of it."""
+    held = {lane: [one] for lane, one in enumerate(lanes) if one is not None}
+    ends = {lane: len(one.begins) - one.at for lane, (one,) in held.items()}
+    while fresh and min(ends.values()) < unroll:
+        lane = min(ends, key=lambda lane: (ends[lane], lane))
+        lanes[lane] = fresh.pop(0)
+        lanes[lane].lane = lane
+        held[lane].append(lanes[lane])
+        ends[lane] += len(lanes[lane].begins)
+    rows: list[list[list[Batch]]] = []
+    for of_lane in held.values():
+        room, row = unroll, list[list[Batch]]()
+        for one in of_lane:
+            steps = min(room, len(one.begins) - one.at)
+            row.append([_segment(one, given) for _ in range(steps)])
+            room -= steps
+        rows.append(row)
+    most, first = max(map(len, rows)), rows[0][0][0]
+    batch: Batch = {"@epoch": first["@epoch"], "@lane": [*held]}
+    batch["@length"] = [sum(map(len, row)) for row in rows]
+    batch["@first"] = [row[0][0]["@first"] for row in rows]
+    batch["@last"] = [row[-1][-1]["@last"] for row in rows]
+    numbers = [[i for i, of in enumerate(row, start=1) for _ in of] for row in rows]
+    steps = {"segment_ids": numbers}
+    for name, of in (("positions", "@sequence"), ("resets", "@first")):
+        steps[name] = [[step[of] for one in row for step in one] for row in rows]
+    for name, values in steps.items():
+        batch[f"@{name}"] = [one + [0] * (unroll - len(one)) for one in values]
+    for name, value in first.items():
+        group, _, own = name.partition(":")
+        if group == "sequences":
+            blank = (given.get("padding_values") or {}).get(own, 0)
+            batch[name] = np.full((len(rows), unroll, *value.shape[1:]), blank, value.dtype)
+            for out, row in zip(batch[name], rows, strict=True):
+                every = [step[name] for one in row for step in one]
+                out[: len(every)] = np.concatenate(every)
+        elif group == "state":
+            batch[name] = _column([row[0][0][name] for row in rows])
+        elif group == "context" or name[1:] not in _OF_STEPS:
+            dtype = object if isinstance(value, bytes) else np.asarray(value).dtype
+            blank = b"" if isinstance(value, bytes) else 0
+            batch[name] = np.full((len(rows), most, *np.shape(value)), blank, dtype)
+            for out, row in zip(batch[name], rows, strict=True):
+                for i, one in enumerate(row):
+                    out[i] = one[0][name]
+            batch[name] = batch[name] if group == "context" else [*batch[name]]
+    batch["@key"] = [[one[0]["@key"][15:] for one in row] for row in rows]
+    batch["@key"] = [row + [b""] * (most - len(row)) for row in batch["@key"]]
+    return batch
 
 
 def _segments(taken: list[_Going], given: dict[str, Any]) -> Batch:

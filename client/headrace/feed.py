@@ -134,7 +134,7 @@ class Feed:
         _ = self.schema
         if self._segments is None:
             return {}
-        rows, states = self._layout["@sequence"].shape[0], self._segments.states
+        rows, states = self._layout["@length"].shape[0], self._segments.states
         return {name: Field(s.dtype, (rows, *s.dims)) for name, s in states.items()}
 
     @property

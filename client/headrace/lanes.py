@@ -40,15 +40,13 @@ class LaneStates:
 
     token: int
     lanes: np.ndarray
-    sequence: np.ndarray  # number of each row's segment in its example …
-    sequence_count: np.ndarray  # … and the example's number of segments
+    goes_on: np.ndarray  # whether the example at the end of each row does, and may be flushed
     states: Mapping[str, Any]
 
     @property
     def unfinished(self) -> list[int]:
         """Rows whose sequence goes on."""
-        ends = self.sequence.astype(np.int64) + 1
-        rows: list[int] = np.flatnonzero(ends < self.sequence_count).tolist()
+        rows: list[int] = np.flatnonzero(self.goes_on).tolist()
         return rows
 
 
@@ -165,8 +163,7 @@ class Lanes:
         self._kept[batch.partition] = LaneStates(
             batch.token,
             lanes,
-            batch.array("@sequence").copy(),
-            batch.array("@sequence_count").copy(),
+            batch._flag_array("valid") & ~batch._flag_array("last"),
             states,
         )
 
@@ -174,7 +171,7 @@ class Lanes:
         """Note that the server refuses these states; batches here still continue from them."""
         for partition, one in self._kept.items():
             if one is kept:
-                self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)
+                self._kept[partition] = replace(kept, goes_on=np.zeros_like(kept.goes_on))
 
     def standing(self) -> list[tuple[int, LaneStates]]:
         """List by partition the kept states that can be flushed."""

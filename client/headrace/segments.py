@@ -30,7 +30,7 @@ from headrace_proto.errors import near
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
-from headrace_proto.segment_layout import GROUPS, SegmentLayout
+from headrace_proto.segment_layout import SegmentLayout
 
 from .batch import BatchInHand, no_fact
 from .framework import Framework
@@ -46,6 +46,7 @@ FLAGS = ("first", "last", "valid")
 SEGMENT_FACTS = (
     *("key", "sequence", "sequence_count", "length", "total_length", "insertion_index"),
     *("left_length", "right_length"),  # only where there is context
+    *("segment_ids", "positions", "resets"),  # only with pack=True
     "lane",  # only with order="lanes"
     *(name for name in FACTS if name != "length"),  # only where a stage adds them
 )
@@ -92,12 +93,16 @@ class SegmentBatch(BatchInHand):
 
     @property
     def key(self) -> Any:
-        """Each row's own name: which segment, of how many, of which example."""
-        return self._strings("key")
+        """Each row's own name: which segment, of how many, of which example.
+
+        Of packed rows it is ``original_key``.
+        """
+        return self.original_key if self._layout.packed else self._strings("key")
 
     @property
     def next_key(self) -> Any:
         """The key of the segment after each row; ``STOP:`` and the example's where it ends."""
+        self._check_alone("next_key")
         return self._strings("next_key")
 
     @property
@@ -108,12 +113,50 @@ class SegmentBatch(BatchInHand):
     @property
     def sequence(self) -> Any:
         """Which segment of its example each row is, from 0."""
+        self._check_alone("sequence")
         return self._column("@sequence")
 
     @property
     def sequence_count(self) -> Any:
         """How many segments each row's example has."""
+        self._check_alone("sequence_count")
         return self._column("@sequence_count")
+
+    def _check_alone(self, name: str) -> None:
+        if self._layout.packed:
+            raise AttributeError(
+                f"batch.{name}: a row of this feed has several examples, it is declared with "
+                "pack=True; batch.positions tells where in its example each step is"
+            )
+
+    @property
+    def segment_ids(self) -> Any:
+        """``[B, num_unroll]``: which example of its row each step is of, from 1; 0 is padding.
+
+        AttributeError without ``pack=True``.
+        """
+        return self._of_packed("@segment_ids")
+
+    @property
+    def positions(self) -> Any:
+        """``[B, num_unroll]``: where in its example each step is, from 0, with ``pack=True``."""
+        return self._of_packed("@positions")
+
+    @property
+    def resets(self) -> Any:
+        """``[B, num_unroll]``: whether each step is the first of its example, with ``pack=True``.
+
+        There the model has ``initial_state(name)``, not the state after the step before.
+        """
+        return self._of_packed("@resets")
+
+    def _of_packed(self, name: str) -> Any:
+        if not self._layout.packed:
+            raise AttributeError(
+                f"batch.{name[1:]}: a row of this feed has one example; it is not declared with "
+                "order='lanes', pack=True"
+            )
+        return self._column(name)
 
     @property
     def length(self) -> Any:
@@ -178,6 +221,8 @@ class SegmentBatch(BatchInHand):
         return self._flags("valid")
 
     # Columns
+    # With pack=True context, facts, keys, total_length and insertion_index are [B, most examples of
+    # a row, …]: batch.context[name][row, segment_id - 1].
 
     @property
     def sequences(self) -> Mapping[str, Any]:
@@ -196,7 +241,10 @@ class SegmentBatch(BatchInHand):
         )
 
     def state(self, name: str) -> Any:
-        """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
+        """``[batch_size, …]``: what was saved after the segment before, or the initial state.
+
+        Of a packed row it is the state before its first step.
+        """
         if not isinstance(name, str) or name not in self._layout.states:
             raise unknown_state(name, self._layout.states)
         if self._continued is None:
@@ -206,6 +254,17 @@ class SegmentBatch(BatchInHand):
         if value is None:
             value = self._cache[key] = self._continued(self, name)
         return value
+
+    def initial_state(self, name: str) -> Any:
+        """``[1, …]``: the state with which examples begin, at ``resets``, with ``pack=True``."""
+        if not isinstance(name, str) or name not in self._layout.states:
+            raise unknown_state(name, self._layout.states)
+        if not self._layout.packed:
+            raise AttributeError(
+                "batch.initial_state: batch.state(name) has it where an example begins, in a feed "
+                "that is not declared with pack=True"
+            )
+        return self._column("initial:" + name)
 
     def save_state(self, name: str, value: Any) -> Any:
         """Save a state as it is after these segments; saving the last one commits the batch.
@@ -262,8 +321,8 @@ class SegmentBatch(BatchInHand):
             raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
         return strings_at(self._block, slot) if slot.dtype == BYTES else array_at(self._block, slot)
 
-    def keys(self) -> list[bytes]:
-        """Return the segments' keys as a list."""
+    def keys(self) -> list[Any]:
+        """Return the segments' keys as a list; of packed rows a list for each row."""
         return self._key_list(0)
 
     def arrays(self) -> dict[str, Any]:
@@ -272,11 +331,10 @@ class SegmentBatch(BatchInHand):
         facts = {name[1:]: self.array(name) for name in names if name in self._layout.schema}
         if "lane" in facts and self._layout.ranked:
             facts["lane"] = self._lane_array()
-        keys = np.empty(self.rows, object)
-        keys[:] = self.keys()
+        keys = self.array("@key") if self._layout.packed else self._key_array(0)
         flags = {name: self._flag_array(name) for name in FLAGS}
         element: dict[str, Any] = {"token": np.int64(self.token), "key": keys, **facts, **flags}
-        for group in GROUPS:
+        for group in self._layout.groups:
             names = self._layout.names(group)
             element[group] = {name: self.array(f"{group}:{name}") for name in names}
         return element
@@ -318,12 +376,19 @@ class SegmentBatch(BatchInHand):
     def _strings(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
-            keys = np.empty(self.rows, object)
-            keys[:] = self._key_list(1 if name == "next_key" else 0)
+            keys = self._key_array(1 if name == "next_key" else 0)
             value = self._cache[name] = self._framework.strings(keys)
         return value
 
-    def _key_list(self, ahead: int) -> list[bytes]:
+    def _key_array(self, ahead: int) -> np.ndarray:
+        keys = np.empty(self.rows, object)
+        keys[:] = self._key_list(ahead)
+        return keys
+
+    def _key_list(self, ahead: int) -> list[Any]:
+        if self._layout.packed:
+            own: list[Any] = self.array("@key").tolist()
+            return own
         numbers = self.array("@sequence").tolist()
         counts = self.array("@sequence_count").tolist()
         return segment_keys(self.array("@key").tolist(), numbers, counts, ahead)
@@ -341,8 +406,10 @@ class SegmentBatch(BatchInHand):
         return lanes
 
     def _flag_array(self, name: str) -> np.ndarray:
-        sequence, count = self.array("@sequence"), self.array("@sequence_count")
         flags: np.ndarray
+        if self._layout.packed:
+            return self.array("@length") > 0 if name == "valid" else self.array(RESERVED + name)
+        sequence, count = self.array("@sequence"), self.array("@sequence_count")
         if name == "last":
             flags = sequence + 1 == count
         elif name == "first":
@@ -361,7 +428,7 @@ class SegmentBatch(BatchInHand):
     def __repr__(self) -> str:
         groups = []
         layout = self._layout
-        for group in GROUPS:
+        for group in layout.groups:
             shapes = [f"{name}: {self._shape(group, name)}" for name in layout.names(group)]
             if shapes:
                 groups.append(f"{group} {', '.join(shapes)}")

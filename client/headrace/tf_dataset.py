@@ -248,12 +248,12 @@ def _of_rows(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
 
 def _of_segments(feed: Feed) -> Elements:
     layout = feed.facts
-    rows = layout["sequence"].shape[0]
+    rows = layout["length"].shape[0]
     facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}
     groups: dict[str, dict[str, Field]] = {group: {} for group in GROUPS}
     for name, field in feed.schema.items():
         group, _, inner = name.partition(":")
-        groups[group][inner] = field
+        groups.setdefault(group, {})[inner] = field
     spec = _spec({"token": Field("int64"), **facts})
     spec.update(dict.fromkeys(FLAGS, tf.TensorSpec((rows,), tf.bool)))
     spec.update({group: _spec(fields) for group, fields in groups.items()})

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
+from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
 from .segments import SegmentBatch
@@ -86,6 +87,8 @@ class TracedBatch(SegmentBatch):
         return tf.where(self.last, tf.strings.join(["STOP:", own]), keys) if ahead else keys
 
     def _flags(self, name: str) -> Any:
+        if self._layout.packed:
+            return self.length > 0 if name == "valid" else self._cache[RESERVED + name]
         if name == "last":
             return self.sequence + 1 == self.sequence_count
         valid = self.sequence_count > 0

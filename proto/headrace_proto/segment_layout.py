@@ -35,8 +35,18 @@ class State:
 
 
 GROUPS = ("sequences", "context", "state")
-#: Columns of every feed of segments.
-_COLUMNS = ("@key", "@sequence", "@sequence_count", "@length", "@total_length", "@insertion_index")
+#: Columns of every feed of segments …
+_COLUMNS = ("@key", "@length", "@total_length", "@insertion_index")
+#: … of one whose rows have one example each …
+NUMBERS = ("@sequence", "@sequence_count")
+#: … and of one with packed rows, by dtype: of each row, and of each of its steps.
+PACKED = {
+    "@first": "bool",
+    "@last": "bool",
+    "@segment_ids": "int32",
+    "@positions": "int32",
+    "@resets": "bool",
+}
 #: Columns with an entry for each row that begins an example, not for each row.
 STARTS = ("@starts", "@state_of")
 
@@ -53,6 +63,8 @@ class SegmentLayout:
         self.left = _number(properties, "left") if "left" in properties else 0
         self.lanes = properties.get("order") == "lanes"
         self.kept = properties.get("placement") == "trainer"  # states stay there
+        self.packed = properties.get("pack") is True  # a row has several examples
+        self.groups = (*GROUPS, "initial") if self.packed else GROUPS
         states = schema_from_wire(properties.get("states")).items()
         self.states = {
             name: State(name, field.dtype, tuple(dim or 0 for dim in field.shape))
@@ -62,7 +74,8 @@ class SegmentLayout:
         #: Returns the Saving of the feed; None where it has no states, or the feed is gone.
         self.saving: Any = lambda: None
         self.ranked = False  # a rank has lanes in every partition, and each a number of its own
-        free = [*STARTS, *(f"state:{name}" for name in self.states if self.kept)]
+        free = [*STARTS, *(f"initial:{name}" for name in self.states)]
+        free += [f"state:{name}" for name in self.states if self.kept]
         self._slots = KnownSlots(schema, schema.keys() - free)
 
     def names(self, group: str) -> list[str]:
@@ -71,6 +84,7 @@ class SegmentLayout:
 
     def _check_columns(self) -> None:
         wanted = [*_COLUMNS, *["@lane"] * self.lanes, *(STARTS if self.kept else ())]
+        wanted += [*PACKED, *(f"initial:{n}" for n in self.states)] if self.packed else NUMBERS
         if lacking := [name for name in wanted if name not in self.schema]:
             raise ProtocolError(f"a feed of segments lacks the columns {lacking}")
         for name, state in self.states.items():

@@ -338,6 +338,15 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
     return "batch_sequences_with_states", given
 
 
+def _packed(chance: random.Random) -> Call:
+    call, given = _segments(chance, "lanes", chance.choice(("server", "server", "trainer", "")))
+    for name in ("input_length", "stride", "left", "right", "phase", "phase_seed", "map_segments"):
+        given.pop(name, None)
+    if "s" in given["initial_states"]:
+        given["initial_states"]["s"] = [np.float32(3), np.float32(-1)]
+    return call, {**given, "num_unroll": chance.choice((1, 2, 3, 5, 8, 13)), "pack": True}
+
+
 def _saver(chance: random.Random) -> Call:
     _, given = _segments(chance)
     given |= {
@@ -374,6 +383,7 @@ SHAPES: Mapping[str, Callable[[random.Random], Call]] = {
     "segments lanes": lambda chance: _segments(chance, "lanes"),
     "segments trainer": lambda chance: _segments(chance, "lanes", "trainer"),
     "segments stateless": lambda chance: _segments(chance, "lanes", ""),
+    "segments packed": _packed,
     "state saver": _saver,
 }
 

@@ -22,7 +22,7 @@ from tests.combinations.declarations import MARK
 from tests.combinations.runs import Draw, Place, Run
 from tests.combinations.training import Taken
 
-#: A segment: partition, index of insertion, number in its example.
+#: A segment, or a step of packed lanes: partition, index of insertion, number in its example.
 Cell = tuple[int, int, int]
 
 
@@ -99,14 +99,14 @@ class Case:
         if run and not valid.all() and not run.world:
             return "it has empty rows"
         epochs = set()
-        for row, cell in enumerate(cells_of(one)):
+        for row, cells in enumerate(cells_of(one)):
             got = {
                 name: value[row]
                 for name, value in values.items()
                 if name not in ("@partition", "@number", "@epoch", "@valid", "@lane")
             }
             got.pop(f"state:{MARK}", None)
-            if cell is None:
+            if not cells:
                 # initial states of the rows that states at a trainer begin with are no one's
                 shape = self.feed.shape
                 if "map_segments" not in shape:
@@ -116,12 +116,19 @@ class Case:
                 if full:
                     return f"empty row {row} has {full}"
                 continue
-            if cell not in self.cells:
-                return f"there is no segment {cell}"
-            want = {n: v for n, v in self.cells[cell].items() if n != f"state:{MARK}"}
-            epochs.add(want.pop("@epoch"))
-            if fault := difference(want, got):
+            blanks = self.feed.shape.get("padding_values") or {}
+            steps = _steps(got) if "@segment_ids" in got else [got]
+            if "@segment_ids" in got and (fault := _fault_of_packed(got, len(cells), blanks)):
                 return f"row {row}: {fault}"
+            for cell, step in zip(cells, steps, strict=True):
+                if cell not in self.cells:
+                    return f"there is no segment {cell}"
+                left_out = {f"state:{MARK}", *(self.cells[cell].keys() - step.keys())}
+                left_out -= {n for n in left_out if n[:5] != "state"}  # which a row has once
+                want = {n: v for n, v in self.cells[cell].items() if n not in left_out}
+                epochs.add(want.pop("@epoch"))
+                if fault := difference(want, step):
+                    return f"row {row}: {fault}"
         if epochs and values["@epoch"] not in epochs:
             return f"its epoch is {values['@epoch']}, of its rows {epochs}"
         if self.feed.borders and len(epochs) > 1:
@@ -156,7 +163,7 @@ class Case:
 
     def _names(self, one: Taken) -> list[tuple[int, ...]]:
         if self.feed.segmented:
-            return [cell for cell in cells_of(one) if cell is not None]
+            return [cell for cells in cells_of(one) for cell in cells]
         return [(one.values["@partition"], one.values["@number"])]
 
     def _epoch(self, partition: int, index: int) -> int:
@@ -177,26 +184,30 @@ class Case:
         counted: dict[tuple[int, int], int] = defaultdict(int)
         marks: dict[Cell, list[int]] = defaultdict(list)
         lanes: dict[tuple[int, int, int], Cell | None] = {}
-        unsure = {cell for one in taken if one.state == "saved" for cell in cells_of(one)}
+        unsure = {name for one in taken if one.state == "saved" for name in self._names(one)}
         dropped = set() if self.feed.small else self._unfinished(taken)
         moved = run.dies or run.leaves or run.parts or any(one.later for one in taken)
         for one in taken:
-            for row, cell in enumerate(cells_of(one)):
-                if cell is None:
-                    continue
+            every = cells_of(one)
+            for row, at, cell in [
+                (r, i, c) for r, of in enumerate(every) for i, c in enumerate(of)
+            ]:
                 p, index, number = cell
                 fresh = one.state == "taken" or self._rewinds(run) or cell in unsure
-                if number > counted[p, index] or (number < counted[p, index] and not fresh):
-                    yield f"segment {cell} comes after {counted[p, index]} segments"
+                within = every[row][at - 1] if at else None
+                came = number if within == (p, index, number - 1) else counted[p, index]
+                if number > came or (number < came and not fresh):
+                    yield f"segment {cell} comes after {came} segments"
                     return
                 if one.state != "taken":
                     counted[p, index] = number + 1
-                if one.marks is not None:
+                if one.marks is not None and at == 0:
                     before = int(one.values[f"state:{MARK}"][row])
                     known = marks[p, index, number - 1] if number else [0]
                     if before not in (known if self._rewinds(run) else known[-1:]):
                         yield f"segment {cell} has not the state that was saved last"
                         return
+                if one.marks is not None:
                     marks[cell].append(int(one.marks[row]))
                 if not self.feed.lanes:
                     continue
@@ -205,7 +216,9 @@ class Case:
                     yield f"lane {lane} is not one of {one.lanes}"
                     return
                 own = one.who, one.connection, int(lane)
-                before_it = lanes.get(own)
+                before_it = lanes.get(own) if within is None else within
+                if within is not None and self.cells[within]["@last"]:
+                    before_it = None
                 if before_it in dropped and (number == 0 or moved):
                     before_it = None
                 if number and (before_it is None and moved):
@@ -217,11 +230,11 @@ class Case:
                     yield f"lane {own} has segment {cell} after {before_it}"
                     return
                 if one.state != "taken":
-                    lanes[own] = None if one.values["@last"][row] else cell
+                    lanes[own] = None if self.cells[cell]["@last"] else cell
 
     def _unfinished(self, taken: Sequence[Taken]) -> set[Cell | None]:
         """Return the last segment that came of each example that was dropped unfinished."""
-        came = {cell for one in taken for cell in cells_of(one) if cell is not None}
+        came = {cell for one in taken for cells in cells_of(one) for cell in cells}
         return {
             (p, index, number)
             for p, index, number in came
@@ -235,7 +248,7 @@ class Case:
         for one in taken:
             who = -1 if self.feed.segmented else one.who
             epoch = one.values["@epoch"]
-            if self.feed.segmented and all(cell is None for cell in cells_of(one)):
+            if self.feed.segmented and not any(cells_of(one)):
                 continue
             if epoch < at[who, one.connection]:
                 yield f"epoch {epoch} goes on after {at[who, one.connection]}"
@@ -305,12 +318,73 @@ def resumed(draw: Draw, original: Sequence[Taken], again: Sequence[Taken]) -> li
     return []
 
 
-def cells_of(one: Taken) -> list[Cell | None]:
-    """Return the segment of each row; None where a rank's row is empty."""
+def cells_of(one: Taken) -> list[list[Cell]]:
+    """Return the segment of each row, or all steps of a packed one; none of a rank's empty row."""
     values = one.values
-    rows = zip(values["@valid"], values["@insertion_index"], values["@sequence"], strict=True)
     p = values["@partition"]
-    return [(p, int(index), int(number)) if valid else None for valid, index, number in rows]
+    if "@segment_ids" in values:
+        columns = values["@segment_ids"], values["@positions"], values["@insertion_index"]
+        return [
+            [(p, int(indices[i - 1]), int(at)) for i, at in zip(ids, positions, strict=True) if i]
+            for ids, positions, indices in zip(*columns, strict=True)
+        ]
+    rows = zip(values["@valid"], values["@insertion_index"], values["@sequence"], strict=True)
+    return [[(p, int(index), int(number))] if valid else [] for valid, index, number in rows]
+
+
+def _steps(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a packed row as segments of one step; the first has the states."""
+    steps = []
+    for i, number in enumerate(row["@segment_ids"]):
+        if not number:
+            continue
+        step: dict[str, Any] = {}
+        for name, value in row.items():
+            if name[:9] == "sequences":
+                step[name] = value[i : i + 1]
+            elif name[:5] == "state":
+                step |= {} if i else {name: value}
+            elif name not in _OF_ROWS:
+                step[name] = value[number - 1]
+        at, count = int(row["@positions"][i]), int(step["@total_length"])
+        step["@key"] = b"%05d_of_%05d:%s" % (at, count, step["@key"])
+        step |= {"@sequence": at, "@sequence_count": count, "@length": 1}
+        step |= {"@left_length": 0, "@right_length": 0}
+        step |= {"@first": row["@resets"][i], "@last": at + 1 == count}
+        steps.append(step)
+    return steps
+
+
+#: Columns of a packed row that have no value for each example.
+_OF_ROWS = ("@segment_ids", "@positions", "@resets", "@length", "@first", "@last")
+
+
+def _fault_of_packed(row: dict[str, Any], steps: int, blanks: dict[str, Any]) -> str:
+    """Return what is wrong with the marks or the padding of a packed row; "" where nothing is."""
+    ids, at = row["@segment_ids"], row["@positions"]
+    begins = [i for i in range(steps) if i == 0 or ids[i] > ids[i - 1]]
+    count = int(ids[steps - 1])
+    ends = at[steps - 1] + 1 == row["@total_length"][count - 1]
+    marks = (
+        ids[0] == 1 and len(begins) == count and all(np.diff(ids[:steps]) >= 0),
+        all(at[i] == at[i - 1] + 1 for i in range(1, steps) if i not in begins),
+        all(row["@resets"][i] == (i < steps and at[i] == 0) for i in range(len(ids))),
+        all(at[i] == 0 for i in begins[1:]),
+        row["@length"] == steps,
+        row["@first"] == (at[0] == 0),
+        row["@last"] == ends,
+    )
+    if not all(marks):
+        return f"its marks are wrong: {marks}"
+    for name, value in row.items():
+        rest = value[steps:] if name[:9] == "sequences" or name in _OF_ROWS[:3] else []
+        if name not in _OF_ROWS and name[:9] != "sequences" and name[:5] != "state":
+            rest = value[count:]
+        if any(
+            _is_full(one - blanks.get(name[10:], 0) if name[10:] in blanks else one) for one in rest
+        ):
+            return f"{name} has {rest} where nothing is"
+    return ""
 
 
 def _where(one: Taken) -> str:
@@ -323,7 +397,7 @@ def _without_mark(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_full(value: Any) -> bool:
-    return bool(np.any(np.asarray(value) != (b"" if isinstance(value, bytes) else 0)))
+    return any(np.asarray(value, object).reshape(-1).tolist())
 
 
 def difference(want: dict[str, Any], got: dict[str, Any], partition: bool = False) -> str:

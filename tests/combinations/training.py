@@ -36,6 +36,10 @@ _OF_SEGMENTS = (
     *("key", "sequence", "sequence_count", "length", "total_length", "left_length"),
     *("right_length", "insertion_index", "first", "last", "valid"),
 )
+_OF_PACKED = (
+    *("key", "length", "total_length", "insertion_index", "first", "last", "valid"),
+    *("segment_ids", "positions", "resets"),
+)
 #: Bounds each wait of a trainer; shorter where bugs are expected.
 WAIT_S = float(os.environ.get("COMBINATIONS_WAIT_S", PATIENCE_S))
 
@@ -146,7 +150,9 @@ def _plain(feed: headrace.Feed, batch: Any) -> dict[str, Any]:
         with contextlib.suppress(AttributeError):
             found["@bucket"] = batch.bucket
     else:
-        facts |= {*_OF_SEGMENTS, *(("lane",) if _lanes(batch) else ())}
+        packed = "segment_ids" in feed.facts
+        of_segments = _OF_PACKED if packed else _OF_SEGMENTS
+        facts |= {*of_segments, *(("lane",) if _lanes(batch) else ())}
         found |= {f"sequences:{name}": np.array(batch.sequences[name]) for name in batch.sequences}
         found |= {f"context:{name}": np.array(batch.context[name]) for name in batch.context}
         found |= {f"state:{name}": np.array(batch.state(name)) for name in feed.states}
@@ -168,9 +174,21 @@ def _save(feed: headrace.Feed, batch: Any) -> np.ndarray | None:
             marks = np.frombuffer(os.urandom(8 * len(state)), np.int64)
             batch.save_state(name, marks.copy())
         else:
-            sequence = batch.sequence.reshape(-1, *[1] * (state.ndim - 1))
-            batch.save_state(name, reference.saved(state, sequence).astype(state.dtype))
+            batch.save_state(name, _after(feed, batch, name, state).astype(state.dtype))
     return marks
+
+
+def _after(feed: headrace.Feed, batch: Any, name: str, state: np.ndarray) -> Any:
+    """Return a state after a batch, as the reference has it."""
+    inner = [1] * (state.ndim - 1)
+    if "segment_ids" not in feed.facts:
+        return reference.saved(state, batch.sequence.reshape(-1, *inner))
+    for step in range(batch.positions.shape[1]):
+        resets, real = (of[:, step].reshape(-1, *inner) for of in (batch.resets, batch.segment_ids))
+        state = np.where(resets, batch.initial_state(name), state)
+        after = reference.saved(state, batch.positions[:, step].reshape(-1, *inner))
+        state = np.where(real > 0, after, state)
+    return state
 
 
 class Meeting:

@@ -196,7 +196,7 @@ def _never(old: dict[str, Plain], new: dict[str, Plain]) -> Iterator[tuple[str, 
     for change in _differences(old["partitions"], new["partitions"], "partitions"):
         yield change, "positions and states belong to partitions"
     before, now = (tree["pipeline"]["shape"] for tree in (old, new))
-    for name in ("kind", "num_unroll", "stride", "phase", "phase_seed"):
+    for name in ("kind", "num_unroll", "stride", "phase", "phase_seed", "pack"):
         for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
             yield change, "positions are counted in what that makes"
     for change in _differences(_states(before), _states(now), "pipeline.shape.initial_states"):

@@ -2,6 +2,11 @@
 
     Rows + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
 
+A row of packed lanes has steps of several examples, and columns with a value for each of these:
+
+    example        a a a a b b c c c      row 0 of the batch; its segment of c goes on in the next
+    @segment_ids   1 1 1 1 2 2 3 3 3      context [B, most examples of a row, …], @key likewise
+
 Offsets of columns depend only on the fields, the counts of rows and the sizes of strings, so the
 layout computes them once for each combination.
 """
@@ -23,6 +28,7 @@ from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, MOST_EVEN, Slot, arrange, even_offsets, strings_at
 from headrace_proto.schema import Field
+from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.declaration import Plain
 from ..reading.columns import Ragged, Strings
@@ -106,10 +112,10 @@ def write_windows(
 Result = Mapping[str, np.ndarray] | None
 #: Gives the sequences of each row of a batch, by name, or None for a bad one.
 Results = Callable[[Rows, Mapping[int, Offer]], Iterable[tuple[int, Result]]]
-_Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
-
+_Group = tuple[Offer, Any, np.ndarray]  # an offer, places in the batch, rows of it
 
 _Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
+_Counts = tuple[int, int, int, int]  # rows, starts, states, most examples of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +155,13 @@ class BlockLayout:
         masks: Collection[str],
         values: Mapping[str, Plain],
         results: Results | None = None,
+        packed: bool = False,
     ) -> None:
         """``masks`` are the sequences that tell real steps, ``values`` pad sequences.
 
         With ``results`` a function makes all sequences, and none is copied.
         """
-        self.results = results
+        self.results, self.packed = results, packed
         self.fields = dict(fields)
         self.geometry = geometry
         numbers = [n for n, f in fields.items() if f.dtype != BYTES]
@@ -164,51 +171,53 @@ class BlockLayout:
         named = [(n, n[10:]) for n in numbers if n.startswith("sequences:") and n not in self.masks]
         self.sequences, self.made = ([], named) if results else (named, [])
         self.values = [(n, values[of]) for n, of in self.sequences if of in values]
-        self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
+        own = ("state:", "initial:")
+        self.extra = [n for n in numbers if n.startswith(own) or n == "@state_of"]
         self.of_block = [n for n in numbers if n in _OF_BLOCK]
         self.context = [(n, n[8:]) for n in numbers if n.startswith("context:")]
         columns = (n for n, _ in (*named, *self.context))
-        known = {*_OF_BATCH, *_OF_BLOCK, *LENGTHS, *self.extra, *self.masks, *columns}
+        known = {*_OF_BATCH, *_OF_BLOCK, *LENGTHS, *PACKED, *self.extra, *self.masks, *columns}
         self.facts = [(n, n[1:]) for n in numbers if n not in known]
         self._numbers = numbers
         #: By column: its strings in a row without an example.
         self.blanks = {
-            n: [as_bytes(values.get(n.removeprefix("sequences:")))] * prod(self._inner(n))
+            n: [as_bytes(values.get(n.removeprefix("sequences:")))] * prod(self._inner(n, 1))
             for n in self.strings
         }
-        #: Offsets by the counts of rows, starts and states, and the bytes of columns of strings.
+        #: Offsets by the counts of rows, starts, states and examples of a row, and the bytes of
+        #: columns of strings.
         self.places = lru_cache(_MOST_KNOWN)(self._placed)
         self._placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
 
-    def _placed(self, counts: tuple[int, int, int], texts: tuple[int, ...]) -> _Places:
+    def _placed(self, counts: _Counts, texts: tuple[int, ...]) -> _Places:
         """Numeric columns come first, so their offsets do not depend on the strings."""
         numbers, arrays, end = self._placed_numbers(counts)
         placed, strings = dict(numbers), dict[str, Slot]()
         for name, size in zip(self.strings, texts, strict=True):
-            shape = self._rows(name, counts), *self._inner(name)
+            shape = self._rows(name, counts), *self._inner(name, counts[3])
             nbytes = 8 * (prod(shape) + 1) + size
             placed[name] = strings[name] = Slot(BYTES, shape, end, nbytes)
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return _Places([placed[name] for name in self.fields], end, arrays, strings)
 
-    def _of_numbers(
-        self, counts: tuple[int, int, int]
-    ) -> tuple[Mapping[str, Slot], Mapping[str, _Array], int]:
+    def _of_numbers(self, counts: _Counts) -> tuple[Mapping[str, Slot], Mapping[str, _Array], int]:
         """Return the numeric columns of batches with these counts, and their end."""
-        shapes = [(self._rows(n, counts), *self._inner(n)) for n in self._numbers]
+        shapes = [(self._rows(n, counts), *self._inner(n, counts[3])) for n in self._numbers]
         dtypes = [self.fields[n].dtype for n in self._numbers]
         slots, end = arrange([(d, shape, 0) for d, shape in zip(dtypes, shapes, strict=True)])
         by_name = dict(zip(self._numbers, slots, strict=True))
         arrays = {n: (s.shape, numpy_dtype(s.dtype), s.offset) for n, s in by_name.items()}
         return by_name, arrays, end
 
-    def _rows(self, name: str, counts: tuple[int, int, int]) -> int:
+    def _rows(self, name: str, counts: _Counts) -> int:
+        if name.startswith("initial:"):
+            return 1
         if name in ("@starts", "@state_of"):
             return counts[1]
         return counts[2] if name.startswith("state:") else counts[0]
 
-    def _inner(self, name: str) -> tuple[int, ...]:
-        return tuple(d or 0 for d in self.fields[name].shape[1:])
+    def _inner(self, name: str, examples: int) -> tuple[int, ...]:
+        return tuple(examples if d is None else d for d in self.fields[name].shape[1:])
 
 
 def places_of_starts(batch: Rows) -> np.ndarray:
@@ -240,13 +249,20 @@ class SegmentBlock:
     ) -> None:
         self.batch = batch
         self._layout = layout
-        self.rows = len(batch.slots)
-        self._of_block = batch.lanes, batch.starts
-        self._at: slice | np.ndarray = slice(None)  # places of the batch's rows in its block
+        self.rows = batch.size or batch.height
+        starts = batch.starts if not batch.unroll else batch.row_of[batch.starts]
+        self._of_block = batch.lanes[batch.heads], starts
+        self._at: Any = batch.at  # places of the batch's examples in its block …
         self._in_order = not batch.size
         if batch.size:
-            self._at, self.rows = batch.lanes, batch.size
             self._of_block = np.arange(self.rows), places_of_starts(batch)
+        self._rows_at = self._at  # … and of its rows
+        self._most = 1
+        if batch.unroll:
+            numbers = np.arange(len(batch)) - batch.heads[batch.row_of]
+            self._numbers = numbers  # of the examples in their rows
+            self._most = int(numbers.max(initial=0)) + 1
+            self._rows_at = self._at[batch.heads]
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self.columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
@@ -257,7 +273,8 @@ class SegmentBlock:
                 self._results = list(self._results)
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
-        self._places = layout.places((self.rows, len(self._of_block[1]), states), sizes)
+        counts = self.rows, len(self._of_block[1]), states, self._most
+        self._places = layout.places(counts, sizes)
         self.slots = self._places.slots
         self.nbytes = self._places.nbytes
 
@@ -272,7 +289,7 @@ class SegmentBlock:
                 if self._in_order:
                     table.take(taken, 0, self.columns[name], "clip")
                 else:
-                    self.columns[name][self._at] = table[taken]
+                    self.columns[name][self._rows_at] = table[taken]
             else:
                 self.columns[name][...] = column
 
@@ -281,14 +298,17 @@ class SegmentBlock:
         batch, layout, places = self.batch, self._layout, self._places
         geometry = layout.geometry
         self.columns = columns = places.columns(block)
-        if not self._in_order:
+        if layout.packed or not self._in_order:
             block[: self.nbytes] = 0
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
             write_strings(block, slot, texts)
-        for name, of_it in layout.of_batch:
-            columns[name][self._at] = getattr(batch, of_it)
         for name in layout.of_block:
             columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
+        if layout.packed:
+            self._fill_packed(block)
+            return
+        for name, of_it in layout.of_batch:
+            columns[name][self._at] = getattr(batch, of_it)
         padded = bool(layout.masks or layout.values)
         there = np.zeros((self.rows, geometry.width) if padded else 0, bool)  # in the example …
         real = np.zeros_like(there)  # … and in its declared length
@@ -335,6 +355,65 @@ class SegmentBlock:
                 columns[name][place] = 0 if result is None else result[made]
         self._results = ()
 
+    def _fill_packed(self, block: np.ndarray) -> None:
+        """Write the examples of packed rows into their block, which is zero."""
+        batch, layout, columns, at = self.batch, self._layout, self.columns, self._at
+        unroll, heads, tails = batch.unroll, batch.heads, batch.tails
+        sizes, begins = batch.after - batch.segments, at * unroll + batch.begins
+        columns["@first"][self._rows_at] = batch.segments[heads] == 0
+        columns["@last"][self._rows_at] = batch.last[tails]
+        columns["@length"][self._rows_at] = (batch.begins + sizes)[tails]
+        columns["@resets"].reshape(-1)[begins[batch.segments == 0]] = True
+        step = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
+        steps = begins.repeat(sizes) + step
+        columns["@segment_ids"].reshape(-1)[steps] = (self._numbers + 1).repeat(sizes)
+        columns["@positions"].reshape(-1)[steps] = batch.segments.repeat(sizes) + step
+        examples = at * self._most + self._numbers
+        flat = {n: c.reshape(-1, *c.shape[2:]) for n, c in columns.items() if c.ndim > 1}
+        flat["@insertion_index"][examples] = batch.indices
+        for offer, of, rows in self._groups:
+            to = examples[of]
+            flat["@total_length"][to] = offer.totals[rows]
+            for name, source in layout.context:
+                context: Any = offer.context[source]
+                flat[name][to] = context[rows]
+            for name, source in layout.facts:
+                flat[name][to] = offer.facts[source][rows]
+            for name, source in layout.sequences:
+                column, offset = offer.sequences[source], self._places.arrays[name][2]
+                item, raw, target = column.item_bytes, column.payload.data, block.data
+                starts = column.starts[rows] + batch.segments[of] * item
+                parts = starts, offset + begins[of] * item, sizes[of] * item
+                for start, place, size in zip(*(part.tolist() for part in parts), strict=True):
+                    target[place : place + size] = raw[start : start + size]
+        real = columns["@segment_ids"] > 0
+        for name, value in layout.values:
+            columns[name][~real] = value
+        for name in layout.masks:
+            columns[name][:] = real
+
+    def _packed_strings(self, name: str) -> list[bytes]:
+        """Return strings of a column of packed rows, in C order."""
+        batch, layout = self.batch, self._layout
+        of_steps = name.startswith("sequences:")
+        each, places = len(layout.blanks[name]), self._at * self._most + self._numbers
+        if of_steps:
+            each //= batch.unroll
+            places = self._at * batch.unroll + batch.begins
+        none = layout.blanks[name][:1]
+        flat = none * (self.rows * (batch.unroll if of_steps else self._most) * each)
+        for offer, of, rows in self._groups:
+            parts = places[of], rows, batch.segments[of], batch.after[of]
+            for place, row, first, after in zip(*(part.tolist() for part in parts), strict=True):
+                if name == "@key":
+                    own = [offer.keys[row]]
+                elif of_steps:
+                    own = _flat(offer.sequences[name[10:]].part(row), slice(first, after))
+                else:
+                    own = _flat(offer.context[name[8:]], slice(row, row + 1))
+                flat[place * each : place * each + len(own)] = own
+        return flat
+
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
         extra = self.extra.get(name)
@@ -343,9 +422,11 @@ class SegmentBlock:
             flat: list[bytes] = array.reshape(-1).tolist()
             if isinstance(extra, tuple) and not self._in_order:
                 whole = np.full((self.rows, *array.shape[1:]), b"", object)
-                whole[self._at] = array
+                whole[self._rows_at] = array
                 flat = whole.reshape(-1).tolist()
             return flat
+        if self._layout.packed:
+            return self._packed_strings(name)
         out = [self._layout.blanks[name]] * self.rows
         if self._layout.results is not None and name.startswith("sequences:"):
             for row, result in self._results:
@@ -367,24 +448,26 @@ class SegmentBlock:
 
     def _row_strings(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:
         if name.startswith("context:"):
-            column = offer.context[name[8:]]
-            assert isinstance(column, Strings)
-            own: list[bytes] = column.take(slice(row, row + 1)).to_objects().reshape(-1).tolist()
-            return own
+            return _flat(offer.context[name[8:]], slice(row, row + 1))
         texts = offer.sequences[name[10:]]
         geometry = self._layout.geometry
         firsts = None if offer.firsts is None else offer.firsts[row : row + 1]
         at = np.array([segment])
         (begin,), (size,) = geometry.begins(at, firsts), geometry.sizes(at, firsts)
         steps, each = texts.part(row), int(np.prod(texts.inner, dtype=np.int64))
-        assert isinstance(steps, Strings)
         none = self._layout.blanks[name][:1]
         flat: list[bytes] = []
         for first, stop, room in geometry.parts(int(begin), int(size)):
             blank = none * (max(0, -first) * each)
-            part = steps.take(slice(max(0, first), max(0, stop))).to_objects().reshape(-1).tolist()
+            part = _flat(steps, slice(max(0, first), max(0, stop)))
             flat += blank + part + none * (room * each - len(blank) - len(part))
         return flat
+
+
+def _flat(column: Any, rows: slice) -> list[bytes]:
+    """Return the strings of some rows of a column, in C order."""
+    texts: list[bytes] = column.take(rows).to_objects().reshape(-1).tolist()
+    return texts
 
 
 def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
@@ -508,9 +591,10 @@ class StateTable:
 
     def begin(self, batch: Rows, offers: Mapping[int, Offer]) -> None:
         """Write initial states for examples whose first segment is taken."""
-        first = (batch.segments == 0).nonzero()[0]
+        first = (batch.segments[batch.heads] == 0).nonzero()[0]
         if not len(first):
             return
+        first = batch.heads[first] if batch.unroll else first
         slots = batch.slots[first]
         for offer, places, rows in groups(batch.chunks[first], batch.rows[first], offers):
             for state, table in zip(self._states, self._tables, strict=True):
@@ -518,7 +602,8 @@ class StateTable:
 
     def columns(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
-        tables, slots = zip(self._states, self._tables, strict=True), batch.slots
+        tables = zip(self._states, self._tables, strict=True)
+        slots = batch.slots[batch.heads]
         return {"state:" + state.name: (table, slots) for state, table in tables}, len(slots)
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:

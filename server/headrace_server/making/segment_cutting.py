@@ -17,10 +17,17 @@ import numpy as np
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import DataError, LimitExceeded, rewording
 from headrace_proto.schema import RESERVED, Field
+from headrace_proto.segment_layout import NUMBERS, PACKED
 
 from ..pipeline.argument_checks import MASK, selector_text
 from ..pipeline.declaration import Plain, Shape
-from ..pipeline.segment_options import MOST_STEPS, columns_by_name, fitted, not_whole
+from ..pipeline.segment_options import (
+    MOST_STEPS,
+    check_rows,
+    columns_by_name,
+    fitted,
+    not_whole,
+)
 from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of
 from ..reading.row_values import LENGTH, Values, as_int64
@@ -164,6 +171,10 @@ class StateSource:
             constant = np.frombuffer(value, numpy_dtype(field.dtype))
         return cls(name, field, constant=constant.reshape(shape))
 
+    def initial(self) -> np.ndarray:
+        """Return the declared value; zeros for one that examples bring."""
+        return self.blank(1)[0] if self.constant is None else self.constant
+
     def blank(self, n: int) -> np.ndarray:
         """Return an array of n values, all zero or empty."""
         shape = (n, *(d or 0 for d in self.field.shape))
@@ -194,6 +205,7 @@ class Cutting:
         self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
         self.lanes = options["order"] == "lanes"
+        self.packed = bool(options.get("pack"))
         self.at_trainer = options["state_placement"] == "trainer"
         self.small = bool(options["allow_small_batch"])
         self._pad = bool(options["pad"])
@@ -214,8 +226,16 @@ class Cutting:
         self.states = [StateSource.of(plain) for plain in options["initial_states"]]
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
+        ranks = [len(field.shape) for field in self.fields({}).values()]
         self.machine = Segments(
-            partition, self.batch_size, self.capacity, self.small, lanes=self.lanes, states=places
+            partition,
+            self.batch_size,
+            self.capacity,
+            self.small,
+            lanes=self.lanes,
+            states=places,
+            unroll=unroll if self.packed else 0,
+            most=check_rows(self.batch_size, ranks, self.packed),
         )
 
     def check_state_bytes(self, most: int) -> None:
@@ -236,13 +256,21 @@ class Cutting:
     def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
         """Return the wire columns of a batch; ``facts`` are those that stages add to rows."""
         rows = None if self.small else self.batch_size
-        fields = {"@key": Field(BYTES, (rows,))}
-        counts = ["@sequence", "@sequence_count", "@length", "@total_length", "@insertion_index"]
-        counts += [f"@{side}_length" for side in ("left", "right") if getattr(self.geometry, side)]
-        for name in [*counts, "@lane"] if self.lanes else counts:
-            fields[name] = Field("int64" if name == "@insertion_index" else "int32", (rows,))
+        each: tuple[int | None, ...] = (rows, None) if self.packed else (rows,)  # of each example
+        fields = {"@key": Field(BYTES, each)}
+        for name in (*(() if self.packed else NUMBERS), "@length", "@total_length"):
+            fields[name] = Field("int32", each if name == "@total_length" else (rows,))
+        fields["@insertion_index"] = Field("int64", each)
+        own = [f"@{side}_length" for side in ("left", "right") if getattr(self.geometry, side)]
+        for name in [*own, "@lane"] if self.lanes else own:
+            fields[name] = Field("int32", (rows,))
+        for name, dtype in PACKED.items() if self.packed else ():
+            steps = () if name in ("@first", "@last") else (self.num_unroll,)
+            fields[name] = Field(dtype, (rows, *steps))
+        for state in self.states if self.packed else ():
+            fields["initial:" + state.name] = Field(state.field.dtype, (1, *state.field.shape))
         for name, fact in facts.items():
-            fields[RESERVED + name] = Field(fact.dtype, (rows, *fact.shape))
+            fields[RESERVED + name] = Field(fact.dtype, (*each, *fact.shape))
         for name, field in self.sequences.items():
             fields["sequences:" + name] = Field(
                 field.dtype, (rows, self.geometry.width, *field.shape[1:])
@@ -250,7 +278,7 @@ class Cutting:
         for name in self.sequences if self.masked else ():
             fields[f"sequences:{name}{MASK}"] = Field("bool", (rows, self.geometry.width))
         for name, field in self.context.items():
-            fields["context:" + name] = Field(field.dtype, (rows, *field.shape))
+            fields["context:" + name] = Field(field.dtype, (*each, *field.shape))
         if self.at_trainer:
             fields["@starts"] = fields["@state_of"] = Field("int32", (None,))
             rows = None
@@ -266,6 +294,7 @@ class Cutting:
             "batch_size": self.batch_size,
             "order": "lanes" if self.lanes else "arrival",
             "placement": "trainer" if self.at_trainer else "server",
+            **({"pack": True} if self.packed else {}),
             "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
             **({"left": self.geometry.left} if self.geometry.left else {}),
             **({} if self.lanes else {"capacity": self.capacity}),
@@ -295,7 +324,7 @@ class Cutting:
             epoch,
             self._keys(chunk, epoch),
             np.minimum(steps if totals is None else totals, MOST_STEPS).astype(np.int32),
-            self.geometry.counts(steps, firsts),
+            steps if self.packed else self.geometry.counts(steps, firsts),
             firsts,
             sequences,
             {name: chunk.columns[column] for name, column in self._context.items()},

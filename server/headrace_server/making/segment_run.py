@@ -137,7 +137,9 @@ class SegmentRun(Run):
         self.most_rows = cutting.capacity
         fields = cutting.fields(intake.stages.fact_fields)
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
-        self._layout = BlockLayout(fields, cutting.geometry, masks, cutting.padding_values)
+        padding = cutting.padding_values
+        packed = cutting.packed
+        self._layout = BlockLayout(fields, cutting.geometry, masks, padding, packed=packed)
         if cutting.map is not None:
             self.calls = True
             segment_map = SegmentMap(cutting, self._layout, intake)
@@ -149,6 +151,8 @@ class SegmentRun(Run):
         self.held: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = kind(cutting.states)
+        begun = cutting.states if packed else ()
+        self._initial = {f"initial:{state.name}": state.initial()[None] for state in begun}
         self._stored = StoredExamples()
         self._preparing = Preparing(slab, self)
         self._saved: list[Commit] = []  # since the last change
@@ -245,7 +249,7 @@ class SegmentRun(Run):
         if prepared is None:
             return self._written(batch), None
         if not self.cutting.at_trainer:
-            prepared[0].extra = self.states.columns(batch, self.held)[0]
+            prepared[0].extra = self._initial | self.states.columns(batch, self.held)[0]
         return prepared
 
     def _written(self, batch: Rows) -> SegmentBlock:
@@ -256,6 +260,7 @@ class SegmentRun(Run):
         self.states.grow(self.machine.slots)
         self.states.begin(batch, self.held)
         extra, states = self.states.columns(batch, self.held)
+        extra |= self._initial
         if batch.size and self.cutting.at_trainer:
             state_of = np.full(batch.size, -1, np.int32)
             state_of[batch.lanes[batch.starts]] = extra["@state_of"]
@@ -312,10 +317,10 @@ class SegmentRun(Run):
             columns, block = payload
             arrays = arrays_of(self.cutting.states, block, columns)
             if rows.size:
-                arrays = [array[rows.lanes] for array in arrays]
+                arrays = [array[rows.lanes[rows.tails]] for array in arrays]
             self.states.grow(self.machine.slots)
-            self.states.put(rows.slots, arrays)
-        self._saved.append((rows.numbers, rows.slots, () if self.cutting.at_trainer else out.keys))
+            self.states.put(rows.slots[rows.tails], arrays)
+        self._saved.append((rows, () if self.cutting.at_trainer else out.keys))
         if self.cutting.lanes:
             self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0
 

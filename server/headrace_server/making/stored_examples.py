@@ -37,8 +37,8 @@ class _Chunk:
     unsettled: int  # number of open lines
 
 
-#: Numbers, slots and keys of a done batch; no keys where none of its rows is to be stored.
-Commit = tuple[np.ndarray, np.ndarray, Sequence[Key]]
+#: Rows of a done batch and the keys of these; no keys where none of its rows is to be stored.
+Commit = tuple[Rows, Sequence[Key]]
 
 
 class StoredExamples:
@@ -132,11 +132,12 @@ class StoredExamples:
         once, as the last of them leaves it.
         """
         change, closed = Change(), list[int]()
-        numbers = np.concatenate([numbers for numbers, _, _ in commits], axis=1)
-        slots = np.concatenate([slots for _, slots, _ in commits])
-        ended = numbers[SEGMENT] + 1 == numbers[COUNT]
+        numbers = np.concatenate([rows.numbers for rows, _ in commits], axis=1)
+        slots = np.concatenate([rows.slots for rows, _ in commits])
+        after = np.concatenate([rows.after for rows, _ in commits])
+        ended = after == numbers[COUNT]
         stored = self._are_stored(slots, numbers[LINE])
-        keys = [*chain.from_iterable(of_batch for _, _, of_batch in commits)]
+        keys = [*chain.from_iterable(of_batch for _, of_batch in commits)]
         if keys:
             # An example that ends leaves its slot to others: the last row of a slot is of the last
             # one.
@@ -147,6 +148,7 @@ class StoredExamples:
             if len(still):
                 of_still, there = [keys[place] for place in still.tolist()], slots.take(still)
                 put = Examples(numbers.take(still, 1), of_still, states(there))
+                put.numbers[SEGMENT] = after.take(still)
                 closed += self._put(change, put, there, stored.take(still))
         over = ended.nonzero()[0]
         closed += self._end(change, numbers.take(over, 1), stored.take(over))
@@ -159,6 +161,7 @@ class StoredExamples:
         """Record states after a batch, done or not, of its unfinished ``rows``."""
         change, slots = Change(), batch.slots[rows]
         put = Examples(batch.numbers.take(rows, 1), keys, states)
+        put.numbers[SEGMENT] = batch.after[rows]
         self._close(change, self._put(change, put, slots, self._are_stored(slots, put.lines)))
         return change
 
@@ -175,7 +178,6 @@ class StoredExamples:
     ) -> list[int]:
         """Store unfinished examples after a batch; return the chunks of those not yet stored."""
         change.put = put
-        put.numbers[SEGMENT] += 1
         self._line_in[slots] = put.lines
         begun: list[int] = put.numbers[CHUNK][~stored].tolist()
         for chunk, rows in Counter(begun).items():

@@ -719,6 +719,7 @@ class Pipeline:
         phase_seed: int | None = None,
         padding_values: PaddingValues | None = None,
         mask: bool = False,
+        pack: bool = False,
     ) -> Pipeline:
         """Return batches of segments of ``num_unroll`` steps, with the states saved before them.
 
@@ -757,6 +758,9 @@ class Pipeline:
         example has, in place of 0, False or the empty string.  With ``mask`` there is
         ``sequences["NAME_mask"]`` for each, bool ``[B, left + num_unroll + right]``, True at the
         steps that ``length``, ``left_length`` and ``right_length`` count.
+
+        With ``pack`` a lane goes on with the next example where one ends inside a row, so that only
+        the last rows of a partition have padding: see docs/packing.md.
         """
         return self._in_segments(vars())
 
@@ -823,6 +827,11 @@ class Pipeline:
             raise ValueError(
                 ".map_segments() comes after .batch_sequences_with_states() or "
                 ".sequence_queueing_state_saver(): its function gets one segment"
+            )
+        if "pack" in shape.options:
+            raise ValueError(
+                "map_segments() does not go with pack=True: a row has segments of several "
+                "examples, and the function gets one; call .map(…) before the shape"
             )
         if "map" in shape.options:
             raise ValueError(

@@ -16,8 +16,9 @@ from headrace_proto import dtypes, limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import rewording
 from headrace_proto.schema import Field
+from headrace_proto.segment_layout import PACKED
 
-from ..shaping.slots import SEGMENT_PLACE
+from ..shaping.slots import FILL_PLACE, SEGMENT_PLACE
 from .argument_checks import (
     MAX_ELEMENTS,
     check_full,
@@ -30,6 +31,7 @@ from .argument_checks import (
     checked_shape,
     field_of,
     fixed_field,
+    selector_text,
 )
 from .declaration import Plain
 from .examples import as_array
@@ -105,6 +107,8 @@ def _state(argument: str, name: str, value: object) -> dict[str, Plain]:
 _OWN_COLUMNS = 9
 #: Bytes of the header of a batch beside its columns and rows, with room for the facts of stages.
 _OF_HEADER = 2048
+#: Number of examples for which each packed row has room in the header, at least.
+_LEAST_PACKED = 8
 #: Maximum number of steps: counts of steps are int32 in a batch.
 MOST_STEPS = 2**31 - 1
 _COLUMNS = ("input_sequences", "input_context", "initial_states")
@@ -124,6 +128,10 @@ def segmented(given: Mapping[str, Plain], known: Mapping[str, Field] | None) -> 
     _check_geometry(options)
     if options["stride"] == options["num_unroll"]:
         options["stride"] = None  # so that equal shapes are equal data
+    if options["pack"]:
+        _check_packed(options)
+    else:
+        del options["pack"]  # so that states of earlier releases go on
     capacity, rows = options["capacity"], options["batch_size"]
     if capacity is not None and capacity < rows:
         raise ValueError(
@@ -182,9 +190,40 @@ def _check_geometry(given: Mapping[str, Plain]) -> None:
         )
 
 
+def _check_packed(given: Mapping[str, Plain]) -> None:
+    """Raise ValueError for what has no meaning where a row has several examples."""
+    if given["order"] != "lanes":
+        raise ValueError(
+            f"pack=True needs order='lanes', not {given['order']!r}: where a row ends inside an "
+            "example, that goes on in the next batch, so it must stay in its lane"
+        )
+    if not given["pad"]:
+        raise ValueError("pack=True needs pad=True: rows are filled up at the end of the data")
+    if given["input_length"] is not None:
+        raise ValueError(
+            f"input_length={selector_text(given['input_length'])} does not go with pack=True: rows "
+            "would have steps that no example has; cut the sequences with .map(…)"
+        )
+    for name in ("stride", "left", "right", "phase"):
+        if given[name]:
+            raise ValueError(
+                f"{name}={given[name]!r} does not go with pack=True: rows share no steps, for "
+                "where one ends the next one goes on"
+            )
+    for state in given["initial_states"]:
+        if state["kind"] == "column":
+            raise ValueError(
+                f"initial_states[{state['name']!r}]={state['value']!r} does not go with pack=True: "
+                "examples begin inside rows, all with the same declared value; declare the column "
+                "as input_context, which has it for each example of a row"
+            )
+
+
 def _check_number_of_columns(options: Mapping[str, Plain]) -> None:
     columns = sum(len(options[name]) for name in _COLUMNS)
     columns += len(options["input_sequences"]) * options["mask"]
+    if options.get("pack"):
+        columns += len(PACKED) + len(options["initial_states"])
     most = limits.MAX_COLUMNS - _OWN_COLUMNS - bool(options["left"]) - bool(options["right"])
     if columns > most:
         raise ValueError(
@@ -255,24 +294,30 @@ def fitted(options: Mapping[str, Plain], known: Mapping[str, Field]) -> dict[str
         columns = columns_by_name(options[name]).values()
         ranks += [len(known[column].shape) + 1 for column in columns]
     ranks += [2] * len(sequences) * options["mask"]
-    check_rows(options["batch_size"], ranks)
+    ranks += [2, 2, 2] * bool(options.get("pack"))
+    check_rows(options["batch_size"], ranks, bool(options.get("pack")))
     return {**options, "initial_states": states}
 
 
-def check_rows(batch_size: int, ranks: Collection[int]) -> None:
+def check_rows(batch_size: int, ranks: Collection[int], packed: bool = False) -> int:
     """Raise ValueError where a batch has too many rows for the header of its message.
 
-    ``ranks`` are those of its columns, which the header describes, too.
+    ``ranks`` are those of its columns, which the header describes, too.  Return the number of
+    examples that a row may have.
     """
     columns = sum(8 * (3 + rank) for rank in ranks)
-    most = (limits.MAX_HEADER_BYTES - _OF_HEADER - columns) // SEGMENT_PLACE.itemsize
+    each = FILL_PLACE.itemsize
+    room = limits.MAX_HEADER_BYTES - _OF_HEADER - columns
+    row = SEGMENT_PLACE.itemsize + packed * (_LEAST_PACKED - 1) * each
+    most = room // row
     if batch_size > most:
         raise ValueError(
             f"batch_size={batch_size} is too large: the header of a batch's message describes each "
-            f"of its segments in {SEGMENT_PLACE.itemsize} bytes and its {len(ranks)} columns in "
+            f"of its segments in {row} bytes and its {len(ranks)} columns in "
             f"{columns}, and has at most {limits.MAX_HEADER_BYTES}; the most is {max(0, most)}.  "
             "Declare more partitions or connect more ranks for more segments at a time"
         )
+    return 1 + packed * (room // batch_size - SEGMENT_PLACE.itemsize) // each
 
 
 def _named(argument: str, name: str, column: str) -> str:

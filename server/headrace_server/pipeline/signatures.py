@@ -88,7 +88,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("bucket_capacities", _by(checks.checked_ints, 1, MAX_COUNT)),
         ("shards", _integer(1, 2**20)),
         ("across_batches allow_small_batch allow_smaller_final_batch", _by(checks.flag)),
-        ("dynamic_pad enqueue_many make_keys_unique pad pad_to_boundary", _by(checks.flag)),
+        ("dynamic_pad enqueue_many make_keys_unique pack pad pad_to_boundary", _by(checks.flag)),
         ("mask ragged reshuffle vectorized", _by(checks.flag)),
         ("on_bad_example", _choice("fail", "skip")),
         ("by", _choice("example", "batch")),

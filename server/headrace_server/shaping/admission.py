@@ -65,8 +65,8 @@ class Fifo:
         return self._slots[begin:end]
 
     def first(self, n: int) -> np.ndarray:
-        """Return the first ``n``, which stay."""
-        return self._slots[self._begin : self._begin + n]
+        """Return the first ``n``, or all where there are fewer, which stay."""
+        return self._slots[self._begin : min(self._begin + n, self._end)]
 
     def remove(self, slots: np.ndarray) -> None:
         """Remove these at any place in the queue."""
@@ -157,7 +157,9 @@ class Admission(Shaper):
 
     kind = "sequences"
 
-    def __init__(self, batch_size: int, capacity: int | None, partition: int) -> None:
+    def __init__(
+        self, batch_size: int, capacity: int | None, partition: int, unroll: int = 0
+    ) -> None:
         super().__init__()
         self.capacity = capacity
         self.in_flight = 0  # examples that hold a place of the capacity
@@ -174,7 +176,7 @@ class Admission(Shaper):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self._refused: list[tuple[int, int]] = []
         self._freed: list[int] = []  # slots of examples that ended, where states stay at trainers
-        self._slots = Slots(min(capacity or READ_AHEAD, READ_AHEAD))
+        self._slots = Slots(min(capacity or READ_AHEAD, READ_AHEAD), unroll)
         self.find, self.keys_of = self._slots.find, self._slots.keys_of
 
     # Input
@@ -200,12 +202,14 @@ class Admission(Shaper):
         """How many examples may be admitted.
 
         Those of batches that trainers hold from an earlier life are admitted though others have
-        their places; there are not more of them than places.
+        their places, and so are those that end in a packed row; there are not more of them than
+        places, or than steps in a row for each.
         """
         places = self._places
         if places is None:
             return None
-        claimed = min(self._claimed - self.next_index, 2 * places - self.in_flight)
+        most = (2 + self._slots.unroll) * places - self.in_flight
+        claimed = min(self._claimed - self.next_index, most)
         return max(places - self.in_flight, claimed)
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:

@@ -18,12 +18,18 @@ Empty lanes take examples at the next batch, those that came back before fresh o
 first.  Once no example can come any more a batch may be smaller, if ``allow_small``; else what can
 not fill a batch, or a round, is dropped.
 
+Lanes may be *packed* (``unroll``, the steps of a row): where an example ends inside a row, its lane
+goes on there with the oldest ready one that is at its first step.  Rows take these in the order of
+steps, so which lane has which example does not depend on ``unroll``.  All that is counted in
+segments is then counted in steps.
+
 Turns count batches, or rounds, and go on over all lives and runs.  A rank *lacks* a round whose
 other members were drafted: its trainer left with its states, or an earlier life drafted it.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,13 +42,14 @@ from .admission import Admission
 from .input import Input, Rest
 from .plain import TOO_LATE
 from .plan import Plan, Read
-from .slots import NO_NUMBERS, SEGMENT_PLACE, Rows
+from .slots import NO_NUMBERS, Rows, laid_out, read_place
 
 #: Places of the states of segments.
 AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 #: Insertion indices and lanes of the examples of a seat.
 Places = tuple[np.ndarray, np.ndarray]
-
+#: Examples of a batch with their lanes, and which of them are the first of an empty lane.
+_Seated = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 #: Number of orders that are stored, the last ones.
 _REMEMBERED = 32
@@ -85,8 +92,12 @@ class Segments(Admission):
         *,
         lanes: bool = False,
         states: str = AT_SERVER,
+        unroll: int = 0,
+        most: int = 0,
     ) -> None:
-        super().__init__(batch_size, capacity, number)
+        """``unroll``: steps of a row of packed lanes, which has ``most`` examples at most."""
+        super().__init__(batch_size, capacity, number, unroll)
+        self.unroll, self._most = unroll, most
         self.number, self.batch_size, self.allow_small = number, batch_size, allow_small
         self.lanes, self.states = lanes, states
         self.chained = states == AT_SERVER
@@ -204,23 +215,25 @@ class Segments(Admission):
             self._next_number,
             slot,
             (self.epoch, index),
-            size or len(slots),
+            size or rows.height,
             rows.place(),
-            empty=size - len(slots) if size else 0,
+            empty=size - rows.height if size else 0,
         )
         self._next_number += 1
         return self._hand_out(batch, rows)
 
     def _hand_out(self, batch: Batch, rows: Rows) -> Out:
         """Hand a batch out; free the places of examples that end with it."""
-        self._slots.segment[rows.slots] = rows.segments + 1
+        self._slots.segment[rows.slots] = rows.after
         if len(rows):
             self._last_epoch = self._slots.key_of(int(rows.slots[0]))[0]
         batch.epoch = self._last_epoch
         seat = self._seats[batch.slot] if self.lanes else None
         out = self._out[batch.name] = Out(batch, rows, seat)
         if seat is not None:
-            seat.lanes[rows.lanes[rows.last]] = -1
+            if self.unroll:  # the last example of a row stays
+                seat.lanes[rows.lanes] = rows.slots
+            seat.lanes[rows.lanes[rows.tails][rows.last[rows.tails]]] = -1
             seat.started[rows.lanes] = False
             seat.out.append(out)
         self._leave_capacity(rows.ended)
@@ -296,9 +309,11 @@ class Segments(Admission):
         if not seat.over:
             if np.count_nonzero(seat.lanes < 0) and not self._fill([seat]):
                 return []
-            lanes = (seat.lanes >= 0).nonzero()[0]
-            if len(lanes) and (len(lanes) == self.batch_size or self.allow_small):
-                out = self._of_lanes(slot, seat, self._index)
+            taken = np.count_nonzero(seat.lanes >= 0)
+            if taken and (taken == self.batch_size or self.allow_small):
+                if (rows := self._rows_of([seat])) is None:
+                    return []
+                out = self._draft(slot, self._index, *rows[0])
                 self._index += 1
                 seat.over = self.cancelled
                 return [out]
@@ -308,9 +323,73 @@ class Segments(Admission):
             self._drop_leftovers()
         return []
 
-    def _of_lanes(self, slot: Slot, seat: Seat, index: int) -> Out:
-        lanes = (seat.lanes >= 0).nonzero()[0]
-        return self._draft(slot, index, seat.lanes[lanes], lanes, seat.started[lanes].nonzero()[0])
+    def _rows_of(self, seats: list[Seat]) -> list[_Seated] | None:
+        """Return the next rows of seats; None if packed ones have to wait for more input.
+
+        Where examples wait that are not at their first step, as many rows stay open at their end,
+        so that these get their lanes.
+        """
+        rows = []
+        for seat in seats:
+            lanes = (seat.lanes >= 0).nonzero()[0]
+            rows.append((seat.lanes[lanes], lanes, seat.started[lanes].nonzero()[0]))
+        if not self.unroll:
+            return rows
+        while True:
+            tables, (indices, back) = self._slots, self._back.first(self._back.count)
+            begun = tables.segment[back] > 0
+            waiting = back[~begun][indices[~begun].argsort()]
+            count = len(waiting)
+            most = self.unroll * sum(len(lanes) for _, lanes, _ in rows)
+            waiting = np.concatenate([waiting, self._fresh.first(most)])
+            packed, lacking = self._packed(rows, waiting, int(np.count_nonzero(begun)))
+            if not lacking or self._closed:
+                break
+            self._claimed = max(self._claimed, self.next_index + lacking)
+            fresh = self._fresh.count
+            self._admit()
+            if fresh == self._fresh.count:
+                return None
+        taken = sum(len(slots) for slots, _, _ in packed) - sum(len(slots) for slots, _, _ in rows)
+        if count and taken:
+            self._withdraw(waiting[:taken][:count])
+        self._fresh.get(max(0, taken - count))
+        return packed
+
+    def _packed(
+        self, rows: list[_Seated], waiting: np.ndarray, left_open: int = 0
+    ) -> tuple[list[_Seated], int]:
+        """Let rows go on with waiting examples where theirs end.
+
+        Return them, and how many of them lack an example.
+        """
+        tables = self._slots
+        ends = []  # first step without an example, lane, number of the seat
+        for at, (slots, lanes, _) in enumerate(rows):
+            steps = (tables.count[slots] - tables.segment[slots]).tolist()
+            ends += [(n, lane, at) for n, lane in zip(steps, lanes.tolist(), strict=True)]
+        ends = sorted(end for end in ends if end[0] < self.unroll)
+        ends = ends[: max(0, len(ends) - left_open)]
+        fills: list[list[tuple[int, int]]] = [[] for _ in rows]
+        held = dict.fromkeys((end[1:] for end in ends), 1)
+        for slot, steps in zip(waiting.tolist(), tables.count[waiting].tolist(), strict=True):
+            if not ends:
+                break
+            step, *of = ends[0]
+            lane, at = of
+            fills[at].append((lane, slot))
+            held[lane, at] += 1
+            if step + steps < self.unroll and held[lane, at] < self._most:
+                heapq.heapreplace(ends, (step + steps, lane, at))
+            else:
+                heapq.heappop(ends)
+        packed = []
+        for (slots, lanes, starts), more in zip(rows, fills, strict=True):
+            filled = np.array(more, np.int64).reshape(-1, 2)
+            order = np.concatenate([lanes, filled[:, 0]]).argsort(kind="stable")
+            slots, lanes = np.concatenate([[slots, lanes], filled[:, ::-1].T], axis=1)[:, order]
+            packed.append((slots, lanes, order.argsort()[starts]))
+        return packed, len(ends)
 
     def _fill(self, seats: list[Seat], some: bool = False) -> bool:
         """Put examples in empty lanes, fewest used first; ``some``: allow a partial fill.
@@ -346,8 +425,8 @@ class Segments(Admission):
         places = dict(self._places_before)
         for slot, seat in self._seats.items():
             lanes = seat.lanes.copy()
-            for out in reversed(seat.out):
-                lanes[out.rows.lanes] = out.rows.slots
+            for rows in (out.rows for out in reversed(seat.out)):
+                lanes[rows.lanes[rows.heads]] = rows.slots[rows.heads]
             going = (lanes >= 0).nonzero()[0]
             going = going[self._slots.kept[lanes[going]] > 0]
             if len(going):
@@ -393,7 +472,7 @@ class Segments(Admission):
         # An example also follows its segments in batches that may still be committed.
         after = np.zeros(tables.size, np.int64)
         for out in self._out.values():
-            after[out.rows.slots] = out.rows.segments + 1
+            after[out.rows.slots] = out.rows.after
         first, count = np.maximum(tables.kept[slots], after[slots]), tables.count[slots]
         waits, ended = first > tables.done[slots], tables.segment[slots] == count
         if self.cancelled:
@@ -415,10 +494,12 @@ class Segments(Admission):
         displaced: list[int] = []
         for out in reversed(void):
             rows = out.rows
-            now = seat.lanes[rows.lanes]
-            displaced += now[(now >= 0) & (now != rows.slots)].tolist()
+            heads, lanes = rows.slots[rows.heads], rows.lanes[rows.heads]
+            now = seat.lanes[lanes]
+            displaced += now[(now >= 0) & ~np.isin(now, rows.slots)].tolist()
+            displaced += rows.slots[~np.isin(rows.slots, heads)].tolist()
             self._crowd(rows.ended)
-            seat.lanes[rows.lanes] = rows.slots
+            seat.lanes[lanes] = heads
             self._slots.segment[rows.slots] = rows.segments
             seat.started[rows.lanes] = False
             seat.started[rows.lanes[rows.starts]] = True
@@ -458,14 +539,15 @@ class Segments(Admission):
             return None
         known, tables = seat.last.rows, self._slots
         row_of = np.full(batch.rows, -1, np.int64)
-        row_of[known.lanes if known.size else np.arange(len(known))] = np.arange(len(known))
+        tails = np.arange(len(known))[known.tails]
+        row_of[known.lanes[tails] if known.size else np.arange(len(tails))] = tails
         inside = places.size and 0 <= places.min() <= places.max() < len(row_of)
         if not inside or len(np.unique(places)) != len(places):
             return None
         rows = row_of[places]
         positions = (rows >= 0).nonzero()[0]
         rows = rows[positions]
-        slots, after = known.slots[rows], known.segments[rows] + 1
+        slots, after = known.slots[rows], known.after[rows]
         fits = (after < known.counts[rows]) & (tables.index[slots] == known.indices[rows])
         fits &= tables.done[slots] == after
         tables.kept[slots[fits]] = after[fits]
@@ -519,8 +601,10 @@ class Segments(Admission):
             small = rows < self.batch_size * self.world
             if self._over or not rows or (small and not self.allow_small):
                 return self._end_rounds(seats)
+        if (seated := self._rows_of(seats)) is None:
+            return []
         self._over = self.cancelled
-        return [self._of_lanes(rank, seat, index) for rank, seat in zip(ranks, seats, strict=True)]
+        return [self._draft(rank, index, *one) for rank, one in zip(ranks, seated, strict=True)]
 
     def _end_rounds(self, seats: list[Seat]) -> list[Out]:
         """Drop the examples in lanes, once no member is out, if no whole round can be formed."""
@@ -598,9 +682,9 @@ class Segments(Admission):
         if self.chained:
             tables.version[rows.slots] = rows.versions[:] = token
         if self.lanes:
-            tables.done[rows.slots] = after = rows.segments + 1
+            tables.done[rows.slots] = rows.after
             if self.states != AT_TRAINER:
-                tables.kept[rows.slots] = after
+                tables.kept[rows.slots] = rows.after
             slots = self._fixed(slots) if self._loose else NO_NUMBERS
         self._end(rows.ended)
         if self.cancelled:
@@ -624,13 +708,14 @@ class Segments(Admission):
 
         None: rows of it are still to be read.
         """
-        if len(batch.place) % SEGMENT_PLACE.itemsize:
+        place = read_place(batch.place, self.unroll)
+        if place is None:
             return False
-        place = np.frombuffer(batch.place, SEGMENT_PLACE)
-        size = self.batch_size if self.world else len(place)
-        if batch.rows != size or len(place) > size:
+        filled = len(np.unique(place["lane"]))
+        size = self.batch_size if self.world else filled
+        if batch.rows != size or filled > size:
             return False
-        batch.empty = size - len(place)
+        batch.empty = size - filled
         if (out := self._out.get(batch.name)) is not None:  # this life has drafted the same one
             if (out.batch.slot, out.batch.turn) != (batch.slot, batch.turn):
                 return False
@@ -695,15 +780,21 @@ class Segments(Admission):
             wrong |= tables.version[slots] != place["version"].astype(np.int64)
         elsewhere = [*self._loose]
         mine: np.ndarray | None = None
+        heads = np.ones(len(slots), bool)
+        if self.unroll:
+            left = tables.count[slots] - segments
+            begins = laid_out(lanes, left)[2]
+            heads = begins == 0
+            wrong |= begins >= self.unroll
         if self.lanes:
-            if len(np.unique(lanes)) != len(lanes) or (lanes < 0).any():
+            if len(np.unique(lanes)) != np.count_nonzero(heads) or (lanes < 0).any():
                 return False
             if len(lanes) and lanes.max() >= self.batch_size:
                 return False
             seat = self._seat(slot)
             if self.chained and seat.out:
                 return False
-            mine = seat.lanes[lanes]
+            mine = np.where(heads, seat.lanes[lanes], -1)
             wrong |= (mine >= 0) & (mine != slots)
             wrong |= (mine < 0) & np.isin(slots, seat.lanes)
             for other in self._seats.values():
@@ -721,6 +812,7 @@ class Segments(Admission):
         if self.lanes:
             seat = self._seats[batch.slot]
             begins = seat.started[lanes] | (place["segment"] == 0)
+            begins[1:] &= lanes[1:] != lanes[:-1]
             self._put(seat, lanes, slots)
             starts = begins.nonzero()[0]
         else:
@@ -855,8 +947,13 @@ class Segments(Admission):
         if self._fresh.count < len(empty):
             return None
         slots[empty] = self._fresh.first(len(empty))
-        starts = (seat.started | (seat.lanes < 0)).nonzero()[0]
-        return self._slots.expected(slots, np.arange(len(slots)), starts)
+        rows = slots, np.arange(len(slots)), (seat.started | (seat.lanes < 0)).nonzero()[0]
+        if self.unroll:
+            waiting = self._fresh.first(len(empty) + self.unroll * len(slots))[len(empty) :]
+            (rows,), lacking = self._packed([rows], waiting)
+            if lacking:
+                return None
+        return self._slots.expected(*rows)
 
     # Queries
 

@@ -28,6 +28,10 @@ _TABLES = (*_NUMBERS, "done", "kept")
 SEGMENT_PLACE = np.dtype(
     [("lane", "<i4"), ("index", "<i8"), ("segment", "<i4"), ("version", "<u8")]
 )
+#: In a packed batch, an example that begins in a row after its first one: its lane, and its index
+#: after that of the batch's first example.
+FILL_PLACE = np.dtype([("lane", "<i4"), ("after", "<i4")])
+_COUNT = np.dtype("<i8")  # of the SEGMENT_PLACEs of a packed batch, which come first
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +39,11 @@ class Rows:
     """The rows of a batch: one segment of each of some examples.
 
     Nothing of it changes, but a commit saves states after it and so gives it other versions.
+
+    With ``unroll`` rows are packed, and what is counted in segments elsewhere is counted in steps:
+
+        lane 0 │ a a a a │ b b │ c c c     an entry for each of a, b, c, d; the lanes ascend
+        lane 1 │ d d d d   d d   d d d     heads: a, d    tails: c, d    begins: 0, 4, 6, 0
     """
 
     slots: np.ndarray
@@ -44,6 +53,7 @@ class Rows:
     starts: np.ndarray = field(default_factory=lambda: NO_NUMBERS)
     #: Rows of its block, with ranks: then ``lanes`` are the places of its rows there.  0: its own.
     size: int = 0
+    unroll: int = 0
     lines: np.ndarray = field(init=False)  # number of the example as it was read
     indices: np.ndarray = field(init=False)  # insertion index
     chunks: np.ndarray = field(init=False)
@@ -51,17 +61,37 @@ class Rows:
     segments: np.ndarray = field(init=False)  # number of the segment in its example
     counts: np.ndarray = field(init=False)  # number of segments of the example
     versions: np.ndarray = field(init=False)  # tokens of the commits that saved their states
+    after: np.ndarray = field(init=False)  # number of the segment after this one
+    heads: Any = field(init=False)  # the first example of each row …
+    tails: Any = field(init=False)  # … and the last
+    row_of: Any = field(init=False)  # its row, of those that hold an example
+    at: Any = field(init=False)  # row of the block in which each example is
+    begins: np.ndarray = field(init=False)  # of packed rows: the first step of each there
     last: np.ndarray = field(init=False)  # mask of the last segments of their examples …
     ended: np.ndarray = field(init=False)  # … and the slots of these
 
     def __post_init__(self) -> None:
         self.lines, self.indices, self.chunks, self.rows, *rest = self.numbers
         self.segments, self.counts, self.versions = rest
-        self.last = self.segments + 1 == self.counts
+        self.heads = self.tails = self.row_of = slice(None)
+        if self.unroll:
+            whole = self.counts - self.segments
+            self.heads, self.row_of, self.begins = laid_out(self.lanes, whole)
+            self.tails = np.append(self.heads[1:], len(self.slots))[: len(self.heads)] - 1
+            self.after = self.segments + np.minimum(whole, self.unroll - self.begins)
+        else:
+            self.after = self.segments + 1
+        self.at = self.lanes if self.size else self.row_of
+        self.last = self.after == self.counts
         self.ended = self.slots[self.last]
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    @property
+    def height(self) -> int:
+        """Number of rows that hold an example."""
+        return len(self.slots[self.heads])
 
     def of_chunks(self) -> Iterable[int]:
         """Return the numbers of the chunks from which the rows come."""
@@ -69,11 +99,17 @@ class Rows:
 
     def place(self) -> bytes:
         """Return what a later life needs to know the batch again."""
-        place = np.empty(len(self.slots), SEGMENT_PLACE)
+        place = np.empty(len(self), SEGMENT_PLACE)
         place["lane"] = self.lanes if len(self.lanes) else np.arange(len(place))
         place["index"], place["segment"] = self.indices, self.segments
         place["version"] = self.versions
-        return place.tobytes()
+        if not self.unroll:
+            return place.tobytes()
+        heads, others = place[self.heads], np.delete(place, self.heads)
+        fills = np.empty(len(others), FILL_PLACE)
+        fills["lane"], fills["after"] = others["lane"], others["index"] - heads["index"][:1]
+        parts = np.array(len(heads), _COUNT), heads, fills
+        return b"".join([part.tobytes() for part in parts])
 
     def has(self, numbers: np.ndarray, lanes: np.ndarray, starts: np.ndarray) -> bool:
         """Return whether this batch has the same segments in the same places.
@@ -85,6 +121,39 @@ class Rows:
             and self.lanes.tobytes() == lanes.tobytes()
             and self.starts.tobytes() == starts.tobytes()
         )
+
+
+def laid_out(lanes: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first example of each packed row, and by example its row and its first step there.
+
+    Examples of a lane stand together, with these ``steps`` left.
+    """
+    new = np.ones(len(lanes), bool)
+    new[1:] = lanes[1:] != lanes[:-1]
+    heads, rows = new.nonzero()[0], new.cumsum() - 1
+    before = steps.cumsum() - steps
+    return heads, rows, before - before[heads][rows]
+
+
+def read_place(data: bytes, unroll: int) -> np.ndarray | None:
+    """Return the ``Rows.place`` of a batch as SEGMENT_PLACE; None where it can not be one."""
+    if not unroll:
+        fits = len(data) % SEGMENT_PLACE.itemsize == 0
+        return np.frombuffer(data, SEGMENT_PLACE) if fits else None
+    count = int(np.frombuffer(data, _COUNT, 1)[0]) if len(data) >= _COUNT.itemsize else -1
+    at = _COUNT.itemsize + count * SEGMENT_PLACE.itemsize
+    if not 0 <= count <= len(data) or at > len(data) or (len(data) - at) % FILL_PLACE.itemsize:
+        return None
+    heads = np.frombuffer(data, SEGMENT_PLACE, count, _COUNT.itemsize)
+    fills = np.frombuffer(data, FILL_PLACE, offset=at)
+    lanes = np.unique(heads["lane"])
+    if len(lanes) < count or not np.isin(fills["lane"], lanes).all():
+        return None
+    place = np.zeros(count + len(fills), SEGMENT_PLACE)
+    place[:count], place["lane"][count:] = heads, fills["lane"]
+    if len(fills):
+        place["index"][count:] = heads["index"][0] + fills["after"].astype(np.int64)
+    return place[place["lane"].argsort(kind="stable")]
 
 
 class Slots:
@@ -100,7 +169,9 @@ class Slots:
     done: np.ndarray  # number of committed segments …
     kept: np.ndarray  # … and of segments before the kept state
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, unroll: int = 0) -> None:
+        """``unroll``: steps of a row, where rows are packed; 0: they are not."""
+        self.unroll = unroll
         self.live = 0  # number of slots in use
         self.size = 0  # of the tables
         self._resumed = False  # whether an earlier process began some examples
@@ -236,11 +307,12 @@ class Slots:
         if expected is not None and not size and expected.has(numbers, lanes, starts):
             expected.numbers, expected.versions = numbers, numbers[VERSION]
             return expected
-        return Rows(slots, numbers, lanes, starts, size)
+        return Rows(slots, numbers, lanes, starts, size, self.unroll)
 
     def expected(
         self, slots: np.ndarray, lanes: np.ndarray = NO_NUMBERS, starts: np.ndarray = NO_NUMBERS
     ) -> Rows:
         """Return the batch that is expected next, of the next segments of these examples."""
-        self._expected = Rows(slots, self._numbers.take(slots, 1), lanes, starts)
+        numbers = self._numbers.take(slots, 1)
+        self._expected = Rows(slots, numbers, lanes, starts, unroll=self.unroll)
         return self._expected

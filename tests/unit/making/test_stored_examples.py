@@ -207,7 +207,7 @@ class World:
             self.seen.segments[line] = segment + 1
         lines, segments = batch.lines.tolist(), batch.segments.tolist()
         keys = [(0, self.keys[line]) for line in lines]
-        self.unsettled.append((batch.numbers, batch.slots, keys))
+        self.unsettled.append((batch, keys))
         after = zip(batch.slots.tolist(), lines, segments, strict=True)
         self.states.update((slot, b"%d after %d" % (line, s + 1)) for slot, line, s in after)
         self.seen_saved = copy.deepcopy(self.seen)

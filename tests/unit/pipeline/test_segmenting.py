@@ -188,6 +188,42 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
 
 
 @pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"order": "arrival", "initial_states": {"h": hs.zeros(())}},
+            "pack=True needs order='lanes', not 'arrival'",
+        ),
+        ({"pad": False, "input_length": "label"}, "pack=True needs pad=True"),
+        ({"input_length": "label"}, "input_length=column 'label' does not go with pack=True: .*"),
+        ({"stride": 5}, "stride=5 does not go with pack=True: rows share no steps"),
+        ({"left": 1}, "left=1 does not go with pack=True"),
+        ({"right": 2}, "right=2 does not go with pack=True"),
+        ({"phase": "random"}, "phase='random' does not go with pack=True"),
+        (
+            {"initial_states": STATES},
+            r"initial_states\['seen'\]='start' does not go with pack=True: .*input_context",
+        ),
+        ({"batch_size": 800}, "batch_size=800 is too large: .*in 80 bytes.*the most is 7"),
+    ],
+)
+def test_what_has_no_meaning_in_packed_rows_is_refused_with_the_reason(given, text):
+    least = {"order": "lanes", "pack": True, "initial_states": {}}
+    with pytest.raises(ValueError, match=text):
+        batch(**{**least, **given})
+
+
+def test_packed_lanes_are_plain_data_that_other_shapes_do_not_have():
+    least = {"order": "lanes", "pack": True, "initial_states": {}}
+    with pytest.raises(TypeError, match="pack=1 is an int; it is True or False"):
+        batch(**{**least, "pack": 1})
+    with pytest.raises(ValueError, match=r"map_segments\(\) does not go with pack=True"):
+        batch(**least).map_segments("m:f")
+    assert options(batch(**least, stride=20))["pack"] is True
+    assert "pack" not in options(batch())
+
+
+@pytest.mark.parametrize(
     ("declare", "error", "text"),
     [
         (lambda: source().map_segments("m:f"), ValueError, r"comes after \.batch_sequences_with"),
