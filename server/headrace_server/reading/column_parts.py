@@ -37,6 +37,8 @@ from .example_rows import Schema, schema_of
 from .source import IndexedSource, Opening
 
 T = TypeVar("T")
+#: The number of a group of rows that are stored together, or that of each row.
+Batch = int | np.ndarray
 #: Maximum number of columns that an error lists.
 _LISTED = 20
 
@@ -56,7 +58,7 @@ class StoredColumn(Protocol):
     @property
     def field(self) -> Field: ...
 
-    def read(self, rows: Rows) -> StoredRows: ...
+    def read(self, batch: Batch, rows: Rows) -> StoredRows: ...
 
 
 class Whole(NamedTuple):
@@ -65,14 +67,14 @@ class Whole(NamedTuple):
     column: Column
     field: Field
 
-    def read(self, rows: Rows) -> StoredRows:
+    def read(self, batch: Batch, rows: Rows) -> StoredRows:
         return StoredRows(take(self.column, rows))
 
 
-def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
+def origin_in(file: str, first: int) -> Callable[[Batch, Rows], Origin]:
     """Return the origin of consecutive rows of a file, from record ``first`` on."""
 
-    return lambda rows: Origin.single(file, first + numbers_of(rows))
+    return lambda _, rows: Origin.single(file, first + numbers_of(rows))
 
 
 def files_that_serve(
@@ -141,33 +143,42 @@ class ColumnPart(IndexedSource):
     length: int
     columns: Callable[[], Mapping[str, StoredColumn]]
     schema: Schema
-    origin: Callable[[Rows], Origin]
+    origin: Callable[[Batch, Rows], Origin]
     bad: BadRecords
+    #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
+    locate: Callable[[Rows], tuple[Batch, Rows]] = lambda rows: (0, rows)
 
     def take(self, rows: Rows) -> Chunk:
         try:
             held = self.columns()
         except DataError as error:
             self.bad.report(error, "corrupt_file", row_count(rows))
-            return replace(Chunk.empty(self.schema.fields), origin=self.origin(slice(0, 0)))
+            return replace(Chunk.empty(self.schema.fields), origin=self.origin(0, slice(0, 0)))
+        batch, local = self.locate(rows)
         wrong: Faults = {}
         columns: dict[str, Column] = {}
         for name, want in self.schema.fields.items():
-            column = self._column(name, held.get(name), want, rows, wrong)
+            column = self._column(name, held.get(name), want, batch, local, wrong)
             if column is not None:
                 columns[name] = column
-        index, origin = numbers_of(rows), self.origin(rows)
+        index, origin = numbers_of(rows), self.origin(batch, local)
         if not wrong:
             return Chunk(columns, index, origin)
         kept = without(Chunk({}, index, origin), wrong, self.bad, ", ")
         return self.take(kept.ordinals)
 
     def _column(
-        self, name: str, stored: StoredColumn | None, want: Field, rows: Rows, wrong: Faults
+        self,
+        name: str,
+        stored: StoredColumn | None,
+        want: Field,
+        batch: Batch,
+        rows: Rows,
+        wrong: Faults,
     ) -> Column | None:
         if stored is None:
             return repeated(self.schema.defaults[name], row_count(rows))
-        column, missing, unsound = stored.read(rows)
+        column, missing, unsound = stored.read(batch, rows)
         sound = np.ones(row_count(rows), bool)
         if missing is not None and missing.any():
             if name not in self.schema.defaults:

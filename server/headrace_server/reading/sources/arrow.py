@@ -29,7 +29,7 @@ from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
 from ...files.mapped_files import MappedFiles
 from ..chunk import BadRecords, Origin
-from ..column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
+from ..column_parts import Batch, ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
 from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
@@ -56,9 +56,6 @@ else:
 
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
 Placing = Callable[[pa.Buffer], tuple[np.ndarray, int]]
-Batch = int | np.ndarray
-#: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
-Locating = Callable[[Rows], tuple[Batch, Rows]]
 #: Rows that break a rule, by a mask, and the rule.
 Unsound = list[tuple[np.ndarray, str]]
 
@@ -156,12 +153,11 @@ class ArrowColumn:
     """One column of one or many record batches."""
 
     def __init__(
-        self, arrays: Sequence[pa.Array], place: Placing = _own, locate: Locating | None = None
+        self, arrays: Sequence[pa.Array], place: Placing = _own, decoded: bool = True
     ) -> None:
-        """``locate`` finds rows in the batches; without it there is one, which may be decoded."""
+        """``decoded``: there is one batch, of which parts may be decoded."""
         self.field = stored_field(arrays[0].type)
-        self._decoded = locate is None
-        self._locate = locate or (lambda rows: (0, rows))
+        self._decoded = decoded
         self._levels: list[_Level] = []
         self._nulls: list[np.ndarray | None] = []  # by level, and of the leaves: see _inner_nulls
         below = [self._plain(array) for array in arrays]
@@ -267,8 +263,7 @@ class ArrowColumn:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
-    def read(self, rows: Rows) -> StoredRows:
-        batch, rows = self._locate(rows)
+    def read(self, batch: Batch, rows: Rows) -> StoredRows:
         index = numbers_of(rows)
         missing = self._missing(batch, index)
         unsound: Unsound = []
@@ -483,17 +478,9 @@ class _Batches:
         self._ends = np.cumsum(rows)
         self._starts = self._ends - rows
         self.rows = int(rows.sum())
-        self._last: tuple[Rows, tuple[int | np.ndarray, Rows]] | None = None
 
-    def locate(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
-        """Return batch and row within it, once for all columns of a read."""
-        if self._last is not None and self._last[0] is rows:
-            return self._last[1]
-        found = self._located(rows)
-        self._last = rows, found
-        return found
-
-    def _located(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
+    def locate(self, rows: Rows) -> tuple[Batch, Rows]:
+        """Return batch and row within it."""
         if isinstance(rows, slice):
             within = int(self._ends.searchsorted(rows.start, side="right"))
             if within < len(self._starts) and rows.stop <= int(self._ends[within]):
@@ -503,9 +490,7 @@ class _Batches:
         batch = self._ends.searchsorted(index, side="right")
         return batch, index - self._starts[batch]
 
-    def origin(self, rows: Rows) -> Origin:
-        batch, local = self.locate(rows)
-        self._last = None
+    def origin(self, batch: Batch, local: Rows) -> Origin:
         first = self._first_record[batch]
         if isinstance(local, slice):
             record = np.arange(first + local.start, first + local.stop)
@@ -550,10 +535,10 @@ def _mapped(
     columns: dict[str, StoredColumn] = {}
     for name in names if content else ():
         arrays = [batch.column(name) for batch in content]
-        columns[name] = ArrowColumn(arrays, place, located.locate)
+        columns[name] = ArrowColumn(arrays, place, decoded=False)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    return [ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)]
+    return [ColumnPart(located.rows, lambda: columns, schema, located.origin, bad, located.locate)]
 
 
 # ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
