@@ -54,7 +54,6 @@ SETTLED = "SETTLED"
 #: The directory of one share at a URL.
 _SHARE_OF = re.compile(r"([0-9]{1,4})-of-([0-9]{1,4})")
 _REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
-_READ_BYTES = 1 << 20
 
 
 class SnapshotDamaged(ServerError):
@@ -304,10 +303,8 @@ def _sum_of(leaf: dict[str, Plain]) -> str:
 
 
 def _sum(path: Path) -> list[int | str]:
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(_READ_BYTES):
-            digest.update(part)
+        digest = hashlib.file_digest(file, "sha256")
     return [path.stat().st_size, digest.hexdigest()]
 
 
