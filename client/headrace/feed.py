@@ -13,7 +13,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from .link import Link, opened
 from .saving import Saving, TakenBatches
 from .segments import SegmentBatch
 from .trainer import Held, Trainer
+
+if TYPE_CHECKING:
+    from .feed_log import FeedLog
 
 #: Maximum wait of a trainer that leaves because of an exception.
 _HASTE_S = 5.0
@@ -58,6 +61,7 @@ class Feed:
     def __init__(self, link: Link, framework: Framework) -> None:
         self._framework = framework
         self._pid = os.getpid()
+        self._log: FeedLog | None = None
         self._begin(link)
 
     def _begin(self, link: Link) -> None:
@@ -172,7 +176,8 @@ class Feed:
         _ = self.schema
         while True:
             try:
-                return self._next(within, none_yet)
+                batch = self._next(within, none_yet)
+                break
             except BatchGone:
                 continue
             except KeyboardInterrupt as error:
@@ -180,6 +185,9 @@ class Feed:
                 for held in () if self._hands.runs else self._link.lost():
                     self._hands.reject(held, None, error)
                 raise
+        if self._log is not None:
+            self._log.took(batch)
+        return batch
 
     def _next(self, within: Accepts | None, none_yet: NoneYet | None) -> Any:
         link = self._link
@@ -514,6 +522,22 @@ class Feed:
         """
         self._link.check_usable()
         return dict(_value_of(self._link.ask(requests.stats())))
+
+    def log_to(self, logger: Any, every_s: float = 10.0) -> None:
+        """Log numbers of the batches that this trainer takes, every ``every_s`` seconds.
+
+        ``logger`` has ``log(dict)`` (a run of wandb), ``log_metrics(dict)`` or ``add_scalar``
+        (TensorBoard's ``SummaryWriter``), or is a function of a dict, or one of ``logging``.  The
+        numbers are of the time since the last ones:
+
+        ``feed/waited_s`` and ``feed/waited_share``: how long the loop waited for batches;
+        ``feed/rows_per_s``; ``feed/queue``: batches that are here and not taken yet;
+        ``feed/padding``: the share of steps that are padding, where the batch has a ``length``.
+        """
+        self._link.check_usable()
+        from .feed_log import FeedLog, sender
+
+        self._log = FeedLog(self, sender(logger), float(every_s))
 
     @property
     def progress(self) -> FeedProgress:

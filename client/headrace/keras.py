@@ -40,8 +40,9 @@ except ImportError as error:
     raise ImportError("headrace.keras needs TensorFlow: pip install tensorflow") from error
 
 from .feed import Feed
+from .feed_log import numbers_of
 
-__all__ = ["CommitTrained", "StatefulModel", "batches"]
+__all__ = ["CommitTrained", "LogFeed", "StatefulModel", "batches"]
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -244,3 +245,21 @@ class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._feed._commit_oldest(batch - self._first + 1)  # more than 1: steps_per_execution
+
+
+class LogFeed(keras.callbacks.Callback):  # type: ignore[misc]
+    """Add what ``feed.log_to`` logs to the logs of each epoch.
+
+    The history has them, and later callbacks of ``fit``, such as ``TensorBoard``, log them.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self._feed = feed
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        numbers_of(self._feed)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            logs.update(numbers_of(self._feed))

@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.lightning needs Lightning: pip install lightning") from error
 
+from .feed_log import numbers_of
 from .saving import Saving
 from .torch import FeedDataset
 
@@ -42,7 +43,8 @@ class FeedDataModule(LightningDataModule):  # type: ignore[misc]
     """Feeds as the data of a Lightning ``Trainer``: ``headrace.torch.FeedDataset`` for each stage.
 
     An epoch of the trainer is an epoch of the feed, or its rest where it has no epochs.  Batches
-    are committed when they are trained.  A checkpoint has the position of ``train`` after the last
+    are committed when they are trained.  Every ``log_every_n_steps`` the trainer's loggers get what
+    ``feed.log_to`` logs.  A checkpoint has the position of ``train`` after the last
     trained batch, and ``fit(ckpt_path=…)`` takes that feed back to it.
     """
 
@@ -183,7 +185,8 @@ class _Loader:
 
 
 class _Steps(Callback):  # type: ignore[misc]
-    """Commits what was trained, and finds the last batch of a pass over segments."""
+    """Commits what was trained, logs numbers of the feed, and finds the last batch of a pass over
+    segments."""
 
     def __init__(self, loaders: dict[str, _Loader]) -> None:
         self.loaders = loaders
@@ -197,6 +200,11 @@ class _Steps(Callback):  # type: ignore[misc]
         if loader.dataset.feed.states:
             self._find_end(trainer)
         loader.finish()
+        step = trainer.global_step
+        if trainer.loggers and step % trainer.log_every_n_steps == 0:
+            numbers = numbers_of(loader.dataset.feed)
+            for logger in trainer.loggers if numbers else ():
+                logger.log_metrics(numbers, step)
 
     def _find_end(self, trainer: Any) -> None:
         """Tell Lightning of the last batch before it looks whether to validate."""

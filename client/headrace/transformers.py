@@ -24,6 +24,7 @@ except ImportError as error:
         "pip install transformers accelerate"
     ) from error
 
+from .feed_log import numbers_of
 from .segments import SegmentBatch
 from .torch import FeedDataset
 
@@ -72,6 +73,12 @@ class FeedTrainer(Trainer):  # type: ignore[misc]
         if isinstance(test_dataset, FeedDataset):
             return _Loader(test_dataset, self.args.device)
         return super().get_test_dataloader(test_dataset)
+
+    def log(self, logs: dict[str, float], *more: Any, **options: Any) -> None:
+        """Log what ``feed.log_to`` logs beside the loss."""
+        if isinstance(self.train_dataset, FeedDataset) and "loss" in logs:
+            logs = {**logs, **numbers_of(self.train_dataset.feed)}
+        super().log(logs, *more, **options)
 
     def _save_checkpoint(self, *arguments: Any) -> None:
         if isinstance(self.train_dataset, FeedDataset):
@@ -135,6 +142,7 @@ class FeedPosition(TrainerCallback, ExportableState):  # type: ignore[misc]
         token = known.get("attributes", {}).get("token")
         if token is not None:
             train_dataloader.feed_dataset.load_state_dict(token)
+        numbers_of(train_dataloader.feed_dataset.feed)  # counted from here on
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **others: Any

@@ -99,7 +99,7 @@ PARTS: dict[str, list[Entry]] = {
     "keras": _functions(
         "headrace.keras:",
         "headrace.keras.",
-        ("batches", "StatefulModel", "CommitTrained"),
+        ("batches", "StatefulModel", "CommitTrained", "LogFeed"),
     ),
     "torch": [
         ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),

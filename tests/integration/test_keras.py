@@ -127,9 +127,12 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
             data = stateful.batches(feed, split)
             if how == "prefetched":
                 data = data.prefetch(3)
-            history = model.fit(data, shuffle=False, verbose=0, callbacks=[watch])
+            callbacks = [watch, stateful.LogFeed(feed)]
+            history = model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
         batches, rows = served(server)
     assert history.history["loss"] == [0.0] and watch.loss == 0.0
+    assert history.history["feed/rows_per_s"][0] > 0
+    assert 0 < history.history["feed/padding"][0] < 1
     assert rows == rows_of_sums()
     assert watch.batches == (batches if how != "steps at once" else -(-batches // 3))
 

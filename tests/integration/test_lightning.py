@@ -95,11 +95,10 @@ def module_of(lightning: Any) -> Any:
 def trainer_of(lightning: Any, directory: Path, **options: Any) -> Any:
     return lightning.Trainer(
         accelerator="cpu",
-        logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=directory,
-        **{"enable_checkpointing": False, "max_epochs": 1, **options},
+        **{"logger": False, "enable_checkpointing": False, "max_epochs": 1, **options},
     )
 
 
@@ -111,10 +110,14 @@ def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(
 ) -> None:
     from headrace.lightning import FeedDataModule
 
-    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
+    logger = lightning.pytorch.loggers.CSVLogger(tmp_path)
+    options = {"logger": logger, "log_every_n_steps": 2}
+    module, trainer = module_of(lightning), trainer_of(lightning, tmp_path, **options)
     data = FeedDataModule(dataset_of(server, "plain"), val=dataset_of(server, "val"))
     trainer.fit(module, datamodule=data)
     assert module.seen == ROWS
+    lines = Path(logger.log_dir, "metrics.csv").read_text().splitlines()
+    assert "feed/rows_per_s" in lines[0] and len(lines) == 1 + 2  # after 4 and 6 steps
     # Two batches of the sanity check come again.
     assert module.validated == ROWS[:2] + ROWS[:4]
     assert server.stats()["plain"]["batches"] == 6 and server.stats()["val"]["batches"] == 4

@@ -109,13 +109,21 @@ def test_training_ends_with_the_feed_and_evaluation_has_all_rows(
     counted: list[int] = []
     trainer = FeedTrainer(
         net,
-        arguments_of(transformers, tmp_path, gradient_accumulation_steps=2),
+        arguments_of(
+            transformers,
+            tmp_path,
+            gradient_accumulation_steps=2,
+            logging_strategy="steps",
+            logging_steps=1,
+        ),
         train_dataset=dataset_of(server, "train"),
         eval_dataset={"few": dataset_of(server, "eval")},
         compute_metrics=lambda found: counted.append(len(found.predictions)) or {},
     )
     trainer.train()
     assert net.seen == ROWS and trainer.state.global_step == 3
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logged) == 3 and all(entry["feed/rows_per_s"] > 0 for entry in logged)
     assert server.stats()["train"]["batches"] == 6
     assert trainer.evaluate()["eval_few_loss"] > 0
     assert counted == [6] and net.seen == ROWS + ROWS[:3]

@@ -1,0 +1,111 @@
+"""What a trainer logs of its feed: a dict of numbers now and then, to any logger.
+
+    each batch ─► FeedLog.took ─ every 10 s ─► {"feed/rows_per_s": 812.0, …} ─► logger
+
+All of them are known to the trainer itself, so nothing is asked of a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace_proto.layout import array_at
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+Numbers = dict[str, float]
+
+
+class FeedLog:
+    """Numbers of the batches since it was last asked."""
+
+    def __init__(
+        self, feed: Feed, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
+    ) -> None:
+        """``send`` takes the numbers and how many batches there were; None: an adapter asks."""
+        self._feed, self._send, self._every_s = feed, send, every_s
+        self.asked = send is None
+        self._batches = 0
+        self._begin(*self._read()[:2])
+
+    def _begin(self, now: float, waited_s: float) -> None:
+        self._since, self._waited_s = now, waited_s
+        self._rows = self._steps = self._padded = 0
+
+    def _read(self) -> tuple[float, float, int]:
+        """Return the time, how long the trainer has waited, and the batches it has not taken."""
+        link = self._feed._link
+        with link.lock:
+            now = link.clock()
+            queue = sum(not held.taken for held in link.trainer.hands.values())
+            return now, link.member.meter.totals(now)[0], queue
+
+    def took(self, batch: Any) -> None:
+        """Count a batch, and send the numbers if it is time."""
+        self._batches += 1
+        self._rows += batch.rows
+        if (slot := batch._slots.get("@length")) is not None and (width := self._width(batch)):
+            self._padded += batch.rows * width
+            self._steps += int(array_at(batch._block, slot).sum())
+        if self._send is not None and self._feed._link.clock() - self._since >= self._every_s:
+            self._send(self.numbers(), self._batches)
+
+    def _width(self, batch: Any) -> int:
+        """Return the number of steps that the rows of a batch are padded to; 0: not known."""
+        if self._feed._of_segments:
+            return int(batch._layout.num_unroll)
+        return max(
+            (
+                batch._slots[name].shape[1]
+                for name, field in self._feed.schema.items()
+                if len(field.shape) > 1 and field.shape[1] is None and not field.ragged
+            ),
+            default=0,
+        )
+
+    def numbers(self) -> Numbers:
+        """Return the numbers since the last call; empty where there was no batch."""
+        if not self._rows:
+            return {}
+        now, total_s, queue = self._read()
+        seconds = max(now - self._since, 1e-9)
+        waited_s = max(total_s - self._waited_s, 0.0)  # a feed that was taken back counts anew
+        found = {
+            "feed/waited_s": waited_s,
+            "feed/waited_share": min(waited_s / seconds, 1.0),
+            "feed/rows_per_s": self._rows / seconds,
+            "feed/queue": float(queue),
+        }
+        if self._padded:
+            found["feed/padding"] = 1 - self._steps / self._padded
+        self._begin(now, total_s)
+        return found
+
+
+def numbers_of(feed: Feed) -> Numbers:
+    """Return the numbers since the last call, for an adapter; none where the feed logs itself."""
+    if feed._log is None:
+        feed._log = FeedLog(feed, None)
+    return feed._log.numbers() if feed._log.asked else {}
+
+
+def sender(logger: Any) -> Callable[[Numbers, int], object]:
+    """Return how a logger takes numbers; TypeError where it has no way that is known."""
+    if isinstance(logger, logging.Logger):
+        return lambda numbers, batches: logger.info("%s", numbers)
+    if hasattr(logger, "add_scalar"):  # TensorBoard
+        return lambda numbers, batches: [
+            logger.add_scalar(name, value, batches) for name, value in numbers.items()
+        ]
+    for name in ("log", "log_metrics"):  # wandb; mlflow, Lightning's loggers
+        if callable(method := getattr(logger, name, None)):
+            return lambda numbers, batches: method(numbers)
+    if callable(logger):
+        return lambda numbers, batches: logger(numbers)
+    raise TypeError(
+        f"logger={logger!r:.80}: give something with log(dict), log_metrics(dict) or add_scalar, "
+        "or a function of a dict"
+    )
