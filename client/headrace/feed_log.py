@@ -55,8 +55,8 @@ class FeedLog:
 
     def _width(self, batch: Any) -> int:
         """Return the number of steps that the rows of a batch are padded to; 0: not known."""
-        if self._feed._of_segments:
-            return int(batch._layout.num_unroll)
+        if self._feed._segments is not None:
+            return self._feed._segments.num_unroll
         return max(
             (
                 batch._slots[name].shape[1]
