@@ -32,7 +32,8 @@ def loss_of(
     h: jax.Array,
     begin: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    a, b = jax.nn.sigmoid(layer(weights, "gate", x)), jnp.tanh(layer(weights, "new", x))
+    a = jax.nn.sigmoid(2 + layer(weights, "gate", x))  # it begins with a long memory
+    b = (1 - a) * jnp.tanh(layer(weights, "new", x))
     new = resets[:, :, None]
     b = jnp.where(new, a * begin[:, None] + b, b)
     a = jnp.where(new, 0, a)

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import memory, restarting
+from . import memory, packed, restarting
 from .pairs import Judged
 
 __all__ = ["ALONE", "Alone", "alone"]
 
-_MODULES = {"memory": memory, "restarting": restarting}
+_MODULES = {"memory": memory, "packed": packed, "restarting": restarting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Alone:
 
 ALONE = [
     Alone("restart", "headrace restart", "restarting", 20.0),
+    Alone("packed lanes", "headrace lanes", "packed", 10.0),
     Alone("W1 memory", "headrace shm tf", "memory", 12.0),
 ]
 

@@ -131,6 +131,24 @@ def test_a_kit_learns_what_it_can_only_know_by_its_state_or_its_context(
     assert float(loss[2]) < share * float(loss[1])
 
 
+@pytest.mark.tools
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "module"), [("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax")]
+)
+def test_a_recurrent_model_has_the_losses_of_unpacked_lanes_in_packed_ones(
+    name: str, module: str, tmp_path: Path
+) -> None:
+    """Step for step before training; after it, in fewer batches, both have learned the task."""
+    output = _printed(f"packed_{name}", tmp_path / "workplace", needs=module)
+    found = re.findall(r"packed: ([\d.]+) before, ([\d.]+) after (\d+) batches$", output, re.M)
+    assert len(found) == 2, output
+    (before, loss, batches), (packed_before, packed_loss, packed_batches) = found
+    assert abs(float(before) - float(packed_before)) <= 2e-5
+    assert max(float(loss), float(packed_loss)) < 0.058, output
+    assert int(packed_batches) < 0.8 * int(batches)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_picture_of_a_page_is_there_is_shown_and_is_small(name: str) -> None:
     picture = ROOT / "docs" / "pictures" / f"{name}.png"
