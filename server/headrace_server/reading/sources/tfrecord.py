@@ -170,10 +170,13 @@ class Messages(NamedTuple):
         return Messages(self.row[which], self.begin[which], self.end[which])
 
 
-def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the varints at some bytes (-1 for one beyond 64 bits), and the bytes after them.
+def _numbers_at(
+    data: np.ndarray, at: np.ndarray, lengths: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the varints at some bytes, and the bytes after them.
 
-    Those after a varint without an end are beyond all data.
+    Those after a varint without an end are beyond all data.  Of ``lengths`` one that has more than
+    64 bits is -1; any other number loses the bits above these.
     """
     byte = data.take(at, mode="clip")
     values, after = byte.astype(np.int64), at + 1
@@ -184,7 +187,7 @@ def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarra
             break
         more = data.take(at[goes_on] + k, mode="clip").astype(np.int64)
         values[goes_on] |= (more & 0x7F) << 7 * k
-        if k == MOST_BYTES - 1:
+        if lengths and k == MOST_BYTES - 1:
             values[goes_on[more > 1]] = -1
         after[goes_on] += 1
         goes_on = goes_on[more >= 0x80]
@@ -236,7 +239,7 @@ class Walker:
         at, stop = inside.begin[of], inside.end[of]
         while of.size:
             tag, begin = _numbers_at(data, at)
-            size, after = _numbers_at(data, begin)
+            size, after = _numbers_at(data, begin, lengths=True)
             strange = (tag >> 3 == 0) | ((tag < 0x80) & (begin > at + 1))
             wire = tag & 7
             if not (listed := wire == 2).all():
@@ -409,15 +412,8 @@ def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ends = np.flatnonzero(raw < 0x80)
     if ends.size == raw.size:
         return raw.astype(np.int64), ends
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    sizes = ends - starts + 1
-    values = (raw[starts] & 0x7F).astype(np.uint64)
-    for k in range(1, min(int(sizes.max()), MOST_BYTES)):
-        rows = np.flatnonzero(sizes > k)
-        values[rows] |= (raw[starts[rows] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
-    return values.view(np.int64), ends
+    starts = np.append(0, ends[:-1] + 1)
+    return _numbers_at(raw, starts)[0], ends
 
 
 # ── The wanted features of records, and the columns that their values become, by where they lie.
