@@ -238,9 +238,11 @@ class Walker:
         of = np.flatnonzero(inside.begin < inside.end)
         at, stop = inside.begin[of], inside.end[of]
         while of.size:
-            tag, begin = _numbers_at(data, at)
+            tag, begin, strange = data.take(at, mode="clip"), at + 1, np.False_
+            if not ((tag >= 8) & (tag < 0x80)).all():  # fields of large numbers, or of none
+                tag, begin = _numbers_at(data, at)
+                strange = (tag >> 3 == 0) | ((tag < 0x80) & (begin > at + 1))
             size, after = _numbers_at(data, begin, lengths=True)
-            strange = (tag >> 3 == 0) | ((tag < 0x80) & (begin > at + 1))
             wire = tag & 7
             if not (listed := wire == 2).all():
                 size = np.where(listed, size, np.where(wire == 0, after - begin, _SIZES[wire]))
