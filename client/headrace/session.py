@@ -50,9 +50,9 @@ from headrace_proto.messages import (
 from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
 
-from .batch_memory import Body
+from .batch_memory import Attachment, Body
 from .requests import Requests
-from .state_block import StateBuffer
+from .state_block import FreeBuffers, StateBuffer
 from .trainer import Trainer
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
@@ -117,11 +117,12 @@ class MappedBatches:
             tokens.append(self.released.popleft())
         return tuple(tokens)
 
-    def listed(self) -> tuple[int, ...] | None:
-        """Return the tokens that a heartbeat lists; None where it lists none."""
-        if not self.last or len(self._tokens) > _MAX_MAPPED:
-            return None
-        return tuple(sorted(self._tokens))
+    @property
+    def listed(self) -> tuple[tuple[int, ...], int]:
+        """The tokens that a heartbeat lists, and the last one; it lists none where that is 0."""
+        if len(self._tokens) > _MAX_MAPPED:
+            return (), 0
+        return tuple(sorted(self._tokens)), self.last
 
 
 class Meter:
@@ -203,8 +204,8 @@ class Session:
     requests: Requests = field(default_factory=Requests)
     connected: bool = False  # whether the server has let it in, and is not lost since
     mapped: MappedBatches = field(default_factory=MappedBatches)
-    memory: Any = None  # shared with the server in this session …
-    buffers: Any = None  # … for states that go to the server
+    memory: Attachment | None = None  # shared with the server in this session …
+    buffers: FreeBuffers | None = None  # … for states that go to the server
 
     _connection: int = 0  # the number of the last greeting …
     _greeting: Said | None = None  # … and that greeting, until it is answered
@@ -558,18 +559,9 @@ class Session:
 
         So the server notices releases whose message was lost.
         """
-        mapped = self.mapped.listed()
-        blocked_s, busy_s = self.member.meter.totals(now)
-        return Renew(
-            session=number,
-            said=self._said,
-            mapped=mapped or (),
-            mapped_upto=0 if mapped is None else self.mapped.last,
-            blocked_s=blocked_s,
-            busy_s=busy_s,
-            ended=self.finished or self.failure is not None,
-            awaited_s=self.awaited_s,
-        )
+        over = self.finished or self.failure is not None
+        times = self.member.meter.totals(now)
+        return Renew(number, self._said, *self.mapped.listed, *times, over, self.awaited_s)
 
     def _steps(self, session: int, now: float) -> list[Said]:
         """Return messages with all that the trainer and its memory have to say.
@@ -577,16 +569,14 @@ class Session:
         What is not due rides with what is, and waits for it for a moment.
         """
         trainer, mapped = self.member.trainer, self.mapped
-        due = trainer is not None and trainer.due(self.number)  # asks for what is wanted, too
-        if not due and self.due_in(now) > 0:
+        # ``due`` asks for what is wanted, too
+        if trainer is None or not (trainer.due(self.number) or self.due_in(now) <= 0):
             return []
         steps: list[Said] = []
         released = mapped.to_say() if mapped.released else ()
         while mapped.released:
             steps.append((Step(session, released=released), []))
             released = mapped.to_say()
-        if trainer is None:
-            return [*steps, (Step(session, released=released), [])] if released else steps
         commits, returned, withdrawn, gets = trainer.outgoing(self.number)
         if not (commits or released or returned or withdrawn or gets):
             return steps
@@ -637,9 +627,8 @@ class Session:
             return max(0.0, self._said_at + _HELLO_S - now)
         assert self.welcome is not None
         due_at, trainer = self._said_at + self.welcome.heartbeat_s, self.member.trainer
-        if self.mapped.released or (trainer is not None and trainer.owes(self.number)):
-            waits = trainer is not None and trainer.waits
-            due_at = now if waits else min(due_at, self._stepped_at + _MOMENT_S)
+        if trainer is not None and (self.mapped.released or trainer.owes(self.number)):
+            due_at = now if trainer.waits else min(due_at, self._stepped_at + _MOMENT_S)
         return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
 
     @property
