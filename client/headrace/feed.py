@@ -221,7 +221,7 @@ class Feed:
         epochs, hands = self._epochs, self._hands
         if within is None and epochs is not None:
             within = epochs.enter
-        if not isinstance(hands, Saving) or hands.lanes is None:
+        if hands.lanes is None:
             return within
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)

@@ -27,7 +27,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import near
-from headrace_proto.layout import array_at, strings_at
+from headrace_proto.layout import strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
 from headrace_proto.segment_layout import SegmentLayout
@@ -79,7 +79,7 @@ class SegmentBatch(BatchInHand):
         self.number = given.number
         self.rows = self.batch_size = given.rows
         self.epoch = given.epoch
-        self._slots = layout.slots(given)
+        self._slots = layout.slots.of(given)
         self._layout = layout
         self._block = block
         self._framework = framework
@@ -313,7 +313,9 @@ class SegmentBatch(BatchInHand):
         if slot is None:
             columns = list(self._slots)
             raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
-        return strings_at(self._block, slot) if slot.dtype == BYTES else array_at(self._block, slot)
+        if slot.dtype == BYTES:
+            return strings_at(self._block, slot)
+        return np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
 
     def keys(self) -> list[Any]:
         """Return the segments' keys as a list; of packed rows a list for each row."""

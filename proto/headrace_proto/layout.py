@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from struct import unpack_from
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,11 +102,16 @@ class KnownSlots:
     A list of columns that was checked is recognised by its identity.
     """
 
-    def __init__(self, schema: Mapping[str, Field], per_row: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        schema: Mapping[str, Field],
+        per_row: Collection[str] = (),
+        most_rows: int = maxsize,
+    ) -> None:
         """``per_row``: the columns that have an entry for each row of their batch."""
         #: As batches may have them: a trainer can change the number of rows for all of them.
         self._fields = list(rows_open(schema).items())
-        self._per_row = per_row
+        self._per_row, self._most_rows = per_row, most_rows
         self._known: dict[int, tuple[Any, int, int, dict[str, Slot]]] = {}
         self._last: dict[str, Slot] = {}  # those of the batch before
 
@@ -119,6 +125,8 @@ class KnownSlots:
             raise ProtocolError(
                 f"a batch does not have the {len(self._fields)} columns of its feed"
             )
+        if rows > self._most_rows:
+            raise ProtocolError(f"a batch has {rows} rows; its feed has {self._most_rows}")
         slots = {}
         for (name, field), (offset, size, dims) in zip(self._fields, columns, strict=True):
             slot = slots[name] = Slot(field.dtype, tuple(dims), offset, size)

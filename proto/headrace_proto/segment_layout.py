@@ -1,6 +1,6 @@
 """The columns of every batch of a feed of segments, and where they lie in one batch.
 
-    Welcome: schema, properties ──► SegmentLayout ──► slots(given): {name: Slot, …}
+    Welcome: schema, properties ──► SegmentLayout ──► slots.of(given): {name: Slot, …}
 
 The schema is checked once, and each batch before any of it is read.
 """
@@ -14,9 +14,8 @@ from typing import Any
 
 from .dtypes import BYTES, numpy_dtype
 from .errors import ProtocolError
-from .layout import KnownSlots, Slot
+from .layout import KnownSlots
 from .schema import Field, rows_open, schema_from_wire
-from .step_messages import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class SegmentLayout:
         self.num_unroll = _number(properties, "num_unroll")
         self.batch_size = _number(properties, "batch_size")
         capacity = properties.get("capacity", 1)  # examples in flight in a partition
-        self.most_rows = maxsize if capacity is None else max(self.batch_size, capacity)
+        most_rows = maxsize if capacity is None else max(self.batch_size, capacity)
         self.left = _number(properties, "left") if "left" in properties else 0
         self.lanes = properties.get("order") == "lanes"
         self.kept = properties.get("placement") == "trainer"  # states stay there
@@ -76,7 +75,7 @@ class SegmentLayout:
         self.ranked = False  # a rank has lanes in every partition, and each a number of its own
         free = [*STARTS, *(f"initial:{name}" for name in self.states)]
         free += [f"state:{name}" for name in self.states if self.kept]
-        self._slots = KnownSlots(schema, schema.keys() - free)
+        self.slots = KnownSlots(schema, schema.keys() - free, most_rows)
 
     def names(self, group: str) -> list[str]:
         """Return names of the sequences, of the context, or of the states."""
@@ -99,12 +98,6 @@ class SegmentLayout:
         self.schema = rows_open(self.schema)
 
     # Batches
-
-    def slots(self, given: Given) -> dict[str, Slot]:
-        """Return where a batch's columns lie, in the order of the schema."""
-        if given.rows > self.most_rows:
-            raise ProtocolError(f"a batch has {given.rows} rows; its feed has {self.most_rows}")
-        return self._slots.of(given)
 
 
 def _number(properties: dict[str, Any], name: str) -> int:

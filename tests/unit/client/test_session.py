@@ -290,11 +290,11 @@ def test_segments_that_are_empty_for_good_are_listed():
 
 def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
     mapped = MappedBatches()
-    assert mapped.listed() is None
+    assert mapped.listed == ((), 0)
     for token in (3, 1, 2):
         mapped.add(token)
     mapped.release(1)
-    assert mapped.listed() == (2, 3) and mapped.last == 3
+    assert mapped.listed == ((2, 3), 3)
     assert mapped.to_say() == (1,) and mapped.to_say() == ()
 
 

@@ -22,7 +22,7 @@ def layout_of(told):
 @pytest.mark.parametrize("told", [SERVER, TRAINER, properties((["l", "int8", []], TAG))])
 def test_a_batch_that_is_as_promised_is_believed(told):
     given, _ = given_of(told, 1, columns_of(told, rows=3))
-    slots = layout_of(told).slots(given)
+    slots = layout_of(told).slots.of(given)
     assert [[*slot.shape] for slot in slots.values()] == [shape for _, _, shape in given.columns]
     assert [[slot.offset, slot.nbytes] for slot in slots.values()] == [
         column[:2] for column in given.columns
@@ -34,19 +34,19 @@ def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():
     first, _ = given_of(SERVER, 1, columns_of(SERVER))
     second, _ = given_of(SERVER, 2, columns_of(SERVER))
     other, _ = given_of(SERVER, 3, columns_of(SERVER, rows=3))
-    slots = layout.slots(first)
-    assert layout.slots(second) == slots != layout.slots(other)
-    assert layout.slots(dataclasses.replace(second, columns=first.columns)) is slots
+    slots = layout.slots.of(first)
+    assert layout.slots.of(second) == slots != layout.slots.of(other)
+    assert layout.slots.of(dataclasses.replace(second, columns=first.columns)) is slots
     smaller = dataclasses.replace(first, nbytes=64)
     with pytest.raises(ProtocolError, match=r"does not lie in its block"):
-        layout.slots(smaller)
+        layout.slots.of(smaller)
     with pytest.raises(ProtocolError, match="of a batch of 1 rows has 2"):
-        layout.slots(dataclasses.replace(first, rows=1))
+        layout.slots.of(dataclasses.replace(first, rows=1))
     kept = []
     for number in range(200):
-        layout.slots(given_of(SERVER, number, columns_of(SERVER))[0])
+        layout.slots.of(given_of(SERVER, number, columns_of(SERVER))[0])
         kept.append(entries(layout))
-    assert max(kept[100:]) <= max(kept[:100]) and layout.slots(first) == slots
+    assert max(kept[100:]) <= max(kept[:100]) and layout.slots.of(first) == slots
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_no_description_is_worse_than_a_protocol_error(at, column):
     assume(list(column) != columns[at])
     columns[at] = list(column)
     with pytest.raises(ProtocolError):
-        layout_of(SERVER).slots(dataclasses.replace(given, columns=columns))
+        layout_of(SERVER).slots.of(dataclasses.replace(given, columns=columns))
