@@ -107,7 +107,7 @@ def _check_alike(first: Session, other: Session) -> None:
     """Raise ValueError where two servers do not serve shares of one feed."""
     a, b = first.served, other.served
     assert a is not None and b is not None
-    here, there = (one.declaration if isinstance(one.declaration, dict) else {} for one in (a, b))
+    here, there = a.declaration, b.declaration
     parts = [part for part in sorted({*here, *there}) if here.get(part) != there.get(part)]
     compared = {
         "feeds": (a.feed, b.feed),

@@ -233,8 +233,7 @@ class Session:
     @property
     def properties(self) -> dict[str, Any]:
         """The description of the feed beside its schema; empty where it is not known yet."""
-        known = None if self.welcome is None else self.welcome.properties
-        return known if isinstance(known, dict) else {}
+        return {} if self.welcome is None else self.welcome.properties
 
     @property
     def partitions(self) -> range:

@@ -47,6 +47,7 @@ _blob = _check("a string of bytes", lambda v: type(v) is bytes)
 _seconds = _check(
     "a duration in seconds", lambda v: type(v) in (int, float) and 0 <= v < 1e9, float
 )
+_map = _check("a map", lambda v: type(v) is dict)
 _plain = _check("plain data", lambda v: True)  # codec.unpack has checked it
 
 Count = Annotated[int, _count]  #: 0 … 2⁶⁴-1
@@ -56,4 +57,5 @@ Flag = Annotated[bool, _flag]
 Text = Annotated[str, check_text]
 Blob = Annotated[bytes, _blob]
 Seconds = Annotated[float, _seconds]
+Map = Annotated[dict[str, Any], _map]  #: of plain data
 Plain = Annotated[Any, _plain]  #: nested lists, maps, numbers, strings

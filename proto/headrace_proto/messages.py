@@ -50,6 +50,7 @@ from .checks import (
     Count,
     Counts,
     Flag,
+    Map,
     Plain,
     Seconds,
     Signed,
@@ -225,7 +226,7 @@ class Welcome:
     session_file: Text = ""
     resumed: Flag = False
     connection: Count = 0  # that of the Hello which it answers
-    properties: Plain = field(default_factory=dict)
+    properties: Map = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
     finished: Flag = False  # all of its partitions were done before this trainer joined
     done: Count = 0  # batches that were committed before, where a new trainer has to know
@@ -308,7 +309,7 @@ class ServedShare:
     shares: Count
     partitions: Count  # of the whole feed
     server: Text  # names the server, which may have several addresses
-    declaration: Plain  # a digest of each part of its pipeline, by the part's name
+    declaration: Map  # a digest of each part of its pipeline, by the part's name
     # By the number of the owner: its address, of which the host is that of the server
     # as the trainer has reached it.
     workers: Annotated[tuple[str, ...], list_of(check_text)]

@@ -54,6 +54,7 @@ _BY_CHECK = {
         (checks.Text, st.text(max_size=60)),
         (checks.Blob, st.binary(max_size=60)),
         (checks.Seconds, st.floats(0, 1e9, exclude_max=True)),
+        (checks.Map, st.dictionaries(st.text(max_size=6), plain(2), max_size=3)),
         (checks.Plain, plain(3)),
     )
 }

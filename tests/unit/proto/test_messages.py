@@ -21,6 +21,7 @@ from headrace_proto.messages import (
     Handed,
     Hello,
     Save,
+    Welcome,
 )
 
 from .generated import KINDS, NAMES, of_kind, steady
@@ -36,6 +37,7 @@ WORDS = {
         (checks.Text, "text"),
         (checks.Blob, "blob"),
         (checks.Seconds, "seconds"),
+        (checks.Map, "map"),
         (checks.Plain, "plain"),
     )
 }
@@ -62,6 +64,9 @@ def test_an_error_names_message_record_and_field():
     wire = FROM_TRAINER.encode(Hello(7, "t", "f", b"", batches=(Handed(1, 0, 0, "x", 0, 1),)))
     with pytest.raises(ProtocolError, match=r"Hello\.batches: Handed\.epoch: 'x' is not a count"):
         FROM_TRAINER.decode(wire)
+    welcome = Welcome(7, "f", [], 1.0, 64, properties=[1])  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match=r"Welcome\.properties: \[1\] is not a map"):
+        FROM_SERVER.decode(FROM_SERVER.encode(welcome))
 
 
 # docs/protocol.md
