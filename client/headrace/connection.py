@@ -482,11 +482,6 @@ class Connection:
             if isinstance(message, Welcome) and session.awaits(message):
                 attach = self._attach(message)
             session.receive(message, frames, now)
-        if session.retired:
-            if session.memory is not None:
-                for segment in session.retired:
-                    session.memory.forget(segment)
-            session.retired.clear()
         self._tell()
         if session.stopped is not stopped:
             state = "is back" if stopped else "was stopped and announced its return: waiting for it"

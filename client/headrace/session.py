@@ -200,7 +200,6 @@ class Session:
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the last message of the server came
     awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
-    retired: list[str] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
     connected: bool = False  # whether the server has let it in, and is not lost since
     mapped: MappedBatches = field(default_factory=MappedBatches)
@@ -459,6 +458,11 @@ class Session:
         if (trainer := self.member.trainer) is not None:  # else it has nothing yet
             trainer.let_go()
 
+    def _on_retired(self, message: Retired) -> None:
+        if self.memory is not None:
+            for segment in message.segments:
+                self.memory.forget(segment)
+
     def _on_over(self, over: Over) -> None:
         trainer = self._trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
@@ -668,6 +672,6 @@ _HANDLERS: dict[type, Callable[[Session, Any], object]] = {
     Over: Session._on_over,
     LetGo: Session._on_let_go,
     Ended: Session._on_ended,
-    Retired: lambda session, message: session.retired.extend(message.segments),
+    Retired: Session._on_retired,
     Unknown: lambda session, message: session.greet(),
 }

@@ -16,11 +16,6 @@ from headrace_proto.layout import KnownSlots, aligned_bytes, array_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import Field
 
-# What is in it
-
-
-# What is refused
-
 SCHEMA = {"x": Field("int64", (None, 2)), "s": Field(BYTES, (None,))}
 GOOD = [[0, 48, [3, 2]], [64, 40, [3]]]
 

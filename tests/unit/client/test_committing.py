@@ -121,12 +121,6 @@ def test_every_batch_that_was_taken_is_committed_or_given_back_once(
     assert sorted(commits.committed + commits.given_back) == list(range(1, taken + 1))
 
 
-# TensorFlow's iterations
-
-
-# Words
-
-
 @pytest.mark.parametrize("wrong", ["7", b"7", 7.0, True, {"x": 1}, [1.5], object()])
 def test_anything_else_is_named_with_its_value(wrong: Any):
     with pytest.raises(TypeError, match=r"=.* is no batch and no token, which is an integer"):

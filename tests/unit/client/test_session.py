@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from headrace.batch_memory import Attachment
 from headrace.session import MappedBatches, Member, Meter, Session, States
 from headrace.trainer import Trainer
 from headrace_proto import limits
@@ -282,10 +284,11 @@ def test_a_batch_without_its_frame_breaks_the_protocol():
         one.hear(Give(7, (given(1, 11),)))
 
 
-def test_segments_that_are_empty_for_good_are_listed():
-    one = One()
+def test_segments_that_are_empty_for_good_are_forgotten():
+    one, forgotten = One(), list[str]()
+    one.session.memory = cast("Attachment", SimpleNamespace(forget=forgotten.append))
     one.hear(Retired(7, ("slab-0-1-0",)))
-    assert one.session.retired == ["slab-0-1-0"]
+    assert forgotten == ["slab-0-1-0"]
 
 
 def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
