@@ -372,11 +372,11 @@ class Segments(Admission):
         ends = ends[: max(0, len(ends) - left_open)]
         fills: list[list[tuple[int, int]]] = [[] for _ in rows]
         held = dict.fromkeys((end[1:] for end in ends), 1)
-        for slot, steps in zip(waiting.tolist(), tables.count[waiting].tolist(), strict=True):
+        for slot in waiting:  # mostly a few of very many
             if not ends:
                 break
-            step, *of = ends[0]
-            lane, at = of
+            steps = int(tables.count[slot])
+            step, lane, at = ends[0]
             fills[at].append((lane, slot))
             held[lane, at] += 1
             if step + steps < self.unroll and held[lane, at] < self._most:

@@ -105,7 +105,7 @@ class Rows:
         place["version"] = self.versions
         if not self.unroll:
             return place.tobytes()
-        heads, others = place[self.heads], np.delete(place, self.heads)
+        heads, others = place[self.heads], place[self.begins > 0]
         fills = np.empty(len(others), FILL_PLACE)
         fills["lane"], fills["after"] = others["lane"], others["index"] - heads["index"][:1]
         parts = np.array(len(heads), _COUNT), heads, fills

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headrace_server.leasing.protocol import Outlook
 from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
+from headrace_server.shaping.slots import Rows, read_place
 from tests.examples import some
 from tests.unit.changes import begun
 
@@ -324,3 +325,46 @@ def test_after_a_cancel_a_trainer_gets_one_more_batch_of_its_lanes():
     machine.commit(feed.draft(b"a").batch, 1)
     feed.order("close", True)
     assert feed.draft(b"a") and feed.draft(b"a") is None
+
+
+def packed_rows() -> Rows:
+    """Three rows of four steps, as in the picture of ``Rows``: of three, one and two examples."""
+    lanes = np.array([0, 0, 0, 2, 5, 5])
+    segments = np.array([3, 0, 0, 4, 0, 0])
+    counts = np.array([4, 1, 9, 20, 3, 1])
+    numbers = np.zeros((7, 6), np.int64)
+    numbers[1], numbers[4], numbers[5] = [7, 9, 10, 8, 11, 12], segments, counts
+    numbers[6, 0] = 77
+    return Rows(np.arange(6), numbers, lanes, np.array([4]), unroll=4)
+
+
+def test_packed_rows_know_where_their_examples_begin_and_go_on() -> None:
+    rows = packed_rows()
+    assert rows.begins.tolist() == [0, 1, 2, 0, 0, 3]
+    assert rows.after.tolist() == [4, 1, 2, 8, 3, 1]
+    assert rows.last.tolist() == [True, True, False, False, True, True]
+    assert (rows.heads.tolist(), rows.tails.tolist()) == ([0, 3, 4], [2, 3, 5])
+    assert rows.height == 3 and rows.at.tolist() == [0, 0, 0, 1, 2, 2]
+
+
+def test_the_place_of_packed_rows_is_read_back() -> None:
+    rows = packed_rows()
+    place = read_place(rows.place(), 4)
+    assert place is not None
+    assert place["lane"].tolist() == rows.lanes.tolist()
+    assert place["index"].tolist() == rows.indices.tolist()
+    assert place["segment"].tolist() == rows.segments.tolist()
+    assert place["version"].tolist() == rows.versions.tolist()
+
+
+@steadily
+@given(st.binary(max_size=90), st.integers(-1, 4))
+def test_any_bytes_are_a_place_with_a_first_example_for_each_lane_or_none(
+    data: bytes, number: int
+) -> None:
+    for whole in (data, number.to_bytes(8, "little", signed=True) + data):
+        place = read_place(whole, 4)
+        if place is not None:
+            assert (np.diff(place["lane"]) >= 0).all()
+    lost = packed_rows().place()[:-8]
+    assert read_place(lost[:8] + lost[9:], 4) is None
