@@ -104,14 +104,14 @@ class Refusals:
 class RateLimits:
     """All connections of one public socket.
 
-    ``handle`` gets each message, with its connection, its further frames and its public key.
+    ``handle`` gets a message with its connection, its further frames, its public key and the time.
     ``who`` names the peer of a connection, ``send`` sends it a message, and ``end`` ends the
     session that it may have.
     """
 
     most: int  # max_messages_per_s
     refusals: Refusals
-    handle: Callable[[bytes, object, Sequence[Frame], str | None], None]
+    handle: Callable[[bytes, object, Sequence[Frame], str | None, float], None]
     who: Callable[[bytes], str]
     send: Callable[[bytes, object], object]
     end: Callable[[bytes], object]
@@ -135,7 +135,7 @@ class RateLimits:
                 raise ProtocolError(f"a message has {len(frames)} frames")
             message = FROM_TRAINER.decode(frames[0])
             if self.bears(connection, now):
-                self.handle(connection, message, frames[1:], key)
+                self.handle(connection, message, frames[1:], key, now)
         except HeadraceError as error:
             self._note_bad(connection, error, now)
         except Exception as fault:

@@ -203,7 +203,12 @@ class Locator:
                 self._socket.refuse(error, self._clock())
 
     def _on_message(
-        self, connection: bytes, message: object, frames: Sequence[Frame], key: str | None
+        self,
+        connection: bytes,
+        message: object,
+        frames: Sequence[Frame],
+        key: str | None,
+        now: float,
     ) -> None:
         if frames:
             raise ProtocolError(f"a greeting of {1 + len(frames)} frames came")

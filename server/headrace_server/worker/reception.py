@@ -195,7 +195,7 @@ class Reception:
         return "a trainer" if session is None else session.who
 
     def _on_message(
-        self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None
+        self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None, now: float
     ) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         session = self._sessions.find(getattr(message, "session", 0), identity)
@@ -214,9 +214,9 @@ class Reception:
             self.outbox.send(identity, Unknown(message.session))
             return
         feed = self.feeds[session.feed]
-        session.seen = self.clock()
+        session.seen = now
         if feed.serves:
-            feed.desk.seen(session.nonce, session.seen)
+            feed.desk.seen(session.nonce, now)
         session.open = True
         self._handlers[type(message)](session, feed, message, frames)
         session.heard += not isinstance(message, Attach)
