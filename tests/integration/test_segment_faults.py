@@ -247,3 +247,40 @@ def test_tokens_of_others_save_nothing():
             thief.save(batch.token, columns, bytes(block))
         train(feed, ledger)
     ledger.assert_complete()
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
+    tmp_path: Path, order: str
+):
+    """Three sequences of five are begun when the last whole batch of the epoch was made."""
+    steps = [2, 2, 4, 4, 4]
+    pipeline = (
+        hs.from_examples([{"key": b"%d" % i, "x": np.arange(n)} for i, n in enumerate(steps)])
+        .repeat(2, across_batches=False)
+        .batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["x"],
+            input_context=[],
+            initial_states={"state": hs.zeros((), "int64")},
+            num_unroll=1,
+            batch_size=4,
+            allow_small_batch=False,
+            order=order,
+        )
+    )
+    seen: list[tuple[int, list[bytes]]] = []
+    for most in (3, 100):
+        with (
+            hs.run(pipeline, state_dir=tmp_path, durability="process") as server,
+            headrace.connect(server.address, timeout=PATIENCE_S) as feed,
+        ):
+            for batch in (batch for _, epoch in feed.epochs() for batch in epoch):
+                seen.append((batch.epoch, list(batch.original_key)))
+                batch.save_state("state", batch.state("state") + 1)
+                if len(seen) >= most:
+                    break
+    epochs = [epoch for epoch, _ in seen]
+    half = len(seen) // 2
+    assert epochs == [0] * half + [1] * half
+    assert seen[half:] == [(1, keys) for _, keys in seen[:half]]

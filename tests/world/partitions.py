@@ -18,7 +18,7 @@ from headrace_server.shaping.plain import Stored
 from headrace_server.shaping.plan import Read
 from headrace_server.shaping.segments import AT_SERVER, NOWHERE
 from headrace_server.shaping.segments import Segments as Machine
-from headrace_server.shaping.stored_state import Examples
+from headrace_server.shaping.stored_state import LINE, Examples
 from tests.plain_partition import FOREVER, PlainPartition, orders_before, rows_in
 
 from .journal import Folded
@@ -169,11 +169,11 @@ class Segments:
 
     def __init__(
         self, number, stored, slab, *, counts, size, capacity, order="arrival", states=True,
-        epochs=1, borders=False,
+        epochs=1, borders=False, small=True,
     ):  # fmt: skip
         where = AT_SERVER if states else NOWHERE
         lanes = order == "lanes"
-        self.machine = Machine(number, size, capacity, True, lanes=lanes, states=where)
+        self.machine = Machine(number, size, capacity, small, lanes=lanes, states=where)
         self.machine.input = Input(self.machine, 0, epochs, not borders)
         self.number, self.slab, self.counts = number, slab, counts
         self.gone, self.records, self.unplaced = self.machine.gone, [], []
@@ -320,6 +320,9 @@ class Segments:
         self.records.append((kind, *what, folded))
 
     def take_records(self):
-        self._record("machine")
+        left = [e for numbers, _ in self.machine.left for e in numbers[LINE].tolist()]
+        self.machine.left.clear()
+        self.begun.update(left)
+        self._record("left", left, rows={e: (self._count(e), 0, None) for e in left})
         records, self.records = self.records, []
         return records

@@ -54,6 +54,7 @@ def config_of(seed: int) -> Config:
         makes=random.choice([0, 0.05, 0.5]),
         guard=random.random() < 0.3,
         named=random.random() < 0.7,
+        small=random.random() < 0.6,
     )
 
 

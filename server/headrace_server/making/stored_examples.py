@@ -193,6 +193,12 @@ class StoredExamples:
         self._close(change, [chunk])
         return change
 
+    def left_out(self, numbers: np.ndarray, slots: np.ndarray) -> Change:
+        """Record that examples fill no batch before the end, begun or not."""
+        change = Change()
+        self._close(change, self._end(change, numbers, self._are_stored(slots, numbers[LINE])))
+        return change
+
     def _end(self, change: Change, numbers: np.ndarray, stored: np.ndarray) -> list[int]:
         """End examples; return the chunks of those that are not ``stored``."""
         lines, chunks = numbers[LINE], numbers[CHUNK]

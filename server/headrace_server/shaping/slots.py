@@ -193,6 +193,10 @@ class Slots:
 
     # Examples come
 
+    def numbers_of(self, slots: np.ndarray) -> np.ndarray:
+        """Return one row for each of the names in Examples."""
+        return self._numbers.take(slots, 1)
+
     def are_new(self, keys: Sequence[Hashable]) -> bool:
         """Return whether these keys are different ones, none of which is in flight."""
         return self._slot_of.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
