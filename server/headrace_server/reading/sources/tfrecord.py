@@ -11,10 +11,10 @@ when the file is opened, and with ``on_bad_example='skip'`` the rest of the file
 from __future__ import annotations
 
 import struct
-from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 from typing import Final, NamedTuple
 
@@ -69,13 +69,16 @@ MAX_RECORD_BYTES: Final = 2**31 - 1
 CORRUPT: Final = 1
 TRUNCATED: Final = 2
 
-_HEADER, _LENGTH = struct.Struct("<QI"), struct.Struct("<Q")
+_HEADER = struct.Struct("<QI")
 _MASK_DELTA: Final = 0xA282EAD8
-#: Number of records after which a scan reports how far it has come.
-_REPORTED = 65536
+#: Maximum number of sound header values remembered, to skip their checksums.
+_KNOWN_LENGTHS = 65536
+#: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
+_FLUSH = 65536
+#: Size of a payload from which on a call per record costs little beside its checksum.
+_BIG_PAYLOAD = 4096
 
 
-@lru_cache(_REPORTED)  # records of equal lengths have equal headers
 def length_is_sound(header: bytes) -> bool:
     """Return whether the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
@@ -93,37 +96,54 @@ def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) 
     called now and then with the number of bytes scanned.
     """
     view, size = data.data, data.size
-    bounds = array("q")
+    unpack = _HEADER.unpack_from
+    parts: list[np.ndarray] = []
+    fresh: list[int] = []
+    known: dict[int, int] = {}
     position, damage = 0, 0
     while size - position >= HEAD:
-        head = bytes(view[position : position + HEAD])
-        if not length_is_sound(head):
-            damage = CORRUPT
-            break
-        stop = position + int.from_bytes(head[:8], "little") + HEAD + FOOT
+        length, crc = unpack(view, position)
+        if known.get(length) != crc:
+            if not length_is_sound(bytes(view[position : position + HEAD])):
+                damage = CORRUPT
+                break
+            if len(known) >= _KNOWN_LENGTHS:
+                known.clear()
+            known[length] = crc
+        stop = position + length + HEAD + FOOT
         if stop > size:
             damage = TRUNCATED
             break
-        bounds.append(position)
+        fresh.append(position)
         position = stop
-        if len(bounds) % _REPORTED == 0:
+        if len(fresh) == _FLUSH:
+            parts.append(np.array(fresh, np.int64))
+            fresh.clear()
             progress(position)
     else:
         damage = TRUNCATED if position < size else 0
-    bounds.extend((position, damage))
-    return np.array(bounds, np.int64)
+    return np.concatenate([*parts, np.array([*fresh, position, damage], np.int64)])
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the rows whose payload does not match its checksum."""
     stored = window(data, FOOT)[starts + lengths].view("<u4") - np.uint32(_MASK_DELTA)
     expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
-    payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
+    distinct = np.unique(lengths)
+    if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
+        payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
+        return np.flatnonzero(got != expected)
+    got = np.zeros(starts.size, np.uint32)
+    for length in distinct.tolist():
+        if length:  # the checksum of no bytes is 0
+            rows = np.flatnonzero(lengths == length)
+            payloads = window(data, length)[starts[rows]].view(np.uint8).reshape(-1, length)
+            got[rows] = list(map(crc32c.value, payloads))
     return np.flatnonzero(got != expected)
 
 
-# ── Walks the messages of all records at once, and finds the places of the wanted values.
+# ── Walks one tf.train.Example or SequenceExample and finds the places of the wanted values.
 #
 #     Example          1: Features
 #     SequenceExample  1: Features (context)   2: FeatureLists
@@ -133,277 +153,213 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
 #     Feature          one of  1: BytesList   2: FloatList   3: Int64List
 #     …List            1: value   repeated; numbers packed or one by one
 #
-# It goes down one level of messages after the other, and reads the next field of all messages of a
-# level by one computation: 0.1 µs for each.  It decodes no value.  As in any protobuf reader, later
-# fields win over earlier ones of the same name, lists in several pieces are joined, and unknown
-# fields are skipped.
+# It decodes no value.  As in any protobuf reader, later fields win over earlier ones of the same
+# name, lists in several pieces are joined, and unknown fields are skipped.
 
 
 BYTES: Final = 1
 FLOATS: Final = 2
 INTS: Final = 3
-KIND_NAMES: Final = ("no value", "bytes_list", "float_list", "int64_list")
+KIND_NAMES: Final = {0: "no value", BYTES: "bytes_list", FLOATS: "float_list", INTS: "int64_list"}
 
 #: Bytes of the longest number of 64 bits, 7 in each.
 MOST_BYTES: Final = 10
-#: The tag of a number that is not packed, by kind, and the sizes of fields by wire type (-1: none).
-_SINGLE: Final = np.array([-1, -1, 0x0D, 0x08])
-_SIZES: Final = np.array([0, 8, 0, -1, -1, 4, -1, -1])
-#: Number of fields of a message from which on fields of equal headers are read at once, so many of
-#: each message, and more where that succeeds.
-_MANY: Final = 4
-_AT_ONCE: Final = 8
-_BEYOND: Final = 1 << 62  # more bytes than there are
+#: The tag of a number that is not packed, by kind, and the sizes of fields by wire type.
+_SINGLE: Final = {BYTES: -1, FLOATS: 0x0D, INTS: 0x08}
+_SIZES: Final = {1: 8, 5: 4}
+
+#: The tags of features and of feature lists.
+_MAPS: Final = (0x0A, 0x12)
+
+#: Where values lie in a record: the first byte, and the number of bytes.
+Span = tuple[int, int]
 
 
-class Messages(NamedTuple):
-    """Messages, or other stretches of records: the row of the record, first and last byte of each.
+class Malformed(Exception):
+    """The bytes are no message of the expected type."""
 
-    They are in the order of their records, and of their places there.
+
+class FoundValues:
+    """The values of one feature of one record: their kind, and where they lie.
+
+    ``steps`` is the number of steps where they come from feature_lists, else None, and ``widths``
+    the numbers of values that steps were seen to have.
     """
 
-    row: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
+    __slots__ = ("kind", "spans", "steps", "widths")
 
-    def take(self, which: np.ndarray) -> Messages:
-        return Messages(self.row[which], self.begin[which], self.end[which])
+    def __init__(self) -> None:
+        self.kind = 0
+        self.spans: list[Span] = []
+        self.steps: int | None = None
+        self.widths: set[int] = set()
 
 
-def _numbers_at(
-    data: np.ndarray, at: np.ndarray, lengths: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the varints at some bytes, and the bytes after them.
+def walk(
+    record: memoryview,
+    wanted: Mapping[bytes, int],
+    listed: Mapping[bytes, int],
+) -> list[FoundValues | None]:
+    """Return the found features by slot.
 
-    Those after a varint without an end are beyond all data.  Of ``lengths`` one that has more than
-    64 bits is -1; any other number loses the bits above these.
+    ``wanted``: the slot of each name to look for among the features, ``listed`` among the
+    feature_lists (whose values take precedence).
     """
-    byte = data.take(at, mode="clip")
-    values, after = byte.astype(np.int64), at + 1
-    goes_on = np.flatnonzero(byte >= 0x80)
-    values[goes_on] &= 0x7F
-    for k in range(1, MOST_BYTES):
-        if not goes_on.size:
-            break
-        more = data.take(at[goes_on] + k, mode="clip").astype(np.int64)
-        values[goes_on] |= (more & 0x7F) << 7 * k
-        if lengths and k == MOST_BYTES - 1:
-            values[goes_on[more > 1]] = -1
-        after[goes_on] += 1
-        goes_on = goes_on[more >= 0x80]
-    after[goes_on] = _BEYOND
-    return values, after
+    found: list[FoundValues | None] = [None] * len(wanted)
+    lists: dict[int, FoundValues] = {}
+    try:
+        for tag, start, stop in fields_in(record, 0, len(record)):
+            if tag == 0x0A:
+                names, read = wanted, _feature
+            elif tag == 0x12 and listed:
+                names, read = listed, _feature_list
+            else:
+                continue
+            for name, pieces in map_entries(record, start, stop):
+                slot = names.get(name)
+                if slot is not None:
+                    value = FoundValues()
+                    if tag == 0x0A:
+                        found[slot] = value
+                    else:
+                        lists[slot], value.steps = value, 0
+                    for a, b in pieces:
+                        read(record, a, b, value)
+    except IndexError:
+        raise Malformed("a field goes past the end of the record") from None
+    for slot, value in lists.items():
+        found[slot] = value
+    return found
 
 
-class FoundValues(NamedTuple):
-    """Features of records: the wanted feature (by its slot), kind and number of steps of each.
-
-    There are steps where they come from feature_lists, else -1.  ``odd`` is the number of values of
-    a step that has not as many as are wanted, -1 where all have.  ``of`` is the feature of each
-    span, in ascending order.
-    """
-
-    row: np.ndarray
-    slot: np.ndarray
-    kind: np.ndarray
-    steps: np.ndarray
-    odd: np.ndarray
-    of: np.ndarray
-    begin: np.ndarray
-    size: np.ndarray
+def _varint(record: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = record[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift >= 7 * MOST_BYTES:
+            raise Malformed(
+                f"a number of more than {MOST_BYTES} bytes at byte {position - MOST_BYTES}"
+            )
 
 
-class Walker:
-    """Walks the records that lie in ``data``, and notes the faults of those that are unsound."""
+def _written(number: int) -> bytes:
+    """Return a number as a varint."""
+    return (
+        number.to_bytes(1)
+        if number < 0x80
+        else bytes([number & 0x7F | 0x80]) + _written(number >> 7)
+    )
 
-    def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
-        self._data, self._starts = data, starts
-        self.faults: Faults = {}
-        self._names: list[Messages] = []
-        rows = np.arange(starts.size)
-        _, self._tags, self._maps = self._fields(Messages(rows, starts, starts + lengths))
-        self.has_lists = bool((self._tags == 0x12).any())
 
-    def _report(self, wrong: np.ndarray, rows: np.ndarray, text: str, *places: np.ndarray) -> None:
-        """Note faults; the text gets the number of bytes from the record's start to each place."""
-        for i in np.flatnonzero(wrong).tolist():
-            row = int(rows[i])
-            said = text.format(*(int(place[i] - self._starts[row]) for place in places))
-            fault = f"is no tf.train.Example or SequenceExample: {said} of the record"
-            self.faults.setdefault(row, ("corrupt_record", fault))
-
-    def _fields(self, inside: Messages) -> tuple[np.ndarray, np.ndarray, Messages]:
-        """Return the fields of messages: the message of each, its tag, and its content."""
-        data, found, at_once = self._data, [], _AT_ONCE
-        of = np.flatnonzero(inside.begin < inside.end)
-        at, stop = inside.begin[of], inside.end[of]
-        while of.size:
-            tag, begin, strange = data.take(at, mode="clip"), at + 1, np.False_
-            if not ((tag >= 8) & (tag < 0x80)).all():  # fields of large numbers, or of none
-                tag, begin = _numbers_at(data, at)
-                strange = (tag >> 3 == 0) | ((tag < 0x80) & (begin > at + 1))
-            size, after = _numbers_at(data, begin, lengths=True)
-            wire = tag & 7
-            if not (listed := wire == 2).all():
-                size = np.where(listed, size, np.where(wire == 0, after - begin, _SIZES[wire]))
-                after = np.where(listed, after, begin)
-            begin, end = after, after + size
-            wrong = strange | (size < 0) | (size > stop - begin)
-            if wrong.any():  # the first text of each record counts
-                rows, out = inside.row[of], begin > stop
-                text = "the field at byte {} goes past the end of its message, or past the end"
-                self._report(wrong & out, rows, text, at)
-                self._report(wrong & strange, rows, "no field begins at byte {}", at)
-                text = "the field at byte {} has no wire type"
-                self._report(wrong & (_SIZES[wire] < 0), rows, text, at)
-                text = "a field of {} bytes at byte {} goes past byte {}"
-                length = size + self._starts[rows]
-                self._report(wrong, rows, text, length, begin, stop)
-                of, tag, wire, at, stop, begin, end = (
-                    some[~wrong] for some in (of, tag, wire, at, stop, begin, end)
-                )
-            found.append((of, tag, begin, end))
-            if len(found) > _MANY and of.size:
-                count, at_once = self._alike(at, begin, end, stop, wire, at_once)
-                each, by = np.repeat(np.arange(of.size), count), (end - at)
-                shift = ranges(np.ones_like(count), count) * by[each]
-                found.append((of[each], tag[each], begin[each] + shift, end[each] + shift))
-                end = end + count * by
-            more = end < stop
-            of, at, stop = of[more], end[more], stop[more]
-        if not found:
-            none = np.empty(0, np.int64)
-            return none, none, Messages(none, none, none)
-        of, tag, begin, end = (
-            found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
-        )
-        if len(found) > 1:
-            order = np.argsort(of, kind="stable")
-            of, tag, begin, end = of[order], tag[order], begin[order], end[order]
-        return of, tag, Messages(inside.row[of], begin, end)
-
-    def _alike(
-        self,
-        at: np.ndarray,
-        begin: np.ndarray,
-        end: np.ndarray,
-        stop: np.ndarray,
-        wire: np.ndarray,
-        most: int,
-    ) -> tuple[np.ndarray, int]:
-        """Return how many fields of the same header follow each field, and how many to try next."""
-        width, head = end - at, begin - at
-        size = int(head[0])
-        count = np.minimum((stop - end) // width, most)
-        count[(wire == 0) | (head != size)] = 0  # a varint shows its size nowhere else
-        each = np.repeat(np.arange(at.size), count)
-        there = at[each] + ranges(np.ones_like(count), count) * width[each]
-        headers = window(self._data, size)
-        differs = headers[there] != headers[np.where(count, at, 0)][each]
-        other, before = np.flatnonzero(differs), np.cumsum(count) - count
-        first = np.append(other, each.size)[np.searchsorted(other, before)]
-        return np.minimum(first - before, count), 4 * most if not other.size else _AT_ONCE
-
-    def found(self, wanted: Mapping[bytes, int], listed: bool, counts: np.ndarray) -> FoundValues:
-        """Return the features of names; ``wanted`` has the slot of each.
-
-        ``listed``: those in feature_lists, whose steps have ``counts`` values, by slot.
-        """
-        _, tags, entries = self._fields(self._maps.take(self._tags == (0x12 if listed else 0x0A)))
-        entries = entries.take(tags == 0x0A)
-        of, tags, parts = self._fields(entries)
-        slots = self._slots(wanted, entries, of[tags == 0x0A], parts.take(tags == 0x0A))
-        values = (tags == 0x12) & (slots[of] >= 0)
-        of, parts = of[values], parts.take(values)
-        odd = steps = np.full(slots.size, -1)
-        if listed:
-            inside, tags, parts = self._fields(parts)
-            of, parts = of[inside][tags == 0x0A], parts.take(tags == 0x0A)
-            steps = np.bincount(of, minlength=slots.size)
-            kind, step, spans = self._features(np.arange(of.size), parts)
-            first = (np.cumsum(steps) - steps)[of]
-            self._check_steps(kind, np.arange(of.size) - first, kind[first], parts.row)
-            width = self._widths(kind, step, spans)
-            odd, wrong = odd.copy(), np.flatnonzero(width != counts[slots[of]])
-            order = wrong[np.argsort(-width[wrong], kind="stable")]
-            odd[of[order]] = width[order]  # the least
-            kinds = np.zeros(slots.size, np.int64)
-            kinds[of] = kind
-            kind, of = kinds, of[step]
+def fields_in(record: memoryview, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields between two bytes: tag, and start and end of the content."""
+    while position < stop:
+        at, tag = position, record[position]
+        start = at + 1
+        if not 8 <= tag < 0x80:
+            tag, start = _varint(record, at)
+            if tag >> 3 == 0 or (tag < 0x80 and start > at + 1):
+                raise Malformed(f"no field begins at byte {at}")
+        wire = tag & 7
+        if wire == 2:
+            size = record[start]
+            start += 1
+            if size >= 0x80:
+                size, start = _varint(record, start - 1)
+            position = start + size
+            if position > stop:
+                raise Malformed(f"a field of {size} bytes at byte {start} goes past byte {stop}")
+        elif wire == 0:
+            _, position = _varint(record, start)
+        elif wire in _SIZES:
+            position = start + _SIZES[wire]
         else:
-            kind, of, spans = self._features(of, parts, slots.size)
-        sizes = spans.end - spans.begin
-        return FoundValues(entries.row, slots, kind, steps, odd, of, spans.begin, sizes)
+            raise Malformed(f"wire type {wire} at byte {at}")
+        if position > stop:
+            raise Malformed(f"the field at byte {at} goes past byte {stop}")
+        yield tag, start, position
 
-    def _slots(
-        self, wanted: Mapping[bytes, int], entries: Messages, of: np.ndarray, names: Messages
-    ) -> np.ndarray:
-        """Return the slots of entries of maps by their names, -1 where they are not wanted."""
-        begin, size = entries.begin.copy(), np.zeros_like(of, shape=entries.row.size)
-        begin[of], size[of] = names.begin, names.end - names.begin  # the last name counts
-        self._names.append(Messages(entries.row, begin, begin + size))
-        slots = np.full(size.size, -1)
-        for name, slot in wanted.items():
-            alike = np.flatnonzero(size == len(name))
-            if name:
-                found = window(self._data, len(name))[begin[alike]].view(np.uint8)
-                same = found.reshape(-1, len(name)) == np.frombuffer(name, np.uint8)
-                alike = alike[same.all(axis=1)]
-            slots[alike] = slot
-        return slots
 
-    def _features(
-        self, of: np.ndarray, parts: Messages, n: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray, Messages]:
-        """Return the kinds of n features, and the feature and the place of each span of values.
+def map_entries(
+    record: memoryview, position: int, stop: int
+) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+    """Yield the entries of a map: name and spans of the value (one, except from odd writers)."""
+    for tag, start, end in fields_in(record, position, stop):
+        if tag == 0x0A:
+            name, pieces = b"", []
+            for part, a, b in fields_in(record, start, end):
+                if part == 0x0A:
+                    name = record[a:b].tobytes()
+                elif part == 0x12:
+                    pieces.append((a, b))
+            yield name, pieces
 
-        ``of`` is the feature of each part.
-        """
-        inside, tags, lists = self._fields(parts)
-        known = (tags == 0x0A) | (tags == 0x12) | (tags == 0x1A)
-        of, kind, lists = of[inside][known], tags[known] >> 3, lists.take(known)
-        kinds = np.zeros(parts.row.size if n is None else n, np.int64)
-        kinds[of] = kind  # a oneof: the last kind set counts, and what was set after another one
-        other = np.flatnonzero(kind != kinds[of])
-        since = np.full(kinds.size, -1)
-        since[of[other]] = other
-        stays = np.arange(kind.size) > since[of]
-        inside, tags, values = self._fields(lists)
-        kind, size, packed = kind[inside], values.end - values.begin, tags == 0x0A
-        text = "packed floats at byte {}, whose bytes are no multiple of 4,"
-        self._report(packed & (kind == FLOATS) & (size % 4 != 0), values.row, text, values.begin)
-        text = "packed numbers end in the middle of one at byte {}"
-        cut = packed & (kind == INTS) & (size > 0) & (self._data[values.end - 1] >= 0x80)
-        self._report(cut, values.row, text, values.end)
-        spans = np.where(packed, (size > 0) | (kind == BYTES), tags == _SINGLE[kind])
-        spans &= stays[inside]
-        return kinds, of[inside[spans]], values.take(spans)
 
-    def _check_steps(
-        self, kind: np.ndarray, step: np.ndarray, first: np.ndarray, rows: np.ndarray
-    ) -> None:
-        for i in np.flatnonzero(kind != first).tolist():
-            text = f"step {step[i]} holds {KIND_NAMES[kind[i]]} after steps of "
-            self._report(np.arange(kind.size) == i, rows, text + KIND_NAMES[first[i]])
+def names_in(record: memoryview) -> list[str]:
+    """Return the names of all features and feature lists of a sound record."""
+    maps = ((start, stop) for tag, start, stop in fields_in(record, 0, len(record)) if tag in _MAPS)
+    entries = (entry for start, stop in maps for entry in map_entries(record, start, stop))
+    return [name.decode(errors="replace") for name, _ in entries]
 
-    def _widths(self, kind: np.ndarray, of: np.ndarray, spans: Messages) -> np.ndarray:
-        """Return the number of values of each step; ``of`` is the step of each span."""
-        sizes = spans.end - spans.begin
-        counts = np.where(kind[of] == FLOATS, sizes // 4, 1)
-        if (numbers := kind[of] == INTS).any():
-            raw = gather(self._data, spans.begin[numbers], sizes[numbers])
-            ends = np.append(0, np.cumsum(raw < 0x80))
-            after = np.cumsum(sizes[numbers])
-            counts[numbers] = ends[after] - ends[after - sizes[numbers]]
-        return np.bincount(of, counts, kind.size).astype(np.int64)
 
-    def names_in(self, row: int) -> list[str]:
-        """Return the names of all features and feature lists of a record."""
-        return [
-            self._data[begin:end].tobytes().decode(errors="replace")
-            for names in self._names
-            for begin, end in zip(*names.take(names.row == row)[1:], strict=True)
-        ]
+def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
+    for tag, start, end in fields_in(record, position, stop):
+        if tag == 0x0A or tag == 0x12 or tag == 0x1A:
+            kind = tag >> 3
+            if kind != found.kind:  # a oneof: the last kind set counts
+                found.kind = kind
+                found.spans = []
+            _list(record, start, end, kind, found.spans)
+
+
+def _list(record: memoryview, position: int, stop: int, kind: int, spans: list[Span]) -> None:
+    """Add the values of a BytesList, FloatList or Int64List."""
+    for tag, start, end in fields_in(record, position, stop):
+        size = end - start
+        if tag == 0x0A:
+            if kind == FLOATS and size % 4:
+                raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
+            if kind == INTS and size and record[end - 1] >= 0x80:
+                raise Malformed(f"packed numbers end in the middle of one at byte {end}")
+            if size or kind == BYTES:
+                spans.append((start, size))
+        elif tag == _SINGLE[kind]:
+            spans.append((start, size))
+
+
+def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
+    found.steps = found.steps or 0
+    for tag, start, end in fields_in(record, position, stop):
+        if tag != 0x0A:
+            continue
+        step = FoundValues()
+        _feature(record, start, end, step)
+        if step.kind != found.kind:
+            if found.steps:
+                raise Malformed(
+                    f"step {found.steps} holds {KIND_NAMES[step.kind]} after steps of "
+                    f"{KIND_NAMES[found.kind]}"
+                )
+            found.kind = step.kind
+        found.widths.add(_width(record, step))
+        found.spans += step.spans
+        found.steps += 1
+
+
+def _width(record: memoryview, step: FoundValues) -> int:
+    """Return the number of values of one step."""
+    if step.kind == FLOATS:
+        return sum(size // 4 for _, size in step.spans)
+    if step.kind == INTS:
+        return sum(
+            sum(byte < 0x80 for byte in record[start : start + size]) for start, size in step.spans
+        )
+    return len(step.spans)
 
 
 def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -414,13 +370,20 @@ def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ends = np.flatnonzero(raw < 0x80)
     if ends.size == raw.size:
         return raw.astype(np.int64), ends
-    starts = np.append(0, ends[:-1] + 1)
-    return _numbers_at(raw, starts)[0], ends
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    sizes = ends - starts + 1
+    values = (raw[starts] & 0x7F).astype(np.uint64)
+    for k in range(1, min(int(sizes.max()), MOST_BYTES)):
+        rows = np.flatnonzero(sizes > k)
+        values[rows] |= (raw[starts[rows] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    return values.view(np.int64), ends
 
 
 # ── The wanted features of records, and the columns that their values become, by where they lie.
 #
-#     spans of records, in the order of the rows ─► column
+#     layout, template, walk ─► spans of records ─► all spans, in the order of the rows ─► column
 #
 # A span holds packed numbers, one number, or one string.  Strings, and packed floats of sequences
 # that are wanted as float32, stay where they are: the column points into the buffer of the records.
@@ -429,6 +392,10 @@ def varints(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 _FLOAT = np.dtype("<f4")
 NO_NUMBERS = np.empty(0, np.int64)
+
+
+class Fault(Exception):
+    """A record can not be used: the reason by its short name, and in words."""
 
 
 class WantedFeature:
@@ -449,6 +416,13 @@ class WantedFeature:
         else:
             self.kind = INTS if self.dtype.kind in "iub" else FLOATS
         self.sequence, self.count = feature.kind == "sequence", prod(feature.shape)
+        #: The bytes before the floats of a step in a feature_list, as writers write them, and all
+        #: bytes of such a step.
+        self.head = b""
+        for tag in (0x0A, 0x12, 0x0A) if self.sequence and self.kind == FLOATS else ():
+            size = 4 * self.count + len(self.head)
+            self.head = bytes([tag]) + _written(size) + self.head
+        self.stride = len(self.head) + 4 * self.count
         if self.sequence and not self.count:
             shape = list(feature.shape)
             raise ValueError(f"feature {name!r}: a step of shape {shape} holds nothing")
@@ -459,15 +433,25 @@ class WantedFeature:
         #: A column of one row, for records that do not have the feature.
         self.filling: Column = blank if self.default is None else self.default
 
-    def unlike(self, kind: int) -> str:
-        """Return the text of the fault of a record that holds values of another kind."""
-        remedy = f". Declare it with {_DTYPES[kind]}" if kind in _DTYPES else ""
-        if kind == BYTES:
-            remedy = ". Declare it as bytes and decode it in a map"
-        return (
-            f"feature {self.name!r} holds {KIND_NAMES[kind]}, wanted {KIND_NAMES[self.kind]} for "
-            f"dtype {self.dtype or 'bytes'}{remedy}"
-        )
+    def spans_of(self, found: FoundValues | None) -> Sequence[Span] | None:
+        """Return the values found in a record; None: use the default.  Fault without either."""
+        if found is None or (found.kind == 0 and found.steps is None):
+            if self.default is not None:
+                return None
+            raise Fault(
+                "missing_feature",
+                f"feature {self.name!r} is missing, and has no default. Declare one, or skip such "
+                f"records with on_bad_example='skip'",
+            )
+        if found.kind != self.kind and found.steps != 0:
+            raise Fault(
+                "wrong_type",
+                f"feature {self.name!r} holds {KIND_NAMES[found.kind]}, wanted "
+                f"{KIND_NAMES[self.kind]} for dtype {self.dtype or 'bytes'}{self._remedy(found)}",
+            )
+        if found.steps and found.widths != {self.count}:
+            raise Fault("wrong_type", self.miscount(min(found.widths - {self.count}), "in a step"))
+        return found.spans
 
     def miscount(self, count: int, where: str = "") -> str:
         """Return the text of the fault of a record that has so many values."""
@@ -477,6 +461,11 @@ class WantedFeature:
             f"feature {self.name!r} has {count} values{where and ' ' + where}, wanted {wanted} for "
             + (f"steps of shape {shape}" if self.sequence else f"shape {shape}")
         )
+
+    def _remedy(self, found: FoundValues) -> str:
+        if found.kind == BYTES:
+            return ". Declare it as bytes and decode it in a map"
+        return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -511,14 +500,39 @@ class _Spans:
 
 
 class Filler:
-    """Makes a column of the spans of one feature in n records that lie in ``data``."""
+    """Gathers the spans of one feature in n records that lie in ``data``, then makes a column."""
 
     def __init__(self, want: WantedFeature, data: np.ndarray, n: int) -> None:
         self._want, self._data, self._n = want, data, n
+        self._added: list[_Spans] = []
+        # The same from single records, as lists.
+        self._rows: list[int] = []
+        self._spans: list[Span] = []
+        self._counts: list[int] = []
 
-    def finish(self, spans: _Spans, faults: Faults) -> Column:
-        """Return the column.  Rows without spans hold the default, else anything."""
-        want = self._want
+    def add(self, rows: np.ndarray, starts: np.ndarray, sizes: np.ndarray, steps: bool) -> None:
+        """Add records of equally many spans [rows, spans].  ``rows`` are in order.
+
+        ``steps``: a span is a feature_list of floats, a step after the other.
+        """
+        counts, starts, sizes = np.full(rows.size, starts.shape[1]), starts.ravel(), sizes.ravel()
+        if steps:
+            head, stride = len(self._want.head), self._want.stride
+            counts = sizes // stride
+            within = ranges(np.zeros_like(counts), counts)
+            starts = np.repeat(starts + head, counts) + within * stride
+            sizes = np.full(starts.size, stride - head)
+        self._added.append(_Spans(rows, starts, sizes, counts))
+
+    def add_one(self, row: int, start: int, spans: Sequence[Span]) -> None:
+        """Add one record, which begins at ``start``."""
+        self._rows.append(row)
+        self._spans += [(start + at, size) for at, size in spans]
+        self._counts.append(len(spans))
+
+    def finish(self, faults: Faults) -> Column:
+        """Return the column.  Rows that were not added hold the default, else anything."""
+        spans, want = self._joined(), self._want
         if not len(spans.rows):
             return repeated(want.filling, self._n)
         values, counts = self._values(spans, faults)
@@ -532,6 +546,20 @@ class Filler:
         if want.kind == INTS:
             self._check_range(values, np.repeat(spans.rows, counts), faults)
         return self._placed(spans.rows, self._column(spans, values, counts))
+
+    def _joined(self) -> _Spans:
+        """Return all spans, in the order of their rows."""
+        if self._rows:
+            rows, counts = np.array(self._rows, np.int64), np.array(self._counts, np.int64)
+            starts, sizes = np.array(self._spans, np.int64).reshape(-1, 2).T
+            self._added.append(_Spans(rows, starts, sizes, counts))
+        if len(self._added) == 1:
+            return self._added[0]
+        parts = [(one.rows, one.starts, one.sizes, one.counts) for one in self._added]
+        spans = _Spans(*map(np.concatenate, zip((NO_NUMBERS,) * 4, *parts, strict=True)))
+        places = np.full(self._n, -1)  # cheaper than to sort them
+        places[spans.rows] = np.arange(spans.rows.size)
+        return spans.take(places if spans.rows.size == self._n else places[places >= 0])
 
     def _values(self, spans: _Spans, faults: Faults) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers in the spans, and how many values each record has.
@@ -548,7 +576,13 @@ class Filler:
             return gather(self._data, spans.starts, spans.sizes).view(_FLOAT), sizes // 4
         raw = gather(self._data, spans.starts, spans.sizes)
         values, ends = varints(raw)
-        counts = np.diff(ends.searchsorted(np.cumsum(sizes)), prepend=0)
+        if len(values) == len(raw):  # a byte each
+            return values, sizes
+        bounds = np.cumsum(sizes)
+        if np.array_equal(ends + 1, bounds):  # a number each
+            counts = np.ones_like(bounds)
+        else:
+            counts = np.diff(ends.searchsorted(bounds), prepend=0)
         if (long := np.diff(ends, prepend=-1) > MOST_BYTES).any():
             text = f"feature {self._want.name!r}: a number of more than {MOST_BYTES} bytes"
             for row in np.repeat(spans.rows, counts)[long].tolist():
@@ -608,20 +642,229 @@ def _limits(dtype: np.dtype) -> tuple[int, int]:
     return int(info.min), min(int(info.max), 2**63 - 1)
 
 
-# ── Records to columns.
+# ── The form of one record, by which others are read many at a time.
+#
+#     record   header payload header payload … payload
+#
+# A payload is the values of a wanted feature (packed numbers, or one string), or a whole feature
+# that is not wanted.  A header is all that stands before it: tags, names, and the lengths of the
+# messages that begin there.  Each length shows after which payload its message ends.
+#
+# Records of one form differ in payloads and in the values of lengths alone.  So one header after
+# the other is compared in all records at once, in each from its own position.  Records without a
+# form (an empty list, numbers that are not packed, a name that comes twice) are walked one by one.
 
+
+#: Slots, and where the values of records lie: starts and sizes [rows, spans].
+Spans = list[tuple[int, np.ndarray, np.ndarray]]
+#: Maximum number of payloads of a form.  With more of them a walk is no slower.
+_MOST_PAYLOADS = 256
+#: Maximum bytes of a length: those of 256 MB, so that sums of wrong ones stay far below 2**63.
+_MOST_LENGTH = 4
+_KINDS: Final = (0x0A, 0x12, 0x1A)
+
+
+class _Unusual(Exception):
+    """A record has no form."""
+
+
+class _Length(NamedTuple):
+    """A length in a header: its first byte there, its size, and the payload that ends with it."""
+
+    at: int
+    size: int
+    ends: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Header:
+    """A header, and what follows it: a payload of a slot (-1: not wanted).
+
+    ``masks`` are the bits of its bytes that records of one form have in common, and ``content``
+    their values, both [bytes, 1].  The last length is that of the payload.  ``steps``: the payload
+    is a feature_list of floats.
+    """
+
+    content: np.ndarray
+    masks: np.ndarray
+    lengths: tuple[_Length, ...]
+    slot: int
+    steps: bool
+
+
+class Form:
+    """The form of a sound record.  _Unusual where it has none."""
+
+    def __init__(self, record: np.ndarray, wants: Sequence[WantedFeature]) -> None:
+        self._record, self._wants = record.data, wants
+        self._slots = {want.name.encode(): i for i, want in enumerate(wants)}
+        self._lengths: list[tuple[int, int, int]] = []  # of a message: its first byte, begin, end
+        self._payloads: list[tuple[int, int, int, bool]] = []  # begin, end, slot, steps
+        self.slots: dict[int, bool] = {}  # whether the values are steps of floats
+        for tag, first, last in self._messages(0, record.size, _MAPS):
+            for _, begin, end in self._messages(first, last, (0x0A,)):
+                self._entry(begin, end, listed=tag == 0x12)
+        self._headers = self._built(record)
+
+    # Learning
+
+    def _messages(self, at: int, stop: int, tags: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield fields as ``fields_in`` does; all must have one of these tags."""
+        for tag, begin, end in fields_in(self._record, at, stop):
+            if tag not in tags:
+                raise _Unusual
+            self._lengths.append((at + 1, begin, end))
+            yield tag, begin, end
+            at = end
+
+    def _entry(self, begin: int, end: int, listed: bool) -> None:
+        fields = list(fields_in(self._record, begin, end))
+        if [tag for tag, _, _ in fields] != [0x0A, 0x12]:
+            raise _Unusual
+        (_, name, name_end), (_, begin, end) = fields
+        self._lengths.append((name_end + 1, begin, end))
+        slot = self._slots.get(self._record[name:name_end].tobytes(), -1)
+        if slot < 0 or (listed and not self._wants[slot].sequence):
+            self._payloads.append((begin, end, -1, False))
+            return
+        kind = self._wants[slot].kind
+        if slot in self.slots or (listed and kind == INTS):
+            raise _Unusual
+        self.slots[slot] = listed and kind == FLOATS
+        if self.slots[slot]:
+            self._payloads.append((begin, end, slot, True))
+            return
+        steps = self._messages(begin, end, (0x0A,)) if listed else [(0, begin, end)]
+        for _, begin, end in steps:
+            self._feature(begin, end, slot)
+
+    def _feature(self, begin: int, end: int, slot: int) -> None:
+        want = self._wants[slot]
+        lists = list(self._messages(begin, end, _KINDS))
+        if [tag >> 3 for tag, _, _ in lists] != [want.kind]:
+            raise _Unusual
+        _, begin, end = lists[0]
+        values = list(self._messages(begin, end, (0x0A,)))
+        if not values or (want.kind != BYTES and len(values) > 1):
+            raise _Unusual
+        self._payloads += [(begin, end, slot, False) for _, begin, end in values]
+
+    def _built(self, record: np.ndarray) -> list[_Header]:
+        ends = {end: i for i, (_, end, _, _) in enumerate(self._payloads)}
+        if not ends or len(ends) > _MOST_PAYLOADS or max(ends) != record.size:
+            raise _Unusual
+        masks = np.full(record.size, 0xFF, np.uint8)
+        for at, begin, end in self._lengths:
+            if end not in ends or begin - at > _MOST_LENGTH:  # of an empty message, say
+                raise _Unusual
+            masks[at:begin] = 0x80  # the bits that show how long it is
+        headers, start, lengths = [], 0, deque(self._lengths)
+        for begin, end, slot, steps in self._payloads:
+            inside = []
+            while lengths and lengths[0][0] < begin:
+                at, after, message_end = lengths.popleft()
+                inside.append(_Length(at - start, after - at, ends[message_end]))
+            bits = masks[start:begin, None]
+            content = record[start:begin, None] & bits
+            headers.append(_Header(content, bits, tuple(inside), slot, steps))
+            start = end
+        return headers
+
+    # Use
+
+    def match(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, Spans]:
+        """Return a mask of the records of this form, and the places of the wanted values.
+
+        The places of other records are arbitrary.
+        """
+        good = np.ones(starts.size, bool)
+        spans: dict[int, tuple[list[np.ndarray], list[np.ndarray]]]
+        spans = {slot: ([], []) for slot in self.slots}
+        message_ends: list[list[np.ndarray]] = [[] for _ in self._headers]
+        at = starts
+        for i, header in enumerate(self._headers):
+            read = len(header.masks)
+            if (most := data.size - read) < 0 or not good.any():
+                return np.zeros(starts.size, bool), []
+            if int(at.max()) > most:
+                good &= at <= most
+                at = np.minimum(at, most)
+            found = window(data, read)[at].view(np.uint8).reshape(-1, read).T.copy()
+            good &= ((found & header.masks) == header.content).all(axis=0)
+            for length in header.lengths:
+                size = np.zeros(at.size, np.int64)
+                for k in range(length.size):
+                    size |= (found[length.at + k] & 0x7F).astype(np.int64) << 7 * k
+                message_ends[length.ends].append(at + (length.at + length.size) + size)
+            at = at + read
+            *others, end = message_ends[i]
+            for other in others:
+                good &= other == end
+            if header.slot >= 0:
+                begins, sizes = spans[header.slot]
+                begins.append(at)
+                sizes.append(end - at)
+                good &= end <= stops
+                self._check(header, data, begins[-1], sizes[-1], good)
+            at = end
+        good &= at == stops
+        return good, [
+            (slot, np.stack(begins, axis=1), np.stack(sizes, axis=1))
+            for slot, (begins, sizes) in spans.items()
+        ]
+
+    def _check(
+        self,
+        header: _Header,
+        data: np.ndarray,
+        begin: np.ndarray,
+        sizes: np.ndarray,
+        good: np.ndarray,
+    ) -> None:
+        """Strike out the payloads that do not hold whole numbers."""
+        want = self._wants[header.slot]
+        if header.steps:
+            head = np.frombuffer(want.head, np.uint8)
+            good &= sizes % want.stride == 0
+            rows = np.flatnonzero(good)
+            counts = sizes[rows] // want.stride
+            at = np.repeat(begin[rows], counts)
+            at += ranges(np.zeros_like(counts), counts) * want.stride
+            found = window(data, head.size)[at].view(np.uint8).reshape(-1, head.size)
+            good[np.repeat(rows, counts)[(found != head).any(axis=1)]] = False
+        elif want.kind == INTS:  # the last byte ends a number
+            good &= (data[np.minimum(begin + sizes - 1, data.size - 1)] < 0x80) | (sizes == 0)
+        elif want.kind == FLOATS:
+            good &= sizes & 3 == 0
+
+
+# ── Records to columns: whole groups of records by their form, and the rest one by one.
+#
+#     records ─► forms: 0.1 µs for each header ─► walk each: 20 µs
+
+
+#: Maximum number of forms that are compared with the records of a chunk.
+_MOST_FORMS = 16
+#: Least number of records for a form: to learn one costs as much as to walk some.
+_LEAST_RECORDS = 8
 #: Maximum number of features that a fault lists.
 _LISTED = 20
 
 
 class ExampleParser:
-    """Parses chunks of records."""
+    """Parses chunks of records; remembers forms from one chunk to the next."""
 
     def __init__(self, features: Mapping[str, Feature]) -> None:
-        self._wants = [WantedFeature(name, feature) for name, feature in features.items()]
+        self._wants: tuple[WantedFeature, ...] = tuple(
+            map(WantedFeature, features, features.values())
+        )
         self._wanted = {want.name.encode(): i for i, want in enumerate(self._wants)}
-        self._listed = {n: i for n, i in self._wanted.items() if self._wants[i].sequence}
-        self._counts = np.array([want.count for want in self._wants], np.int64)
+        self._listed = {
+            want.name.encode(): i for i, want in enumerate(self._wants) if want.sequence
+        }
+        self._forms: list[Form] = []
 
     def parse(
         self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
@@ -630,57 +873,71 @@ class ExampleParser:
 
         Faults are those of unusable records, by row; their values in the columns are arbitrary.
         """
-        walker = Walker(data, starts, lengths)
-        found = walker.found(self._wanted, False, self._counts)
-        if walker.has_lists:
-            listed = walker.found(self._listed, True, self._counts)
-            listed = listed._replace(of=listed.of + len(found.row))
-            found = FoundValues(*map(np.concatenate, zip(found, listed, strict=True)))
-        chosen = np.full((len(self._wants), starts.size), -1)
-        wanted = np.flatnonzero(found.slot >= 0)
-        chosen[found.slot[wanted], found.row[wanted]] = wanted  # the last of each name
-        counts = np.bincount(found.of, minlength=len(found.row))
-        first = np.cumsum(counts) - counts
-        faults, columns = walker.faults, {}
-        for want, features_of in zip(self._wants, chosen, strict=True):
-            rows = self._sound(want, found, features_of, walker)
-            of = features_of[rows]
-            spans = ranges(first[of], counts[of])
-            own = _Spans(rows, found.begin[spans], found.size[spans], counts[of])
-            columns[want.name] = Filler(want, data, starts.size).finish(own, faults)
-        return columns, faults
+        fillers = [Filler(want, data, starts.size) for want in self._wants]
+        faults: Faults = {}
+        for row in self._matched(data, starts, starts + lengths, fillers).tolist():
+            start = int(starts[row])
+            record = data.data[start : start + int(lengths[row])]
+            try:
+                found = self._walked(record)
+                for filler, values in zip(fillers, found, strict=True):
+                    if values is not None:
+                        filler.add_one(row, start, values)
+            except Malformed as error:
+                text = f"is no tf.train.Example or SequenceExample: {error} of the record"
+                faults[row] = ("corrupt_record", text)
+            except Fault as error:
+                reason, text = error.args
+                if reason == "missing_feature":
+                    names = names_in(record)
+                    listed = ", ".join(map(repr, names[:_LISTED])) or "no feature"
+                    lacks = next((w.name for w in self._wants if w.name not in names), "")
+                    listed += ", …" if names[_LISTED:] else ""
+                    text += f"; the record has {listed}{near(lacks, names)}"
+                faults[row] = (reason, text)
 
-    def _sound(
-        self, want: WantedFeature, found: FoundValues, of: np.ndarray, walker: Walker
+        both = zip(self._wants, fillers, strict=True)
+        return {want.name: filler.finish(faults) for want, filler in both}, faults
+
+    def _walked(self, record: memoryview) -> list[Sequence[Span] | None]:
+        """Return the values of a record by slot, None for defaults.  Malformed, or Fault."""
+        found = walk(record, self._wanted, self._listed)
+        return [want.spans_of(values) for want, values in zip(self._wants, found, strict=True)]
+
+    def _matched(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, fillers: list[Filler]
     ) -> np.ndarray:
-        """Return the rows that have a feature; note the faults of those in which it is unsound."""
-        faults = walker.faults
-        kind, steps, odd = (
-            np.append(facts, none)[of]  # none is the last, that of number -1
-            for facts, none in ((found.kind, 0), (found.steps, -1), (found.odd, -1))
-        )
-        there = (kind > 0) | (steps >= 0)
-        if want.default is None and not there.all():
-            for row in np.flatnonzero(~there).tolist():
-                if row not in faults:
-                    faults[row] = "missing_feature", self._missing(want, walker.names_in(row))
-        wrong = there & (kind != want.kind) & (steps != 0)
-        for row in np.flatnonzero(wrong).tolist():
-            faults.setdefault(row, ("wrong_type", want.unlike(int(kind[row]))))
-        for row in np.flatnonzero(odd >= 0).tolist():
-            faults.setdefault(row, ("wrong_type", want.miscount(int(odd[row]), "in a step")))
-        sound = there
-        sound[list(faults)] = False
-        return np.flatnonzero(sound)
+        """Add the records that have a form; return the rows of the others."""
+        rows, odd = np.arange(starts.size), list[int]()
+        matched = Counter[Form]()
+        known = iter(self._forms)
+        while len(odd) < _LEAST_RECORDS <= rows.size and len(matched) < _MOST_FORMS:
+            form = next(known, None) or self._learned(data[starts[rows[0]] : stops[rows[0]]])
+            if form is None:
+                odd.append(int(rows[0]))
+                rows = rows[1:]
+                continue
+            good, spans = form.match(data, starts[rows], stops[rows])
+            chosen: Rows = slice(None) if good.all() else good
+            taken, rows = rows[chosen], rows[~good]
+            matched[form] = taken.size
+            for slot, begins, sizes in spans if taken.size else ():
+                fillers[slot].add(taken, begins[chosen], sizes[chosen], form.slots[slot])
+        # Those that serve most records come first.  Room is made where there is none for another.
+        least = 1 if len(matched) == _MOST_FORMS else 0
+        self._forms = [form for form, n in matched.most_common() if n >= least] + [*known]
+        return np.concatenate([np.array(odd, np.int64), rows])
 
-    def _missing(self, want: WantedFeature, names: list[str]) -> str:
-        listed = ", ".join(map(repr, names[:_LISTED])) or "no feature"
-        lacks = next((w.name for w in self._wants if w.name not in names), "")
-        listed += ", …" if names[_LISTED:] else ""
-        return (
-            f"feature {want.name!r} is missing, and has no default. Declare one, or skip such "
-            f"records with on_bad_example='skip'; the record has {listed}{near(lacks, names)}"
-        )
+    def _learned(self, record: np.ndarray) -> Form | None:
+        """Return the form of a record; None where it has none, or a fault."""
+        try:
+            found = self._walked(record.data)
+            form = Form(record, self._wants)
+        except (Malformed, Fault, _Unusual):
+            return None
+        itself, _ = form.match(record, np.array([0]), np.array([record.size]))
+        known = form.slots.keys() == {i for i, values in enumerate(found) if values is not None}
+        return form if known and itself.all() else None
 
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
@@ -849,7 +1106,7 @@ def _frames(file: DataFile, compression: Compression, walk: Records) -> Iterator
         while frame := stream.read(HEAD):
             here, size = walk.place, HEAD
             if len(frame) == HEAD:
-                length: int = _LENGTH.unpack_from(frame)[0]
+                length = int.from_bytes(frame[:8], "little")
                 if not length_is_sound(frame):
                     raise Damaged("the length of the record, or its checksum, is wrong")
                 size = HEAD + length + FOOT
