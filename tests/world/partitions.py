@@ -320,8 +320,8 @@ class Segments:
         self.records.append((kind, *what, folded))
 
     def take_records(self):
-        left = [e for numbers, _ in self.machine.left for e in numbers[LINE].tolist()]
-        self.machine.left.clear()
+        left = [e for numbers, _ in self.machine.drops for e in numbers[LINE].tolist()]
+        self.machine.drops.clear()
         self.begun.update(left)
         self._record("left", left, rows={e: (self._count(e), 0, None) for e in left})
         records, self.records = self.records, []

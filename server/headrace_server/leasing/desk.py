@@ -1126,9 +1126,9 @@ class Desk:
             made, self._beyond = [], work.wanted
         elif work.beyond and not made:  # it has only read
             self._beyond = work.wanted
-        changed = self._made_before != (one.epoch, one.finished)
+        changed = self._made_before != (one.epoch, one.finished) or one.drops
         ends = made is Outlook.ENDED and partition not in self._ended
-        if changed or ends:  # it may have left batches out
+        if changed or ends:  # it may have left batches or rows out
             self._write("made", partition)
         if isinstance(made, list):
             for batch in made:

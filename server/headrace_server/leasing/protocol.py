@@ -111,6 +111,10 @@ class Partition(Protocol):
         """What it has left out after it was made: the desk takes that from here."""
 
     @property
+    def drops(self) -> bool:
+        """Whether it has left out rows since ``take_records``, so that others may have an end."""
+
+    @property
     def epoch(self) -> int:
         """The epoch that it makes now; 0 where batches cross epochs."""
 

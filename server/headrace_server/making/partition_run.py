@@ -103,6 +103,10 @@ class Run(ABC):
         self._unmarked = 0  # number of batches since the last mark
 
     @property
+    def drops(self) -> bool:
+        return bool(self.machine.drops)
+
+    @property
     def epoch(self) -> int:
         return self.machine.epoch
 

@@ -374,7 +374,7 @@ class SegmentRun(Run):
         )
 
     def _settle(self) -> None:
-        """Build one change of the commits since the last one, and of examples that are left out.
+        """Build one change of the commits since the last one, and of examples that were dropped.
 
         Until then their states stay in the table: the slot of a dropped example is reused
         only after the next chunk was read.
@@ -382,9 +382,9 @@ class SegmentRun(Run):
         if self._saved:
             self._changes.append(self._stored.saved(self._saved, self.states.stored))
             self._saved.clear()
-        if left := self.machine.left:  # those commits may be of their segments
-            self._changes += [self._stored.left_out(numbers, slots) for numbers, slots in left]
-            left.clear()
+        if drops := self.machine.drops:  # those commits may be of their segments
+            self._changes += [self._stored.dropped(numbers, slots) for numbers, slots in drops]
+            drops.clear()
 
     def resume(self, saved: Saved) -> None:
         """Go on as an earlier life left it."""

@@ -193,7 +193,7 @@ class StoredExamples:
         self._close(change, [chunk])
         return change
 
-    def left_out(self, numbers: np.ndarray, slots: np.ndarray) -> Change:
+    def dropped(self, numbers: np.ndarray, slots: np.ndarray) -> Change:
         """Record that examples fill no batch before the end, begun or not."""
         change = Change()
         self._close(change, self._end(change, numbers, self._are_stored(slots, numbers[LINE])))

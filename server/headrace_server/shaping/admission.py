@@ -176,7 +176,7 @@ class Admission(Shaper):
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self._refused: list[tuple[int, int]] = []
         #: Numbers and slots of examples that fill no batch at the end, until they are stored.
-        self.left: list[tuple[np.ndarray, np.ndarray]] = []
+        self.drops: list[tuple[np.ndarray, np.ndarray]] = []
         self._freed: list[int] = []  # slots of examples that ended, where states stay at trainers
         self._slots = Slots(min(capacity or READ_AHEAD, READ_AHEAD), unroll)
         self.find, self.keys_of = self._slots.find, self._slots.keys_of
@@ -388,7 +388,7 @@ class Admission(Shaper):
         left = self._slots.count[slots] - self._slots.segment[slots]
         self._note_dropped(reason, int(left.sum()))
         if reason == "remainder" and len(slots):  # a stored order says what is cancelled
-            self.left.append((self._slots.numbers_of(slots), slots))
+            self.drops.append((self._slots.numbers_of(slots), slots))
         self._leave_capacity(slots)
         self._end(slots)
 

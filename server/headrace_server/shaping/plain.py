@@ -129,6 +129,7 @@ class Plain:
     """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Run``."""
 
     ahead, lanes, voids = True, False, False
+    drops = ()  # its records name each batch that it leaves out
 
     def __init__(
         self, number: int, source: Input, shaper: RowShaper, targets: Sequence[Any] = ()
