@@ -291,9 +291,9 @@ class Owner:
                     continue
                 with self._lock:
                     self._serve_meanwhile()
-                    if self._switchboard.stopping:  # the step may never end
-                        self.close()
-                        os._exit(0)
+                    # Between steps the other thread ends the loop, and says goodbye to trainers.
+                    if self._switchboard.stopping and self._working_since:
+                        self.abandon_step()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -314,6 +314,11 @@ class Owner:
                 self._outbox.flush()
             if not ready:
                 return
+
+    def abandon_step(self) -> None:
+        """End the process amid a step, which may never end."""
+        self.close()
+        os._exit(0)
 
     def close(self) -> None:
         """Tell all trainers that the server stops."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -24,7 +27,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 
-from ...patience import eventually
+from ...patience import PATIENCE_S, eventually
 from .whole import FEED, Trainer, Worker
 
 
@@ -239,3 +242,54 @@ def test_an_order_of_other_sizes_is_answered_with_the_first_batch_of_that_size(d
             item, rows = rows_of(worker, trainer)
             seen.append(item.token)
             assert len(rows) == (3 if number >= since else 2)
+
+
+class _LateLock:
+    """A lock that the porter gets only once ``free`` is set; ``wanted``: it has asked for it."""
+
+    def __init__(self):
+        self._lock, self.wanted, self.free = threading.RLock(), threading.Event(), threading.Event()
+        self.porter = None
+
+    def acquire(self):
+        if threading.current_thread().name == "headrace-porter":
+            self.porter = threading.current_thread()
+            self.wanted.set()
+            self.free.wait(PATIENCE_S)
+        self._lock.acquire()
+
+    def release(self):
+        self._lock.release()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+
+
+def test_a_porter_that_comes_after_the_last_step_leaves_the_end_to_the_worker(directory):
+    """It would end the process while the worker still says goodbye to its trainers.
+
+    1. A step takes long, so the porter wants the lock.  2. The step ends, and the worker gets the
+    lock first: an order to stop is there.  3. The porter gets the lock, and no step is under way.
+    """
+
+    def slow(row):
+        time.sleep(0.05)
+        return row
+
+    lock = _LateLock()
+    worker = Worker(directory, hs.from_examples([{"x": 1}] * 6).map(slow).batch(2))
+    worker.owner._lock = lock
+    with worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        assert lock.wanted.wait(PATIENCE_S)
+        rows_of(worker, trainer)
+        worker.pipe.order("stop")
+        worker.join()
+        lock.free.set()
+        lock.porter.join(PATIENCE_S)
+        assert not lock.porter.is_alive() and not worker.owner.abandoned

@@ -48,6 +48,15 @@ class _Pipe:
         self.reports.append((kind, values))
 
 
+class _Owner(Owner):
+    """An owner in a process that is not its own."""
+
+    abandoned = False  # whether it would have ended the process amid a step
+
+    def abandon_step(self) -> None:
+        self.abandoned = True
+
+
 class Worker:
     """One life of the only worker of a server with one feed.  ``with`` ends it."""
 
@@ -67,7 +76,7 @@ class Worker:
         self.pipe = _Pipe()
         begun = {"paused": False, "failed": {}, "all_opened": None, "before": {}}
         begin = Life(config, 0, life, Diary(str(diary)), marks)
-        self.owner = Owner(begin, self.pipe, begun, binds)  # type: ignore[arg-type]
+        self.owner = _Owner(begin, self.pipe, begun, binds)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._context = zmq.Context()
         self._peers: dict[bytes, zmq.Socket[bytes]] = {}  # by the name of a connection
@@ -90,7 +99,7 @@ class Worker:
     def kill(self) -> None:
         """End it, with nothing said to anybody; what it has not stored is lost."""
         self.owner._switchboard.stopping = True
-        self._thread.join(PATIENCE_S)
+        self.join()
         stores = self.owner._partitions.stores
         stores._gathered.clear()
         stores._record = None
@@ -98,6 +107,10 @@ class Worker:
         self.owner._channels.close()
         self.owner._socket.close()
         self._context.destroy(linger=0)
+
+    def join(self) -> None:
+        """Wait until its loop has ended."""
+        self._thread.join(PATIENCE_S)
 
     def send(self, connection: bytes, message: Any, *frames: bytes) -> None:
         peer = self._peers.get(connection)
