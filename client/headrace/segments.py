@@ -21,7 +21,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -233,6 +233,12 @@ class SegmentBatch(BatchInHand):
     def context(self) -> Mapping[str, Any]:
         """By name ``[batch_size, …]``: the same in all segments of an example."""
         return Columns(self, "context")
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError(
+            f"a batch of segments has no [{name!r}]: its columns are in batch.sequences and "
+            "batch.context, its states are batch.state(name)"
+        )
 
     def state(self, name: str) -> Any:
         """``[batch_size, …]``: what was saved after the segment before, or the initial state.

@@ -40,6 +40,11 @@ def test_lanes_are_given_where_rows_keep_them_and_else_refused_with_a_reason():
         _ = batch_of().lane
 
 
+def test_a_column_that_is_asked_for_as_that_of_a_plain_batch_names_the_places_of_columns():
+    with pytest.raises(TypeError, match=r"no \['audio'\]: its columns are in batch\.sequences"):
+        batch_of()["audio"]
+
+
 def test_strings_that_lie_are_a_protocol_error_when_they_are_read():
     def lie(block, places):
         offset = places[0][0]
