@@ -8,6 +8,7 @@ All of them are known to the trainer itself, so nothing is asked of a server.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ class FeedLog:
         self, feed: Feed, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
     ) -> None:
         """``send`` takes the numbers and how many batches there were; None: an adapter asks."""
-        self._feed, self._send, self._every_s = feed, send, every_s
+        self._feed: Feed = weakref.proxy(feed)  # the feed has this log: a cycle would keep it open
+        self._send, self._every_s = send, every_s
         self.asked = send is None
         self._batches = 0
         self._begin(*self._read()[:2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import Any
 
@@ -88,3 +89,16 @@ def test_numbers_wait_for_their_time() -> None:
         feed.log_to(found.append, every_s=3600)
         assert sum(batch.rows for batch in feed) == 12
     assert not found
+
+
+def test_a_feed_that_logs_leaves_as_soon_as_the_program_drops_it(address: str) -> None:
+    """Without a cycle of references, whose collection its leases would wait for."""
+    feed = headrace.connect(address, feed="plain")
+    feed.log_to(print)
+    link = feed._link
+    gc.disable()
+    try:
+        del feed
+        assert link.closing
+    finally:
+        gc.enable()
