@@ -361,7 +361,8 @@ class Segments(Admission):
     ) -> tuple[list[_Seated], int]:
         """Let rows go on with waiting examples where theirs end.
 
-        Return them, and how many of them lack an example.
+        Return them, and the number of further examples that they need: at least one for each open
+        row, else the number that fills them with examples of the mean length.
         """
         tables = self._slots
         ends = []  # first step without an example, lane, number of the seat
@@ -372,12 +373,14 @@ class Segments(Admission):
         ends = ends[: max(0, len(ends) - left_open)]
         fills: list[list[tuple[int, int]]] = [[] for _ in rows]
         held = dict.fromkeys((end[1:] for end in ends), 1)
+        filled = 0  # steps
         for slot in waiting:  # mostly a few of very many
             if not ends:
                 break
             steps = int(tables.count[slot])
             step, lane, at = ends[0]
             fills[at].append((lane, slot))
+            filled += min(steps, self.unroll - step)
             held[lane, at] += 1
             if step + steps < self.unroll and held[lane, at] < self._most:
                 heapq.heapreplace(ends, (step + steps, lane, at))
@@ -385,11 +388,12 @@ class Segments(Admission):
                 heapq.heappop(ends)
         packed = []
         for (slots, lanes, starts), more in zip(rows, fills, strict=True):
-            filled = np.array(more, np.int64).reshape(-1, 2)
-            order = np.concatenate([lanes, filled[:, 0]]).argsort(kind="stable")
-            slots, lanes = np.concatenate([[slots, lanes], filled[:, ::-1].T], axis=1)[:, order]
+            added = np.array(more, np.int64).reshape(-1, 2)
+            order = np.concatenate([lanes, added[:, 0]]).argsort(kind="stable")
+            slots, lanes = np.concatenate([[slots, lanes], added[:, ::-1].T], axis=1)[:, order]
             packed.append((slots, lanes, order.argsort()[starts]))
-        return packed, len(ends)
+        room, count = sum(self.unroll - step for step, _, _ in ends), sum(map(len, fills))
+        return packed, max(len(ends), room * count // max(1, filled))
 
     def _fill(self, seats: list[Seat], some: bool = False) -> bool:
         """Put examples in empty lanes, fewest used first; ``some``: allow a partial fill.

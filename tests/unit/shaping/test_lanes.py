@@ -327,6 +327,21 @@ def test_after_a_cancel_a_trainer_gets_one_more_batch_of_its_lanes():
     assert feed.draft(b"a") and feed.draft(b"a") is None
 
 
+def test_a_packed_batch_beyond_the_capacity_is_tried_a_few_times() -> None:
+    """Each try goes over the examples that are there: 4 lanes of 500 steps take 1000 of 2 steps."""
+
+    class Counted(Segments):
+        tries = 0
+
+        def _packed(self, *given):
+            self.tries += 1
+            return super()._packed(*given)
+
+    machine = Counted(0, 4, 4, lanes=True, states=NOWHERE, unroll=500, most=500)
+    plan = Feed(machine, [2] * 3000, (3000,)).draft(b"a")
+    assert len(plan.draft) == 1000 and machine.tries < 10 and machine.in_flight < 1100
+
+
 def packed_rows() -> Rows:
     """Three rows of four steps, as in the picture of ``Rows``: of three, one and two examples."""
     lanes = np.array([0, 0, 0, 2, 5, 5])
