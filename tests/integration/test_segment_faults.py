@@ -253,7 +253,9 @@ def test_tokens_of_others_save_nothing():
 def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
     tmp_path: Path, order: str
 ):
-    """Three sequences of five are begun when the last whole batch of the epoch was made."""
+    """Three sequences of five are begun when the last whole batch of the epoch was made.  The
+    segments that are left out are counted in the status of each server, those of earlier ones too.
+    """
     steps = [2, 2, 4, 4, 4]
     pipeline = (
         hs.from_examples([{"key": b"%d" % i, "x": np.arange(n)} for i, n in enumerate(steps)])
@@ -280,7 +282,9 @@ def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
                 batch.save_state("state", batch.state("state") + 1)
                 if len(seen) >= most:
                     break
+            dropped = server.stats()["default"]["dropped"]
     epochs = [epoch for epoch, _ in seen]
     half = len(seen) // 2
     assert epochs == [0] * half + [1] * half
     assert seen[half:] == [(1, keys) for _, keys in seen[:half]]
+    assert dropped == {"remainder": 2 * sum(steps) - 4 * len(seen)}

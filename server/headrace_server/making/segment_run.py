@@ -384,6 +384,7 @@ class SegmentRun(Run):
             self._saved.clear()
         if drops := self.machine.drops:  # those commits may be of their segments
             self._changes += [self._stored.dropped(numbers, slots) for numbers, slots in drops]
+            self._changes.append(Change(meta={"dropped": pack(self.machine.snapshot())}))
             drops.clear()
 
     def resume(self, saved: Saved) -> None:
@@ -397,6 +398,8 @@ class SegmentRun(Run):
                 for slot, indices, lanes in msgpack.unpackb(meta.get("places", pack([])))
             }
             machine.resume_turns(msgpack.unpackb(meta["turns"]), places)
+        if "dropped" in meta:
+            machine.restore(msgpack.unpackb(meta["dropped"]))
         declared, orders = msgpack.unpackb(meta.get("orders", pack([0, []])))
         known = [Order(*one) for one in orders]
         if declared != self.cutting.batch_size:  # it was declared anew since

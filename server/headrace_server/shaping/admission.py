@@ -394,6 +394,13 @@ class Admission(Shaper):
 
     # Queries
 
+    def snapshot(self) -> dict[str, int]:
+        """Return the count of ``drops``, which the store has with them."""
+        return {"remainder": self._dropped.get("remainder", 0)}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self._note_dropped("remainder", state["remainder"])
+
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is still needed."""
         return set(self._uses)
