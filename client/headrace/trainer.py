@@ -151,7 +151,7 @@ class Trainer:
 
     def _rotate(self, offset: int) -> None:
         partitions = len(self._cells)
-        self._offset = self._home = offset % partitions
+        self._home = offset % partitions
         self._asks.clear()
         for cell in self._cells:
             cell.rotated, cell.key = (cell.number - offset) % partitions, None
