@@ -187,7 +187,7 @@ class Feed:
             except BatchGone:
                 continue
             except KeyboardInterrupt as error:
-                # it took batches that the loop does not have, or threads of TensorFlow take some
+                # Return batches that the loop never got, unless TensorFlow's threads take some.
                 for held in () if self._hands.runs else self._link.lost():
                     self._hands.reject(held, None, error)
                 raise

@@ -1,4 +1,4 @@
-"""What a trainer logs of its feed: a dict of numbers now and then, to any logger.
+"""Log numbers of a feed to any logger: waiting time, rows per second, queue and padding.
 
     each batch ─► FeedLog.took ─ every 10 s ─► {"feed/rows_per_s": 812.0, …} ─► logger
 
@@ -95,7 +95,7 @@ def numbers_of(feed: Feed) -> Numbers:
 
 
 def sender(logger: Any) -> Callable[[Numbers, int], object]:
-    """Return how a logger takes numbers; TypeError where it has no way that is known."""
+    """Return the call that passes numbers to a logger; TypeError for an unknown kind of logger."""
     if isinstance(logger, logging.Logger):
         return lambda numbers, batches: logger.info("%s", numbers)
     if hasattr(logger, "add_scalar"):  # TensorBoard

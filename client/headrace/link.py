@@ -94,7 +94,7 @@ _LEAVE_S = 10.0
 _LOOK_UP_S = 1.0
 #: A wait looks at what has come this often, even without messages.
 _STEP_S = 0.2
-#: What a wait for the first answers waits for.
+#: The first answers, in the error of a wait for them.
 _OPENS = "a server to answer"
 _CLOSE_S = 5.0
 _BYE_S = 0.5  # owners that are away or stopped do not answer a Bye
@@ -312,7 +312,7 @@ class Link:
     def _drive(
         self, sessions: list[Session], lead: Session | None = None, anew: Connection | None = None
     ) -> None:
-        """Have these sessions alone, of which ``lead`` is the first to be opened.
+        """Replace all sessions by these; ``lead``, if given, is the first that was opened.
 
         Connections of others end without a message, and that of ``anew`` is made once more.
         """

@@ -358,7 +358,7 @@ class Saving(TakenBatches):
         if self.lanes is not None:
             saves.going = self.lanes.going(batch)
             batch._continued = saves.going.state
-        held.shown = batch, saves  # no reference of one to the other: that were a cycle
+        held.shown = batch, saves  # neither refers to the other: no cycle
         return batch
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
@@ -374,7 +374,7 @@ class Saving(TakenBatches):
             self.lanes.reject(partition)
         self._link.give_back(token)
 
-    # What the saves of states do in place of a commit
+    # Commits: here saves of states take their place
 
     def on_next(self) -> None:
         """Do nothing."""

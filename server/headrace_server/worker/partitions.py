@@ -46,7 +46,7 @@ from .served_feed import Part, ServedFeed
 
 logger = logging.getLogger("headrace.worker")
 
-#: What a poll has found: files, with their events; and a poll that waits so many seconds at most.
+#: Ready descriptors with their events; a poll, with a timeout in seconds, that returns these.
 Events = list[tuple[int, int]]
 Poll = Callable[[float], Events]
 #: Seconds without a batch after which a partition says what it lacks.
