@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace_server.shaping.bucket import Buckets
 from headrace_server.shaping.plan import packed_integers, unpacked_integers
 
-from .drafts import described, plain, size_of
+from .drafts import described, size_of
 
 steady = settings(derandomize=True, deadline=None, database=None)
 
@@ -126,27 +126,6 @@ def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given, 
         assert meta["real"] == sum(own)
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
-@steady
-@given(given=inputs())
-def test_a_restore_at_every_step_changes_nothing(given, ragged):
-    ids, lengths, sizes, budget, smaller, cuts, taking = given
-
-    def restored(shape):
-        other = Buckets(sizes, smaller, budget, ragged=ragged)
-        other.restore(msgpack.unpackb(msgpack.packb(shape.snapshot()), strict_map_key=False))
-        assert other.snapshot() == shape.snapshot()
-        assert other.chunks() == shape.chunks()
-        assert other.waiting() == shape.waiting()
-        return other
-
-    one, two = (Buckets(sizes, smaller, budget, ragged=ragged) for _ in range(2))
-    straight, expected = feed(one, ids, lengths, cuts, taking)
-    shape, out = feed(two, ids, lengths, cuts, taking, restored)
-    assert out == expected
-    assert shape.dropped() == straight.dropped()
-
-
 def test_budgets_hold_over_long_chunks_and_many_batches():
     rng = np.random.default_rng(5)
     ids, lengths = rng.integers(0, 3, 3000), rng.integers(0, 50, 3000)
@@ -157,14 +136,6 @@ def test_budgets_hold_over_long_chunks_and_many_batches():
     assert [(meta["bucket"], rows) for meta, rows in out] == expected
     assert max(len(rows) for _, rows in out) > 128
     assert all(meta["padded"] <= 400 for meta, _ in out)
-
-
-def test_batches_come_in_the_order_of_the_rows_that_filled_them():
-    shape = Buckets([2, 2, 1])
-    shape.offer(7, 6, {"bucket": np.array([1, 0, 2, 0, 1, 0], np.uint8)})
-    out = [(draft.bucket, plain(draft)) for draft in drafts(shape)]
-    assert out == [(2, [[7, 2, 3]]), (0, [[7, [1, 3]]]), (1, [[7, [0, 4]]])]
-    assert shape.waiting() == 1 and shape.chunks() == {7}
 
 
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
@@ -189,37 +160,10 @@ def test_lengths_at_the_extremes_neither_overflow_nor_go_below_zero():
     assert [meta for _, meta in described(shape)] == [{"bucket": 0, "padded": 2**53, "real": 2**52}]
 
 
-@pytest.mark.parametrize("dtype", "bBhHiIqQ")
-def test_ids_and_lengths_may_be_of_any_integer_dtype(dtype):
-    shape = Buckets([2, 1], True)
-    shape.offer(0, 3, {"bucket": np.array([0, 1, 0], dtype), "length": np.array([3, 4, 5], dtype)})
-    assert [(meta["bucket"], meta["real"]) for _, meta in described(shape)] == [(1, 4), (0, 8)]
-
-
 def test_an_unsigned_length_beyond_int64_is_the_longest_there_is():
     shape = Buckets([1])
     shape.offer(0, 1, {"bucket": np.zeros(1, int), "length": np.array([2**64 - 1], np.uint64)})
     assert [meta["real"] for _, meta in described(shape)] == [2**53], "the most that is counted"
-
-
-def test_cancelling_drops_full_batches_and_open_rows_and_is_harmless_twice():
-    shape = Buckets([2], True)
-    shape.offer(0, 5, {"bucket": np.zeros(5, int)})
-    shape.finish()
-    assert size_of(shape.next_draft()) == 2
-    shape.finish(drop=True)
-    shape.finish(drop=True)
-    assert shape.next_draft() is None
-    assert shape.dropped() == {"cancelled": 3}
-    assert shape.chunks() == set()
-    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
-        shape.offer(1, 1, {"bucket": np.zeros(1, int)})
-
-
-def test_many_buckets_are_distinguished():
-    shape = Buckets([1] * 70_000)
-    shape.offer(0, 3, {"bucket": np.array([69_999, 0, 65_536])})
-    assert [draft.bucket for draft in drafts(shape)] == [69_999, 0, 65_536]
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,6 @@ def test_a_share_of_p_is_kept_within_five_sigma(p):
     assert abs(kept - p * len(ORDINALS)) < 5 * np.sqrt(len(ORDINALS) * p * (1 - p))
 
 
-def test_the_mix_of_a_stream_is_the_target_within_five_sigma():
-    init, target = np.array([0.9, 0.09, 0.01]), np.array([0.2, 0.3, 0.5])
-    labels = np.searchsorted(np.cumsum(init), (ORDINALS % 1000) / 1000, side="right")
-    kept = labels[keep(3, 1, 0, ORDINALS, acceptance(init, target)[labels])]
-    mix = np.bincount(kept, minlength=3) / len(kept)
-    assert (np.abs(mix - target) < 5 * np.sqrt(target * (1 - target) / len(kept))).all()
-    share = 1 - rejected_fraction(init, target)
-    assert abs(len(kept) - share * len(labels)) < 5 * np.sqrt(share * len(labels))
-
-
 def test_a_row_is_judged_by_seed_stage_epoch_and_ordinal_and_nothing_else():
     p = np.full(64, 0.5)
     whole = keep(7, 2, 5, ORDINALS[:64], p)

@@ -88,19 +88,6 @@ def test_the_mix_reaches_the_target_and_nothing_is_thrown_away_for_counting(init
     assert kept.sum() > 0.9 * 45_000 * (1 - rejected_fraction(init, target))
 
 
-@pytest.mark.parametrize("dtype", "bBhHiIqQ")
-def test_labels_may_be_of_any_integer_dtype(dtype):
-    labels, target = np.array([0, 1, 2, 2]), np.array(TARGETS[0])
-    expected = ClassEstimator(3).accept_estimated(labels, target)
-    accepted = ClassEstimator(3).accept_estimated(labels.astype(dtype), target)
-    assert np.array_equal(accepted, expected)
-
-
-def test_alternating_labels_are_all_judged_by_their_own():
-    accepted = ClassEstimator(2).accept_estimated(np.arange(2000) % 2, np.array([0.5, 0.5]))
-    assert accepted.min() > 0.9
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -206,35 +206,6 @@ def test_a_new_mix_holds_from_the_next_batch_on_and_frees_a_batch_that_waits():
     assert shape.stats()["changes"][0][-1] == [1, [0.5, 0.5]]
 
 
-def test_a_mix_that_changes_without_end_does_not_grow_the_snapshot():
-    shape = ClassQueues(1, [1.0], 1)
-    for chunk in range(200):
-        shape.set_probs([1.0])
-        shape.offer(chunk, 1, {"label": np.zeros(1, int)})
-        assert size_of(shape.next_draft()) == 1
-    changes = shape.stats()["changes"][0]
-    assert len(changes) == 64 and changes[-1][0] == 199
-
-
-@pytest.mark.parametrize("dtype", "bBhHiIqQ")
-def test_labels_may_be_of_any_integer_dtype(dtype):
-    shape = ClassQueues(2, [0.0, 1.0], 2)
-    shape.offer(0, 3, {"label": np.array([1, 0, 1], dtype)})
-    assert shape.next_draft().parts[0].rows.tolist() == [0, 2]
-
-
-def test_cancelling_drops_everything_once():
-    shape = ClassQueues(2, [1.0, 0.0], 2)
-    shape.offer(0, 5, {"label": np.zeros(5, int)})
-    shape.finish(drop=True)
-    shape.finish(drop=True)
-    assert shape.next_draft() is None
-    assert shape.dropped() == {"cancelled": 5}
-    assert shape.chunks() == set()
-    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
-        shape.offer(1, 1, {"label": np.zeros(1, int)})
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -278,12 +249,3 @@ def test_another_size_holds_from_the_next_batch_that_is_not_formed():
         for draft in drawn[0][formed:]
     ]
     assert len({*labels}) > 2, "still by chance"
-
-
-def test_a_size_that_a_batch_that_waits_has_forms_it():
-    machine = ClassQueues(1, [1.0], 8)
-    machine.offer(0, 5, {"label": np.zeros(5, np.int64)})
-    assert machine.next_draft() is None
-    machine.set_batch_sizes([2])
-    assert size_of(machine.next_draft()) == size_of(machine.next_draft()) == 2
-    assert machine.next_draft() is None and machine.waiting() == 1

@@ -288,15 +288,6 @@ def test_a_commit_before_that_of_an_earlier_batch_of_its_lanes_is_early():
     assert machine.commit(first.batch, 1)[0] == "stale"
 
 
-@STATES
-def test_a_hundred_trainers_share_what_two_can_do(states):
-    world = World((2, 50, True), [3] * 30, [7], 1, states)
-    for _ in range(100):
-        world.open()
-    world.to_the_end()
-    assert world.taken == world.counts and not world.machine.dropped()
-
-
 def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
     """The batch size was declared anew: lanes 0 and 1 have their examples again, 2 is no more."""
     machine = Segments(0, 2, lanes=True, states=NOWHERE)

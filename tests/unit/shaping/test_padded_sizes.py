@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace_server.shaping.bucket import Buckets, Padding, bucket_of
-
-from .drafts import described
+from headrace_server.shaping.bucket import Padding
 
 
 def one(padding: Padding, length: int, bucket: int = 0) -> int:
@@ -39,37 +35,3 @@ def test_a_boundary_is_reached_first_and_a_multiple_after_it():
 )
 def test_the_shape_of_a_column(padding, dims, largest, bucket, want):
     assert padding.shape("x", dims, largest, bucket) == want
-
-
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=60),
-    multiple=st.integers(1, 9),
-    bounded=st.booleans(),
-    budget=st.integers(1, 200),
-)
-def test_no_batch_of_several_rows_exceeds_a_budget_of_what_is_padded(
-    lengths, multiple, bounded, budget
-):
-    boundaries = np.array([8, 20])
-    padding = Padding(multiple, tuple(boundaries.tolist()) if bounded else ())
-    shape = Buckets([None] * 3, True, budget, padding)
-    given_lengths = np.array(lengths)
-    buckets = bucket_of(given_lengths, boundaries)
-    for chunk, start in enumerate(range(0, len(lengths), 7)):
-        part = slice(start, start + 7)
-        facts = {"bucket": buckets[part], "length": given_lengths[part]}
-        shape.offer(chunk, len(facts["length"]), facts)
-    shape.finish()
-    rows, full = 0, []
-    for draft, meta in described(shape):
-        own = [
-            7 * part.chunk + row for part in draft.parts for row in np.arange(7)[part.rows].tolist()
-        ]
-        bucket = meta["bucket"]
-        longest = one(padding, int(given_lengths[own].max()), bucket)
-        assert meta["padded"] == longest * len(own)
-        assert meta["real"] == int(given_lengths[own].sum())
-        assert len(own) == 1 or max(longest, 1) * len(own) <= budget
-        rows += len(own)
-        full.append(len(own))
-    assert rows == len(lengths)

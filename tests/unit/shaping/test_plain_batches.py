@@ -26,37 +26,6 @@ def drafts_of(shaper):
     return drafts
 
 
-@given(chunks=sizes, batch_size=st.integers(1, 9), smaller=st.booleans(), eager=st.booleans())
-def test_rows_keep_their_order_and_only_the_last_batch_may_be_smaller(
-    chunks, batch_size, smaller, eager
-):
-    shaper = PlainBatches(batch_size, smaller)
-    drafts = []
-    for chunk, rows in enumerate(chunks):
-        shaper.offer(chunk, rows, {})
-        if eager:
-            drafts += drafts_of(shaper)
-    shaper.finish()  # full batches may be waiting still
-    drafts += drafts_of(shaper)
-    everything = [(chunk, row) for chunk, rows in enumerate(chunks) for row in range(rows)]
-    rest = len(everything) % batch_size
-    kept = everything if smaller or not rest else everything[:-rest]
-    assert [row for draft in drafts for row in draft] == kept
-    assert {len(draft) for draft in drafts[:-1]} <= {batch_size}
-    assert shaper.dropped() == ({"remainder": rest} if rest and not smaller else {})
-    assert shaper.chunks() == set()
-
-
-def test_chunks_are_needed_while_rows_of_them_wait():
-    shaper = PlainBatches(4)
-    shaper.offer(7, 3, {})
-    shaper.offer(8, 0, {})
-    shaper.offer(9, 2, {})
-    assert shaper.chunks() == {7, 9}
-    assert rows_of(shaper.next_draft()) == [(7, 0), (7, 1), (7, 2), (9, 0)]
-    assert shaper.chunks() == {9} and shaper.next_draft() is None
-
-
 CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(1, 7)), max_size=4)
 
 

@@ -60,11 +60,6 @@ def test_overall_rate_is_the_mean_of_the_rates_of_the_first_group():
     assert rates[3] == 0
 
 
-def test_zero_weights_are_fine_once_the_mean_is_above_zero():
-    machine = RunningMean(2, 1.0)
-    assert over_groups(machine, [1.0, 1.0, 0.0, 0.0]) == [1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("warmup", [10, None])
 def test_a_mean_of_zero_is_refused_and_changes_nothing(warmup):
     machine = RunningMean(2, 1.0, warmup=warmup)
@@ -79,13 +74,6 @@ def test_weights_near_the_ends_of_float64_give_finite_rates():
     assert RunningMean(1, 1.0).rates(np.array([5e-324])).tolist() == [1]
     with pytest.raises(ValueError, match="gives no finite rate"):
         RunningMean(2, 1.7e308).rates(np.array([0.0, 1.0]))
-
-
-def test_no_rows_have_no_rates():
-    machine = RunningMean(3, 1.0)
-    before = machine.snapshot()
-    assert machine.rates(np.empty(0)).shape == (0,)
-    assert machine.snapshot() == before
 
 
 @pytest.mark.parametrize(
@@ -104,10 +92,3 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
     with pytest.raises(ValueError, match=text):
         machine.restore({**before, **change})
     assert machine.snapshot() == before
-
-
-def test_rows_that_are_one_group_move_the_mean_once_however_many_they_are():
-    machine = RunningMean(4, 1.0, 0.9)
-    weights = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert np.allclose(machine.rates(weights), weights / 3.5)
-    assert machine.snapshot()["groups"] == 1
