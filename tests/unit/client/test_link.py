@@ -193,26 +193,6 @@ def stop(peer: Peer) -> None:
     peer.say(Ended(7, "lost", "the server was stopped", returns=True))
 
 
-def test_a_wait_for_a_server_that_announced_its_return_is_served_by_the_next_one(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-):
-    """The log has both, so that the wait does not look like a hang."""
-    with linked(peer.address, PATIENCE_S) as link:
-        opening(peer, link)
-        stop(peer)
-        ended: list[object] = []
-        thread = threading.Thread(target=lambda: ended.append(link.take()))
-        thread.start()
-        peer.welcome()
-        peer.end()
-        thread.join(PATIENCE_S)
-        assert ended == [None]
-    assert caplog.messages == [
-        f"the server at {peer.address} was stopped and announced its return: waiting for it",
-        f"the server at {peer.address} is back",
-    ]
-
-
 def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_its_return(
     peer: Peer,
 ):

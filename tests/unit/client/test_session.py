@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.batch_memory import Attachment
 from headrace.session import MappedBatches, Member, Meter, Session, States
 from headrace.trainer import Trainer
 from headrace_proto import limits
@@ -25,7 +23,6 @@ from headrace_proto.messages import (
     Over,
     Pulse,
     Renew,
-    Retired,
     ServedShare,
     Step,
     Unknown,
@@ -192,13 +189,6 @@ def test_a_message_that_was_dropped_shows_in_the_next_heartbeat():
     assert isinstance(one.say()[0], Hello)
 
 
-def test_a_heartbeat_counts_the_messages_before_it():
-    one = One()
-    (first, *_), *rest = [one.session.outgoing(0.0), one.session.outgoing(31.0)]
-    renews = [message for message, _ in [first, *rest[0]] if isinstance(message, Renew)]
-    assert renews[-1].said >= 1
-
-
 def test_an_owner_that_does_not_know_the_session_is_greeted_and_a_stopped_one_is_waited_for():
     for message in (Unknown(7), Ended(7, "lost", "it stops", returns=True)):
         one = One()
@@ -222,21 +212,6 @@ def test_refused_commits_are_named_and_raised_once():
     assert isinstance(fault, StateError) and str(fault).endswith("1 row): why")
     assert one.member.acknowledged == {0: 11}
     assert not one.trainer.unanswered(0)
-
-
-def test_an_owner_that_stops_gets_back_what_waits():
-    one = One()
-    (step,) = one.say()
-    one.give(step, 11, 12)
-    one.trainer.take()
-    one.hear(LetGo(7))
-    assert one.say()[0].returned == (12,) and [*one.trainer.hands] == [11]
-
-
-def test_a_trainer_asks_for_no_more_than_the_server_lets_it_have():
-    one = One(prefetch=20, max_credits=3)
-    (step,) = one.say()
-    assert len(step.gets) == 3
 
 
 def test_a_trainer_that_only_some_owners_have_let_in_has_nothing_to_give_back():
@@ -282,13 +257,6 @@ def test_a_batch_without_its_frame_breaks_the_protocol():
     one.say()
     with pytest.raises(ProtocolError, match="names frame 1, but the message has 0 frames"):
         one.hear(Give(7, (given(1, 11),)))
-
-
-def test_segments_that_are_empty_for_good_are_forgotten():
-    one, forgotten = One(), list[str]()
-    one.session.memory = cast("Attachment", SimpleNamespace(forget=forgotten.append))
-    one.hear(Retired(7, ("slab-0-1-0",)))
-    assert forgotten == ["slab-0-1-0"]
 
 
 def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():

@@ -35,26 +35,6 @@ def give(one, request, partition, index, owner=0, epoch=0, **facts):
     return given.token
 
 
-def test_it_asks_in_the_order_of_turns_and_takes_in_the_order_of_its_requests():
-    one = trainer(3, prefetch=4)
-    assert asks(one) == [(1, 0), (2, 1), (3, 2), (4, 0)]
-    give(one, 2, 1, 0)
-    assert one.take() is None and one.waits and not one.stuck
-    give(one, 1, 0, 0)
-    assert [one.take().given.partition for _ in range(2)] == [0, 1]
-
-
-def test_a_partition_that_is_idle_is_passed_by_and_its_batch_comes_first_when_it_comes():
-    one = trainer(3, prefetch=3)
-    assert len(asks(one)) == 3
-    give(one, 2, 1, 0)
-    one.idle(0, [1])
-    give(one, 3, 2, 0)
-    assert one.take().given.partition == 1
-    give(one, 1, 0, 0)
-    assert [one.take().given.partition for _ in range(2)] == [0, 2]
-
-
 def test_requests_gather_until_a_quarter_of_the_prefetch_is_free():
     one = trainer(1, prefetch=8)
     for request, _ in asks(one):
@@ -138,21 +118,6 @@ def test_trainers_begin_at_partitions_far_apart():
     assert firsts == [0, 9, 3, 13]
 
 
-def test_a_batch_that_was_given_back_comes_in_its_place():
-    one = trainer(2, prefetch=2)
-    for request, p in asks(one):
-        give(one, request, p, 0)
-    first = one.take()
-    asks(one)
-    one.give_back(first.given.token)
-    _, returned, withdrawn, gets = sent(one)
-    assert returned == [first.given.token]
-    for request, p, _ in gets:
-        give(one, request, p, 0 if p == 0 and request == gets[0][0] else 1)
-    assert withdrawn or gets
-    assert [one.take().turn for _ in range(2)] == [(0, 0), (0, 0)]
-
-
 def test_a_batch_that_went_back_while_the_trainer_was_away_comes_in_its_place():
     one = trainer(2, rank=0, prefetch=3)
     for request, p in asks(one)[:2]:
@@ -201,18 +166,3 @@ def test_an_epoch_goes_on_while_a_batch_of_it_is_here_that_the_loop_has_not_take
     assert epochs.within(first)
     with pytest.raises(EpochEnds):
         epochs.within(one.take())
-
-
-def test_without_prefetch_a_loop_at_work_leaves_to_others_what_it_has_not_taken():
-    one = trainer(3, prefetch=0)
-    assert one.take() is None and asks(one) == [(1, 0)]
-    one.idle(0, [1])
-    assert asks(one) == [(2, 1)]
-    one.idle(0, [2])
-    assert asks(one) == [(3, 2)]
-    give(one, 3, 2, 0)
-    give(one, 2, 1, 0)
-    held = one.take()
-    _, returned, withdrawn, _ = one.outgoing(0)
-    assert held.given.partition == 1 and withdrawn == [1] and len(returned) == 1
-    assert [*one.hands] == [held.given.token]

@@ -11,18 +11,13 @@ import pytest
 import headrace_server as hs
 from headrace_proto.messages import (
     Answer,
-    Answered,
     Bye,
-    Ended,
     Give,
     Handed,
     LetGo,
-    Over,
     Pulse,
     Renew,
-    Resize,
     ServedShare,
-    Stats,
     Unknown,
     Welcome,
 )
@@ -52,26 +47,6 @@ def rows_of(worker, trainer):
     return item, np.frombuffer(block[offset : offset + nbytes], np.int64).reshape(shape).tolist()
 
 
-def test_a_trainer_gets_each_batch_of_a_partition_that_it_asks_for_and_the_end(directory):
-    with Worker(directory, numbers(6)) as worker:
-        trainer = Trainer(worker, b"a")
-        welcome = trainer.greet()
-        assert welcome.next == (0, 0, 0) and welcome.partitions == 1 and not welcome.resumed
-        seen = []
-        for _ in range(3):
-            trainer.step([(0, 0)])
-            item, rows = rows_of(worker, trainer)
-            seen += rows
-            trainer.step(commits=(item.token,))
-        assert seen == list(range(6))
-        trainer.step([(0, 0)])
-        over = trainer.hear_all(Over, Answer, Ended)
-        assert over.partition == 0 and over.epoch == -1
-        trainer.say(Stats(trainer.session, 1))
-        value = trainer.hear_all(Answered, Answer, Ended).value
-        assert value["batches"] == 3 and value["rows"] == 6 and not value["open"]
-
-
 def test_a_trainer_of_another_number_of_workers_is_told_how_many_there_are(directory):
     """Its requests may be of partitions that this worker does not have: none is looked at."""
     with Worker(directory, numbers(6)) as worker:
@@ -81,36 +56,6 @@ def test_a_trainer_of_another_number_of_workers_is_told_how_many_there_are(direc
         assert isinstance(answer, ServedShare) and len(answer.workers) == 1
         trainer.more = {"owner": 0, "owners": 1}
         assert isinstance(trainer.greet(), Welcome)
-
-
-def test_commits_are_answered_once_they_are_stored_and_a_next_life_knows_them(directory):
-    with Worker(directory, numbers(8)) as worker:
-        trainer = Trainer(worker, b"a")
-        trainer.greet()
-        trainer.step([(0, 0), (0, 0), (0, 0)])
-        items = []
-        while len(items) < 3:
-            items += trainer.hear().items
-        trainer.step(commits=(items[0].token,))
-        trainer.beat()
-        assert trainer.hear_all(Answer).committed == (items[0].token,)
-    with Worker(directory, numbers(8), life=1) as worker:
-        trainer.worker = worker
-
-        def handed(item, committed=False):
-            turn = item.turn_epoch, item.turn_index
-            return Handed(item.token, 0, item.number, *turn, item.rows, committed=committed)
-
-        again = [handed(items[0], True), handed(items[1], True), handed(items[2])]
-        welcome = trainer.greet(again)
-        assert welcome.next == (0, 0, 2) and welcome.stale == ()
-        trainer.step([(0, 0)], commits=(items[2].token,))
-        item, rows = rows_of(worker, trainer)
-        assert rows == [6, 7] and item.token > items[2].token
-        trainer.beat()
-        while len(trainer.committed) < 3:
-            trainer.committed |= {*trainer.hear_all(Answer).committed}
-        assert trainer.committed == {item.token for item in items}
 
 
 def test_a_lost_message_makes_the_trainer_greet_again_and_gets_what_was_under_way(directory):
@@ -211,37 +156,6 @@ def test_after_a_lost_message_nothing_counts_before_the_next_greeting(directory,
         trainer.greet()
         trainer.step([(0, 0)])
         rows_of(worker, trainer)
-
-
-def test_a_failed_feed_answers_greetings_and_all_who_wait_with_its_failure(directory):
-    def fails(row):
-        raise ValueError("it broke")
-
-    pipeline = hs.from_examples([{"x": 1}] * 4).map(fails).batch(2)
-    with Worker(directory, pipeline) as worker:
-        one = Trainer(worker, b"a")
-        one.greet()
-        one.step([(0, 0)])
-        assert "it broke" in one.hear_all(Ended).text
-        late = Trainer(worker, b"b")
-        late.greet()
-        late.beat()
-        assert "it broke" in late.hear_all(Ended).text
-
-
-def test_an_order_of_other_sizes_is_answered_with_the_first_batch_of_that_size(directory):
-    with Worker(directory, numbers(200)) as worker:
-        trainer = Trainer(worker, b"a")
-        trainer.greet()
-        trainer.say(Resize(trainer.session, 1, (3,)))
-        ((partition, since),) = trainer.hear_all(Answered).value
-        assert partition == 0 and since < 90
-        seen = []
-        for number in range(since + 1):
-            trainer.step([(0, 0)], commits=tuple(seen[-1:]))
-            item, rows = rows_of(worker, trainer)
-            seen.append(item.token)
-            assert len(rows) == (3 if number >= since else 2)
 
 
 class _LateLock:
