@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numpy as np
 
 from headrace_server.files import manifest
 from headrace_server.files.index_cache import IndexCache
@@ -109,7 +108,3 @@ def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
             rows += rows_of(chunk)
     reader.close()
     return rows
-
-
-def f32(values: Any) -> Any:
-    return np.asarray(values, np.float32).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -19,7 +16,6 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import Ragged, Strings
 from headrace_server.reading.source import IndexedSource
-from tests.examples import some
 from tests.unit.readers import all_of, examples, indexed, opened
 
 FLOATS = pa.list_(pa.float32())
@@ -254,28 +250,3 @@ def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
     assert bad.counts == {"corrupt_record": 1}
     with pytest.raises(DataError, match=r"record 1, column 'x': an offset of it points outside"):
         opened("arrow", path).take(slice(0, 4))
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> pa.Table:
-    n = draw(st.integers(0, 12))
-    text = draw(st.lists(st.binary(max_size=9), min_size=n, max_size=n))
-    lists = draw(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=n, max_size=n))
-    counts = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    widths = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    grids = [[["ab"[: w % 3]] * w] * c for c, w in zip(counts, widths, strict=True)]
-    return pa.table(
-        {
-            "t": pa.array(text, draw(st.sampled_from([pa.binary(), pa.large_binary()]))),
-            "l": pa.array(lists, draw(st.sampled_from([FLOATS, pa.large_list(pa.int16())]))),
-            "g": pa.array(grids, pa.list_(pa.large_list(pa.string()))),
-        }
-    )
-
-
-@settings(max_examples=some(40))
-@given(tables(), st.integers(1, 5), st.sampled_from(WAYS[:3]))
-def test_any_table_comes_back(source: pa.Table, rows: int, way: dict[str, Any]) -> None:
-    path = f"memory://{uuid.uuid4().hex}/a"
-    reader = opened("arrow", write(path, source, **{**way, "rows": rows}))
-    assert all_of(reader) == rows_of(source)

@@ -217,14 +217,6 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind) -> None:
     reader.close()
 
 
-def test_a_compressed_file_may_have_several_members(tmp_path: Path) -> None:
-    raw = b"".join(map(frame, SMALL))
-    cuts = [raw[:3], raw[3:100], b"", raw[100:]]
-    path = tmp_path / "members.gz"
-    path.write_bytes(b"".join(compressed("gzip", cut) for cut in cuts) + bytes(512))
-    assert all_rows(opened(str(path), WANTED)) == rows(range(5))
-
-
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
 def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) -> None:
     raw = compressed(kind, b"".join(map(frame, SMALL)))
