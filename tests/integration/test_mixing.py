@@ -16,7 +16,6 @@ import headrace_server as hs
 from headrace_server.cli import exits, main
 
 from .serving import connect, kill_worker, serving
-from .streams import frozen
 
 NAMES = ("web", "code", "books")
 
@@ -34,21 +33,6 @@ def source(number: int, count: int) -> hs.Pipeline:
 def mixed(weights: Any, count: int = 200, **options: Any) -> hs.Pipeline:
     sources = {name: source(k, count).shuffle(seed=k) for k, name in enumerate(NAMES)}
     return hs.mix(sources, weights, **options)
-
-
-def stream(
-    pipeline: hs.Pipeline, limit: int, kill_at: int | None = None, **options: Any
-) -> list[Any]:
-    """Return the first batches; kill a worker after ``kill_at`` of them."""
-    found: list[Any] = []
-    with serving(pipeline, partitions=2, **options) as server, connect(server) as feed:
-        for batch in feed:
-            found.append((frozen(batch), batch.source.tolist()))
-            if len(found) == kill_at:
-                kill_worker(server)
-            if len(found) == limit:
-                break
-    return found
 
 
 def test_shares_and_counts_are_those_of_the_weights_and_of_the_schedule() -> None:
@@ -74,44 +58,6 @@ def test_shares_and_counts_are_those_of_the_weights_and_of_the_schedule() -> Non
         for k, name in enumerate(NAMES):
             n, p = sum(counts.values()), weights[name]
             assert abs(counts[k] - n * p) <= 5 * math.sqrt(n * p * (1 - p)) + 32
-
-
-def test_a_mix_is_the_same_for_all_workers_and_after_a_death() -> None:
-    pipeline = mixed({"web": 3, "code": 2, "books": 1}, count=20, seed=3).map(_shaken, seed=1)
-    pipeline = pipeline.batch(3, dynamic_pad=True, allow_smaller_final_batch=True)
-    expected = stream(pipeline, 10_000)
-    assert sum(len(of) for _, of in expected) == 60
-    assert stream(pipeline, 10_000, workers=2) == expected
-    assert stream(pipeline, 10_000, kill_at=4) == expected
-
-
-def _shaken(example: dict[str, Any], rng: Any) -> dict[str, Any]:
-    return {**example, "x": example["x"] + np.float32(rng.integers(10))}
-
-
-def test_a_pure_batch_has_rows_of_one_source() -> None:
-    sources = {name: source(k, 40) for k, name in enumerate(NAMES)}
-    weights = {"web": 2, "code": 1, "books": 1}
-    pure = hs.mix(sources, weights, by="batch")
-    shapes = {
-        "batch": pure.batch(4, allow_smaller_final_batch=True, dynamic_pad=True),
-        "sampled": pure.rejection_sample(1.0, 4, allow_smaller_final_batch=True, ragged=True),
-        "bucket": pure.bucket_by_sequence_length(
-            "x", [4, 3], [3], allow_smaller_final_batch=True, dynamic_pad=True, pad_to_boundary=True
-        ),
-    }
-    with hs.run(shapes, partitions=2, workers=2) as server:
-        for name in shapes:
-            rows = Counter[int]()
-            with connect(server, feed=name) as feed:
-                for batch in feed:
-                    (of,) = set(batch.source.tolist())
-                    rows[of] += batch.rows
-                    assert batch.bucket % 3 == of
-                    if name == "bucket":
-                        assert set((batch.length >= 3).tolist()) == {batch.bucket // 3 == 1}
-                        assert batch.bucket >= 3 or batch["x"].shape[1] == 3
-            assert rows == {0: 40, 1: 40, 2: 40}
 
 
 def weights_of(since: dict[int, int], taken: list[Any]) -> tuple[Counter[int], Counter[int]]:
@@ -235,21 +181,6 @@ def _deadly(example: dict[str, Any]) -> dict[str, Any]:
     if example["key"] == b"1-3":
         os._exit(3)
     return example
-
-
-def test_a_lane_keeps_the_source_of_its_example() -> None:
-    pipeline = mixed({"web": 1, "code": 1, "books": 1}, count=30).batch_sequences_with_states(
-        "key", ["x"], ["of"], None, {}, num_unroll=1, batch_size=4, order="lanes"
-    )
-    lanes: dict[int, int] = {}
-    with hs.run(pipeline) as server, connect(server) as feed:
-        for batch in feed:
-            assert batch.source.tolist() == batch.context["of"].tolist()
-            for lane, of, first in zip(
-                batch.lane.tolist(), batch.source.tolist(), batch.first.tolist(), strict=True
-            ):
-                assert first or lanes[lane] == of
-                lanes[lane] = of
 
 
 def test_sources_of_other_columns_are_refused_when_they_are_opened() -> None:

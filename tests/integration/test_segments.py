@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,100 +147,7 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
     assert sorted(ledger.seen) == [(key, 0) for key in sorted(ledger.of)]
 
 
-# Wrong examples
-
-
-def _jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
-    file = path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
-
-
-def from_file(path: Path, rows: list[dict[str, Any]], skip: bool = False, **changes: Any) -> Any:
-    schema = {
-        "key": hs.scalar("bytes"),
-        "a": hs.sequence("int64", ()),
-        "b": hs.sequence("int64", ()),
-    }
-    source = hs.read_jsonl(_jsonl(path, rows), schema)
-    if skip:
-        source = source.options(on_bad_example="skip")
-    return source.batch_sequences_with_states(
-        **{
-            "input_key": "key",
-            "input_sequences": ["a", "b"],
-            "input_context": [],
-            "initial_states": {"s": hs.zeros((1,), "int32")},
-            "num_unroll": 2,
-            "batch_size": 2,
-            **changes,
-        }
-    )
-
-
-_GOOD = [{"key": f"g{i}", "a": [1, 2, 3], "b": [4, 5, 6]} for i in range(3)]
-_WRONG = [
-    ({"key": "g1", "a": [1], "b": [1]}, ["'key'", "g1", "in flight", "make_keys_unique"]),
-    ({"key": "x", "a": [1, 2], "b": [1]}, ["'a' has 2 steps", "'b' has 1"]),
-    ({"key": "x", "a": [], "b": []}, ["'a'", "T = 0"]),
-]
-
-
-def save_zeros(batch: Any) -> None:
-    batch.save_state("s", np.zeros((batch.rows, 1), np.int32))
-
-
-def save_all_zeros(server: hs.Server) -> None:
-    with connect(server) as feed:
-        for batch in feed:
-            save_zeros(batch)
-
-
-@pytest.mark.parametrize(("row", "words"), _WRONG)
-def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(row, words, tmp_path):
-    with serving(from_file(tmp_path, [*_GOOD, row])) as server:
-        for _ in range(2):  # a trainer that joins later gets the same error
-            with pytest.raises(headrace.DataError) as caught:
-                save_all_zeros(server)
-            text = str(caught.value)
-            assert "rows.jsonl" in text and re.search(r"\b[34]\b", text), text
-            assert all(word in text for word in words), text
-
-
-def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
-    rows = [*_GOOD, *[row for row, _ in _WRONG]]
-    with serving(from_file(tmp_path, rows, skip=True)) as server:
-        cells = []
-        with connect(server) as feed:
-            for batch in feed:
-                cells += cells_of(batch)
-                save_zeros(batch)
-        assert server.wait(PATIENCE_S)
-        dropped = server.stats()["default"]["dropped"]
-    assert sorted(cells) == [(b"g%d" % k, i) for k in range(3) for i in range(2)]
-    assert dropped == {"bad:duplicate_key": 1, "bad:unequal_lengths": 1, "bad:no_steps": 1}
-
-
 # Refusals
-
-
-def test_mistakes_in_a_save_are_told_at_once_and_the_batch_can_still_be_saved():
-    examples = of_counts([2, 2])
-    ledger = Ledger(examples)
-    with serving(full(examples, batch_size=2)) as server, connect(server) as feed:
-        for batch in feed:
-            states = ledger.check(batch)
-            with pytest.raises(KeyError, match="'other' is not a state"):
-                batch.save_state("other", states["chain"])
-            with pytest.raises(ValueError, match="wanted float32"):
-                batch.save_state("sums", states["sums"].astype(np.float64))
-            with pytest.raises(ValueError, match="2 rows"):
-                batch.save_state("chain", states["chain"][:1])
-            save_all(batch, {name: states[name] for name in ("sums", "flags")})
-            with pytest.raises(headrace.StateError, match="saved already, and that stands"):
-                batch.save_state("sums", states["sums"] + 1)
-            save_all(batch, {name: states[name] for name in ("mark", "chain")})
-    ledger.assert_complete()
 
 
 def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way_out():

@@ -1,9 +1,8 @@
-"""Stages that draw, unfold rows give one stream, for all workers and despite deaths."""
+"""Stages through whole servers, beyond what the drawn combinations show."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,24 +12,7 @@ import headrace
 import headrace_server as hs
 
 from . import user_functions as functions
-from .serving import connect, kill_worker, serving
-from .streams import frozen
-
-Stream = list[Any]
-
-
-def stream(
-    pipeline: hs.Pipeline, kill_at: int | None = None, workers: int = 1, **options: Any
-) -> Stream:
-    """Return all batches; kill a worker after ``kill_at`` of them."""
-    found: Stream = []
-    with hs.run(pipeline, partitions=2, workers=workers, **options) as server:
-        with connect(server) as feed:
-            for batch in feed:
-                found.append(frozen(batch))
-                if len(found) == kill_at:
-                    kill_worker(server)
-    return found
+from .serving import connect, serving
 
 
 def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
