@@ -8,8 +8,6 @@ import pytest
 
 import headrace_server as hs
 
-FEATURES = {"x": hs.scalar("int64")}
-
 
 def rows(count):
     return [{"x": i} for i in range(count)]

@@ -23,7 +23,6 @@ from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
 LIMIT_S = PATIENCE_S
-BIG = 50_000_000
 
 Said = tuple[bytes, list[bytes]]
 
