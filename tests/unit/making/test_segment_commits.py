@@ -5,18 +5,14 @@ from __future__ import annotations
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
+from headrace_server.leasing.protocol import ANYONE, Outlook
 from headrace_server.pipeline.builder import Pipeline
-from tests.examples import some
 from tests.footprint import entries
 from tests.unit.changes import Model
 from tests.unit.segment_player import Player, Taken, no_states, same_states
@@ -74,31 +70,6 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
 
 
 # Room
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(40))
-@given(seed=st.integers(0, 2**32), pages=st.integers(1, 4), kind=st.sampled_from(ORDERS))
-def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
-    seed: int, pages: int, kind: tuple[str, str], tmp_path: Path
-):
-    random = Random(seed)
-    player = Player(cut([1 + i % 5 for i in range(20)], 3, 2, *kind), tmp_path, slab_pages=pages)
-    held: list[Batch] = []
-    rows = made_before = 0
-    while (made := player.step()) is not Outlook.ENDED:
-        if isinstance(made, Batch):
-            assert made.number == made_before
-            made_before += 1
-            held.append(made)
-        elif made is Outlook.FULL:
-            assert player.step() is Outlook.FULL
-        if not isinstance(made, Batch) or random.random() < 0.3:
-            taken = player.taken(held.pop(0))
-            rows += len(taken)
-            states = same_states(taken) if kind[1] == "server" else {}
-            assert player.save(taken, states) is None
-    assert not held and rows == sum(-(-(1 + i % 5) // 2) for i in range(20))
-    assert player.slab.used_bytes == 0
 
 
 def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):

@@ -13,17 +13,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.leasing.protocol import ANYONE, Outlook, Slot
+from headrace_server.leasing.protocol import ANYONE, Outlook
 from headrace_server.making.segment_block import HandedStates, state_columns, stored_states
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.shaping.stored_state import Examples
-from tests.examples import some
 from tests.footprint import entries
 from tests.unit.segment_player import Player, Taken
 
@@ -152,57 +149,6 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
 # States at the trainer
 
 
-class LaneTrainer:
-    """A trainer that keeps the states of its lanes, and checks each batch against them."""
-
-    def __init__(self, player: Player, slot: Slot, names: Any) -> None:
-        self.player, self.slot, self.names = player, slot, names
-        self.lanes: dict[int, dict[str, Any]] = {}
-        self.keys: dict[int, bytes] = {}
-        self.last: Taken | None = None
-
-    def take(self) -> Any:
-        return self.receive(self.player.take(self.slot))
-
-    def receive(self, taken: Any) -> Any:
-        if not isinstance(taken, Taken):
-            return taken
-        assert taken.batch.slot == self.slot
-        lanes = taken["@lane"].tolist()
-        starts, which = taken["@starts"].tolist(), taken["@state_of"].tolist()
-        assert starts == sorted(set(starts)) and len(starts) == len(which)
-        count = len(taken["state:" + self.names[0]])
-        assert sorted({k for k in which if k >= 0}) == list(range(count))
-        for row, k in zip(starts, which, strict=True):
-            self.lanes[lanes[row]] = {
-                name: (0 if k < 0 else taken["state:" + name][k]) for name in self.names
-            }
-            self.keys[lanes[row]] = taken["@key"][row]
-        for row, (key, segment, _) in enumerate(taken.rows):
-            lane = lanes[row]
-            assert self.keys[lane] == key, "a lane gets another example only by a start"
-            for name in self.names:
-                state = self.lanes[lane][name]
-                if np.shape(state) == ():
-                    assert np.all(state == seen(name, key, segment))
-                else:
-                    assert np.array_equal(state, seen(name, key, segment)), (name, key, segment)
-                self.lanes[lane][name] = value(name, key, segment)
-        return taken
-
-    def save(self, taken: Taken) -> None:
-        assert self.player.save(taken) is None
-        self.last = taken
-
-    def flush(self, rows: list[int] | None = None) -> None:
-        """Hand over the states of its lanes as they were after the batch saved last."""
-        assert self.last is not None
-        rows = list(range(len(self.last))) if rows is None else rows
-        states = states_after(self.last, self.names)
-        chosen = {name: array[rows] for name, array in states.items()}
-        self.player.flush(self.last, rows, chosen)
-
-
 def at_trainer(
     steps: list[int], batch_size: int, states: Mapping[str, Any] = INITIAL, **more: Any
 ) -> Pipeline:
@@ -211,69 +157,30 @@ def at_trainer(
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
     player = Player(at_trainer([9, 1, 9], 3), tmp_path)
-    trainer = LaneTrainer(player, b"one", list(INITIAL))
     kept = entries(player.feed.states)
-    first, second = trainer.take(), trainer.take()
-    states = states_after(first)
-    flush = player.flush
-    flush(first, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
-    trainer.save(first)
-    trainer.save(second)
-    flush(first, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
-    flush(second, [0, 3], {n: a[:2] for n, a in states.items()})
-    flush(second, [-1], {n: a[:1] for n, a in states.items()})
-    flush(second, [], {n: a[:0] for n, a in states.items()})
+    first, second = player.take(b"one"), player.take(b"one")
+
+    def flush(taken: Taken, rows: list[int], given: Taken = first) -> None:
+        states = states_after(given)
+        player.flush(taken, rows, {name: array[: len(rows)] for name, array in states.items()})
+
+    flush(first, [0])  # before it is saved
+    assert player.save(first) is None and player.save(second) is None
+    flush(first, [0])  # a later one is saved
+    flush(second, [0, 3])
+    flush(second, [-1])
+    flush(second, [])
     assert entries(player.feed.states) == kept
-    trainer.flush()
+    flush(second, [0, 1], second)
     assert entries(player.feed.states) > kept
     player.feed.leave(b"one")
-    flush(second, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
-    other = LaneTrainer(player, b"other", list(INITIAL))
-    assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
-@given(
-    steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
-    batch_size=st.integers(1, 4),
-    more=st.none() | st.integers(0, 6),
-    seed=st.integers(0, 2**32),
-)
-def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
-    steps: list[int], batch_size: int, more: int | None, seed: int, tmp_path: Path
-):
-    capacity = None if more is None else batch_size + more
-    player = Player(at_trainer(steps, batch_size, capacity=capacity), tmp_path)
-    random, kept = Random(seed), entries(player.feed.states)
-    trainers: dict[Slot, LaneTrainer] = {}
-    out: dict[Slot, list[Taken]] = {}
-    saved: set[tuple[bytes, int]] = set()
-    opened = leaves = 0
-    end: Any = None
-    while end is not Outlook.ENDED:
-        if not trainers or (len(trainers) < 3 and random.random() < 0.1):
-            slot: Slot = b"trainer %d" % opened
-            trainers[slot], out[slot] = LaneTrainer(player, slot, list(INITIAL)), []
-            opened += 1
-        slot = random.choice(list(trainers))
-        trainer, act = trainers[slot], random.random()
-        if act < 0.5:
-            if isinstance(end := trainer.take(), Taken):
-                out[slot].append(end)
-        elif act < 0.85 and out[slot]:
-            taken = out[slot].pop(0)
-            trainer.save(taken)
-            saved |= {(key, segment) for key, segment, _ in taken.rows}
-        elif act < 0.95 and trainer.last is not None:
-            size = len(trainer.last)
-            trainer.flush(random.sample(range(size), random.randint(1, size)))
-        elif leaves < 20:
-            leaves += 1
-            player.feed.leave(slot)
-            del trainers[slot], out[slot]
-    assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert entries(player.feed.states) == kept and player.feed.held == {}
-    assert player.feed.dropped() == {} and player.feed.status()["segments"]["in_flight"] == 0
+    flush(second, [0])  # its trainer is gone
+    other = player.take(b"other")
+    assert other.rows == [(b"k0", 2, 9), (b"k2", 2, 9)] and other["@starts"].tolist() == [0, 1]
+    for name in KINDS:
+        for row, which in enumerate(other["@state_of"].tolist()):
+            key, segment, _ = other.rows[row]
+            assert np.array_equal(other["state:" + name][which], seen(name, key, segment)), name
 
 
 # The tables by themselves
