@@ -112,7 +112,9 @@ def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:
         what, least = f"weights[{i}]", schedule[-1][0] + 1 if schedule else 0
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise TypeError(f"{what}={entry!r:.80} is not a pair of an example's number and a dict")
-        start = checked_int(f"{what}[0]", entry[0], least, MAX_COUNT if i else 0)
+        start = checked_int(f"{what}[0]", entry[0], least, MAX_COUNT)
+        if start and not schedule:
+            raise ValueError(f"{what}[0]={start}: the first weights hold from example 0 on")
         schedule.append([start, weights_of(f"{what}[1]", entry[1], names)])
     if not schedule:
         raise ValueError("weights=[] has no entry; the first one is (0, {name: weight, …})")

@@ -50,7 +50,11 @@ def test_a_mix_survives_the_wire_and_names_all_its_files():
         (lambda: mixed(weights=0.5), TypeError, "weights=0.5 is a float; it is a dict"),
         (lambda: mixed(weights=[]), ValueError, r"weights=\[\] has no entry"),
         (lambda: mixed(weights=[EVEN]), TypeError, r"weights\[0\]=.* is not a pair"),
-        (lambda: mixed(weights=[(5, EVEN)]), ValueError, r"weights\[0\]\[0\]=5 is too large"),
+        (
+            lambda: mixed(weights=[(5, EVEN)]),
+            ValueError,
+            r"weights\[0\]\[0\]=5: the first weights hold",
+        ),
         (
             lambda: mixed(weights=[(0, EVEN), (0, EVEN)]),
             ValueError,
