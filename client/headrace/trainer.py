@@ -143,6 +143,7 @@ class Trainer:
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
         self._line: list[tuple[int, int, int]] = []  # a heap of epochs, orders and requests
+        self._reordered: set[int] = set()  # partitions of which batches were given back
         self._ready: dict[int, Held] = {}  # by request, as they came
         self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
         self._cells = [_Cell(p, 0) for p in range(partitions)]
@@ -276,8 +277,20 @@ class Trainer:
             if request in ready or (
                 (p := of.get(request)) is not None and request in self._cells[p].asked
             ):
-                return request
+                return None if self._reordered and self._comes_again(line[0]) else request
             heapq.heappop(line)
+        return None
+
+    def _comes_again(self, before: tuple[int, ...] = (_NEVER,)) -> _Cell | None:
+        """Return a cell that is to be asked again for a batch that comes before this place."""
+        for p in [*self._reordered]:
+            cell = self._cells[p]
+            if cell.orders is None or cell.over:
+                self._reordered.discard(p)
+            elif not cell.standing:
+                for place in cell.orders[len(cell.asked) :]:
+                    if cell.epoch <= place[0] and place < before:
+                        return cell
         return None
 
     def take(self) -> Held | None:
@@ -366,6 +379,7 @@ class Trainer:
                 self._withdraw([*cell.asked, *cell.standing])
             insort(orders, (held.given.turn_epoch, held.order))
             cell.orders = orders
+            self._reordered.add(cell.number)
             heapq.heappush(cell.back, held.turn)
             self._count(cell)
             self._changed(cell)
@@ -430,6 +444,9 @@ class Trainer:
             under_way -= self._lagging()
         if not self.waits and wanted - under_way < self._part:
             return
+        if self.waits and self._reordered and not self._next() and (cell := self._comes_again()):
+            self._get(cell)
+            under_way += 1
         # batches of a later epoch, which the loop can not take yet, do not count
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
             if (cell := self._to_ask()) is None:

@@ -242,7 +242,7 @@ class Case:
         }
 
     def _borders(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
-        if run.dies or run.leaves:
+        if run.dies or run.leaves or run.parts:  # a batch that was returned comes later
             return
         at: dict[tuple[int, int], int] = defaultdict(int)
         for one in taken:

@@ -137,7 +137,8 @@ class _Request:
     partition: int
     epoch: int
     idle: bool = False  # it waits for trainers …
-    told: bool = False  # … and its trainer knows
+    told: bool = False  # … and its trainer knows …
+    live: bool = True  # … that it has lanes there, which go on
     gone: bool = False
 
 
@@ -1202,14 +1203,15 @@ class Desk:
             self._held_up.add(partition)
         if made is Outlook.FULL and self._full_since is None:
             self._full_since = self._now
+        live = self.world or not self._lanes or self.partitions[partition].live(slot)
         for request in queue if made is not Outlook.WAITS else ():
-            if not (request.idle or request.gone):
-                request.idle = True
-                request.session.idle += 1
-                if not self.world:
-                    request.told = True
-                    live = not self._lanes or self.partitions[partition].live(slot)
-                    self.sent.append((request.session.name, Idle(request.number, live)))
+            if request.gone or (request.idle and request.live == live):
+                continue
+            request.session.idle += not request.idle
+            request.idle, request.live = True, bool(live)
+            if not self.world:
+                request.told = True
+                self.sent.append((request.session.name, Idle(request.number, request.live)))
 
     def work(self) -> bool:
         """Do one step of making at once; return False where there is nothing to do."""

@@ -166,3 +166,20 @@ def test_an_epoch_goes_on_while_a_batch_of_it_is_here_that_the_loop_has_not_take
     assert epochs.within(first)
     with pytest.raises(EpochEnds):
         epochs.within(one.take())
+
+
+@pytest.mark.parametrize("rank", [-1, 0])
+def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
+    one = trainer(2, owners=2, prefetch=4, rank=rank)
+    assert [asks(one, owner) for owner in (0, 1)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]
+    give(one, 1, 0, 0)
+    stale = give(one, 2, 1, 0, owner=1)
+    give(one, 3, 0, 1)
+    assert one.take().given.partition == 0
+    one.lost(1)
+    one.greeting(1)
+    one.welcome(1, {1: (0, 0)}, [stale])
+    assert one.take() is None  # before it is asked for again
+    ((again, _), *_) = asks(one, 1)
+    give(one, again, 1, 0, owner=1)
+    assert [one.take().turn for _ in range(2)] == [(0, 0), (0, 1)]
