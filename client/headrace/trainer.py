@@ -274,7 +274,8 @@ class Trainer:
         line, ready, of = self._line, self._ready, self._of
         while line:
             request = line[0][2]
-            if request in ready or (
+            held = ready.get(request)
+            if (held is not None and held.order == line[0][1]) or (
                 (p := of.get(request)) is not None and request in self._cells[p].asked
             ):
                 return None if self._reordered and self._comes_again(line[0]) else request
@@ -588,6 +589,7 @@ class Trainer:
                 self._changed(cell)
                 return False
             self._home, cell.live = given.partition, given.live
+            self._request = order = self._request + 1  # as they come: a request may be older
         held = self.hands[given.token] = Held(given, source, request, order)
         self._ready[request] = held
         if (epoch, order) != (lined, request):

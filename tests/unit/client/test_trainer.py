@@ -183,3 +183,16 @@ def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
     ((again, _), *_) = asks(one, 1)
     give(one, again, 1, 0, owner=1)
     assert [one.take().turn for _ in range(2)] == [(0, 0), (0, 1)]
+
+
+def test_lanes_of_another_partition_wait_until_all_of_those_before_are_taken():
+    one = trainer(2, prefetch=1, lanes=True)
+    one.take()
+    assert asks(one) == [(1, 0), (2, 0)]
+    one.idle(0, [1, 2])
+    assert asks(one) == [(3, 1), (4, 1)]
+    give(one, 3, 1, 0, live=True)
+    assert one.take().turn == (0, 0)
+    give(one, 4, 1, 1, live=False)
+    give(one, 1, 0, 0, live=True)  # another trainer has left
+    assert [one.take().given.partition for _ in range(2)] == [1, 0]
