@@ -269,13 +269,14 @@ class Trainer:
 
     def _next(self) -> int | None:
         """Return the request whose batch is next; None: trainers have to act."""
-        if self.any_order and self._ready:
-            return next(iter(self._ready))
         line, ready, of = self._line, self._ready, self._of
+        if self.any_order and ready:
+            return next(iter(ready))
+        if self.lanes and ready:  # as they come: one of other lanes may have an older request
+            return min(ready, key=lambda request: ready[request].given.turn_epoch)
         while line:
             request = line[0][2]
-            held = ready.get(request)
-            if (held is not None and held.order == line[0][1]) or (
+            if request in ready or (
                 (p := of.get(request)) is not None and request in self._cells[p].asked
             ):
                 return None if self._reordered and self._comes_again(line[0]) else request
@@ -589,7 +590,6 @@ class Trainer:
                 self._changed(cell)
                 return False
             self._home, cell.live = given.partition, given.live
-            self._request = order = self._request + 1  # as they come: a request may be older
         held = self.hands[given.token] = Held(given, source, request, order)
         self._ready[request] = held
         if (epoch, order) != (lined, request):
