@@ -865,7 +865,7 @@ def _geometry(row: Row, given: dict[str, Any]) -> tuple[list[int], list[int]]:
     return begins, sizes
 
 
-#: What each step of a packed row has for itself; the rest is that of its example.
+#: Columns with a value for each step of a packed row; the others have one for each example.
 _OF_STEPS = (
     *("epoch", "key", "sequence", "sequence_count", "length", "left_length", "right_length"),
     *("first", "last"),

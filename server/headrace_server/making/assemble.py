@@ -37,7 +37,7 @@ _FEW_ZEROS = 32 * 1024
 _ZEROS = memoryview(bytes(_FEW_ZEROS))
 
 Parts = Sequence[tuple[Chunk, Rows]]
-#: What the parts of a batch have of one column: arrays, Strings or Ragged, all of one kind.
+#: One column in each part of a batch: all arrays, all Strings, or all Ragged.
 Pieces = list[Any]
 
 

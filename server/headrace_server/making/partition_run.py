@@ -50,7 +50,7 @@ Written = Assembly | SegmentBlock
 Machine = plain.Plain | Segments
 #: Facts of the rows of a chunk, for the machine.
 Facts = dict[str, Any]
-#: What comes with a commit of segments: where each state lies in a block, and the block.
+#: The states that a trainer sends with a commit: the place of each in a block, and the block.
 Payload = tuple[Plain, Frame]
 
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..leasing.protocol import Batch
 
-#: What outlives a process, as plain data.
+#: The plain data that a shape or an input stores, from which a later process goes on.
 State = Mapping[str, Any]
 #: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
