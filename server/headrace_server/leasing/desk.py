@@ -526,12 +526,12 @@ class Desk:
         """Return what a trainer asks for that has no batch, while others hold all memory.
 
         They may never free it: where one thread has several trainers, it waits for this one.  So
-        its request comes before theirs.
+        its request comes before theirs.  A request where its lanes have ended needs no memory.
         """
         for partition in self._held_up:
             for (slot, epoch), queue in self._asking[partition].items():
                 for request in queue:
-                    if not (request.gone or request.session.leases):
+                    if request.live and not (request.gone or request.session.leases):
                         queue.remove(request)
                         queue.appendleft(request)
                         return partition, slot, epoch
