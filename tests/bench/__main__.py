@@ -10,7 +10,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from .alone import Alone, alone
 from .comparisons import comparisons
 from .pairs import Comparison, compare
 from .report import Run, as_json, circumstances, table
@@ -33,13 +32,12 @@ def main() -> None:
     pairs, seconds = _QUICK if options.quick else _USUAL
     run = Run(options.pairs or pairs, options.seconds or seconds)
     chosen = comparisons(options.only)
-    by_themselves = alone(options.only)
-    if not chosen and not by_themselves:
+    if not chosen:
         parser.error(f"no comparison contains {options.only!r}")
     directory = options.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
     _prepare(directory)
     with running(directory) as them:
-        measure(run, chosen, by_themselves, them, options.json)
+        measure(run, chosen, them, options.json)
     print(circumstances(run), table(run), sep="\n\n")
 
 
@@ -49,21 +47,14 @@ def _prepare(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=environment)
 
 
-def measure(
-    run: Run, chosen: list[Comparison], others: list[Alone], them: Running, json: Path | None
-) -> None:
+def measure(run: Run, chosen: list[Comparison], them: Running, json: Path | None) -> None:
     """Measure all of them.  One that fails is tried again, then noted, and the others follow."""
     began = time.monotonic()
-    steps = [*chosen, *others]
-    for at, step in enumerate(steps):
-        print(f"{at + 1}/{len(steps)} {step.title}", file=sys.stderr)
+    for at, step in enumerate(chosen):
+        print(f"{at + 1}/{len(chosen)} {step.title}", file=sys.stderr)
         for _ in range(_ATTEMPTS):
             try:
-                if isinstance(step, Comparison):
-                    run.outcomes.append(compare(step, them, run.pairs, run.seconds))
-                else:
-                    measured = them.alone(step.name, step.module, step.seconds)
-                    run.alone[step.title] = measured
+                run.outcomes.append(compare(step, them, run.pairs, run.seconds))
             except Failed as error:
                 print(f"    {error}", file=sys.stderr)
                 run.absent[step.title] = str(error)
@@ -71,8 +62,7 @@ def measure(
             else:
                 run.absent.pop(step.title, None)
                 break
-        if isinstance(step, Comparison):
-            them.keep(needed(chosen, at))
+        them.keep(needed(chosen, at))
         run.minutes = (time.monotonic() - began) / 60
         if json:
             json.write_text(as_json(run))

@@ -47,7 +47,7 @@ class Judged:
     """One target and what was measured for it."""
 
     title: str
-    what: str  # rate, CPU, p99, shares, peak, growth, p50 or time
+    what: str  # rate, CPU, p99 or shares
     wanted: str
     measured: str
     met: bool

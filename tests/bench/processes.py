@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
-__all__ = ["Usage", "helper", "last_line", "mapped_mb", "usage"]
+__all__ = ["Usage", "helper", "last_line", "usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +33,6 @@ def usage() -> Usage:
             peak += _kilobytes(f"/proc/{process.pid}/status", "VmHWM:")
             pss += _kilobytes(f"/proc/{process.pid}/smaps_rollup", "Pss:")
     return Usage(cpu_s, peak / 1024, pss / 1024)
-
-
-def mapped_mb(directory: Path) -> float:
-    """Return the memory of this process and its descendants that maps files of a directory."""
-    me, total, counts = psutil.Process(), 0.0, False
-    for process in [me, *me.children(recursive=True)]:
-        with contextlib.suppress(psutil.Error, OSError):
-            for line in Path(f"/proc/{process.pid}/smaps").read_text().splitlines():
-                field, _, rest = line.partition(" ")
-                if not field.endswith(":"):
-                    counts = f" {directory}/" in rest
-                elif counts and field == "Pss:":
-                    total += float(rest.split()[0])
-    return total / 1024
 
 
 def _kilobytes(path: str, field: str) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-__all__ = ["example", "write"]
+__all__ = ["example", "field", "frame", "varint", "write"]
 
 Value = int | bytes | np.ndarray
 
@@ -23,31 +23,29 @@ def example(values: Mapping[str, Value]) -> bytes:
     entries = b""
     for name, value in values.items():
         feature = _feature(value)
-        entries += _field(1, _field(1, name.encode()) + _field(2, feature))
-    return _field(1, entries)
+        entries += field(1, field(1, name.encode()) + field(2, feature))
+    return field(1, entries)
 
 
 def _feature(value: Value) -> bytes:
     if isinstance(value, bytes):
-        return _field(1, _field(1, value))
+        return field(1, field(1, value))
     if isinstance(value, np.ndarray):
-        return _field(2, _field(1, value.astype("<f4", copy=False).tobytes()))
-    return _field(3, _field(1, _varint(value)))
+        return field(2, field(1, value.astype("<f4", copy=False).tobytes()))
+    return field(3, field(1, varint(value)))
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(payload)) + payload
+def field(number: int, payload: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(payload)) + payload
 
 
-def _varint(value: int) -> bytes:
-    if value < 0:
-        raise ValueError(f"value={value}: this writer knows no negative numbers; the least is 0")
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes([*out, value])
 
 
 def _masked(data: bytes) -> bytes:
@@ -55,11 +53,15 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
+def frame(message: bytes) -> bytes:
+    head = struct.pack("<Q", len(message))
+    return b"".join((head, _masked(head), message, _masked(message)))
+
+
 def write(path: Path, messages: Iterable[bytes]) -> None:
     """A whole file, which has its name only when it is complete."""
     unfinished = path.with_suffix(".part")
     with open(unfinished, "wb", buffering=1 << 20) as file:
         for message in messages:
-            head = struct.pack("<Q", len(message))
-            file.writelines((head, _masked(head), message, _masked(message)))
+            file.write(frame(message))
     unfinished.rename(path)

@@ -7,11 +7,10 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .alone import ALONE
 from .environments import EARLIER_COMMIT, REQUIREMENTS
 from .pairs import Judged, Outcome
 
@@ -46,17 +45,12 @@ class Run:
     pairs: int
     seconds: float
     outcomes: list[Outcome] = field(default_factory=list)
-    alone: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by title
     absent: dict[str, str] = field(default_factory=dict)  # what did not run, and why
     minutes: float = 0.0
 
     def judged(self) -> list[Judged]:
         """Every target that was measured."""
-        found = [judged for outcome in self.outcomes for judged in outcome.judged()]
-        for one in ALONE:
-            if one.title in self.alone:
-                found += one.judged(self.alone[one.title])
-        return found
+        return [judged for outcome in self.outcomes for judged in outcome.judged()]
 
 
 def machine() -> dict[str, Any]:
@@ -108,9 +102,6 @@ def table(run: Run) -> str:
     elif judged:
         lines += ["", f"All {len(judged)} targets are met."]
     lines += ["", *_lines(_HEAD, map(_row, run.outcomes))]
-    alone = [(one, run.alone[one.title]) for one in ALONE if one.title in run.alone]
-    lines += [""] * bool(alone)
-    lines += [f"* {one.title}: {one.shown(measured)}" for one, measured in alone]
     if run.absent:
         lines += ["", "Not run:", ""]
         lines += [f"* {title}: {_one_line(why)}" for title, why in run.absent.items()]
@@ -182,7 +173,6 @@ def as_json(run: Run) -> str:
     plain = {
         "machine": machine(),
         "outcomes": [outcome.plain() for outcome in run.outcomes],
-        "alone": {title: dict(measured) for title, measured in run.alone.items()},
         "absent": dict(run.absent),
         "pairs": run.pairs,
         "seconds": run.seconds,

@@ -42,15 +42,10 @@ class Failed(Exception):
 
 
 class Process:
-    """``python -m tests.bench.<module> NAME DIRECTORY``, asked and answering in lines of JSON."""
+    """``python -m tests.bench.window NAME DIRECTORY``, asked and answering in lines of JSON."""
 
     def __init__(
-        self,
-        python: str,
-        name: str,
-        directory: Path,
-        module: str = "window",
-        packages: Sequence[Path] = (),
+        self, python: str, name: str, directory: Path, packages: Sequence[Path] = ()
     ) -> None:
         """``packages`` are directories that precede installed packages on the path."""
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -60,7 +55,7 @@ class Process:
         # TensorFlow talks a lot: shown if it matters.
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [python, "-m", f"tests.bench.{module}", name, str(directory)],
+            [python, "-m", "tests.bench.window", name, str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -138,12 +133,12 @@ class Running:
         """These, warm."""
         begun = [name for name in names if name not in self._processes]
         for name in begun:
-            self._processes[name] = self._begun(name, "window")
+            self._processes[name] = self._begun(name)
         for name in begun:
             self._processes[name].warm()
         return [self._processes[name] for name in names]
 
-    def _begun(self, name: str, module: str) -> Process:
+    def _begun(self, name: str) -> Process:
         failures = self._failures.get(name, [])
         if len(failures) >= _ATTEMPTS:
             raise Failed(name, failures[-1])
@@ -152,22 +147,12 @@ class Running:
             packages = self._environments.packages(name)
         except Absent as error:
             raise Failed(name, str(error)) from None
-        return Process(python, name, self._directory, module, packages)
+        return Process(python, name, self._directory, packages)
 
     def failed(self, error: Failed) -> None:
         """Remember it; nothing that ran beside it is trusted either."""
         self._failures.setdefault(error.name, []).append(error.why)
         self.keep(())
-
-    def alone(self, name: str, module: str, seconds: float) -> Any:
-        """The answer of another module about a contestant, with no other beside it."""
-        self.keep(())
-        process = self._begun(name, module)
-        try:
-            process.warm()
-            return process.window(seconds)
-        finally:
-            process.close()
 
     def keep(self, names: Collection[str]) -> None:
         """End all others."""

@@ -7,27 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from headrace_server.files import manifest
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.sources import open_reader
-
-
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
+from tests.bench.records import field, frame, varint
 
 
 def feature(kind: str, values: Sequence[Any], packed: bool = True) -> bytes:
@@ -55,17 +41,6 @@ def example(entries: Mapping[str, bytes] | Iterable[tuple[str, bytes]]) -> bytes
 def sequence_example(context: Mapping[str, bytes], lists: Mapping[str, Sequence[bytes]]) -> bytes:
     listed = [(name, b"".join(field(1, s) for s in steps)) for name, steps in lists.items()]
     return field(1, features(context.items())) + field(2, features(listed))
-
-
-def masked(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def frame(payload: bytes) -> bytes:
-    length = struct.pack("<Q", len(payload))
-    crcs = struct.pack("<I", masked(length)), struct.pack("<I", masked(payload))
-    return length + crcs[0] + payload + crcs[1]
 
 
 def write(path: Path, payloads: Iterable[bytes]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import headrace_server as hs
 from headrace_server.files.index_cache import IndexCache
@@ -14,8 +13,7 @@ from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import open_reader
-from tests.bench import records, workloads
-from tests.bench.alone import ALONE
+from tests.bench import records
 from tests.bench.comparisons import ALL
 from tests.bench.contestants import CONTESTANTS
 
@@ -44,12 +42,5 @@ def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
 def test_every_comparison_names_contestants_that_exist():
     named = {name for c in ALL for name in (c.ours, c.peer)}
     assert named <= set(CONTESTANTS)
-    titles = [one.title for one in (*ALL, *ALONE)]
+    titles = [one.title for one in ALL]
     assert len(set(titles)) == len(titles)
-
-
-@pytest.fixture(scope="module")
-def columns(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("columns")
-    workloads.prepare_columns(directory)
-    return directory
