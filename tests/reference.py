@@ -276,6 +276,7 @@ def _passes(
 ) -> Iterator[Row]:
     """Yield a partition's examples of source ``k`` of a mix, pass by pass."""
     order, source = dict(declared.calls), list(enumerate(_cut(declared.examples, declared.calls)))
+    own_stages = [_STAGES[name](0, given) for name, given in declared.calls if name in _STAGES]
     for turn in range(order.get("repeat", {"n": 1})["n"]):
         pass_epoch = (epoch << 32) + turn
         for i, example in _share(
@@ -285,7 +286,10 @@ def _passes(
             if turn:
                 mixed = _bits(0, _PASSES, 1, ordinal + _bits(0, _PASSES, 0, turn))
                 ordinal = mixed - 2**64 if mixed >> 63 else mixed
-            yield Row(ordinal, dict(example), origin, epoch, {"source": np.int32(k)})
+            rows = [Row(ordinal, dict(example), origin, epoch, {"source": np.int32(k)})]
+            for step in own_stages:
+                rows = step(rows)
+            yield from rows
 
 
 def _group(stages: list[Call], kind: str, given: dict[str, Any]) -> int:

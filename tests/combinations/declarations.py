@@ -417,9 +417,11 @@ def drawn(chance: random.Random, stage: str, shape: str) -> Feed:
 def _source(chance: random.Random, batched: bool, count: int, first: int = 0) -> Feed:
     """Draw a source and its order."""
     feed = Feed(count, chance.choice(KINDS[:2] if batched else KINDS), batched, first)
+    if chance.random() < 0.2:
+        feed = feed.map(fn=f"{_HERE}:heavier")
     if chance.random() < 0.3:
         feed = feed.skip(n=3).take(n=20)
-    if feed.kind == "examples" and chance.random() < 0.3:
+    if feed.kind == "examples" and chance.random() < 0.3 and "map" not in dict(feed.calls):
         feed = feed.concat(other=Feed(7, feed.kind, batched, first + 100))
     if chance.random() < 0.7:
         window = chance.choice((5, 9)) if feed.kind == "function" or chance.random() < 0.3 else None

@@ -183,6 +183,47 @@ def _deadly(example: dict[str, Any]) -> dict[str, Any]:
     return example
 
 
+def _named(example: dict[str, Any]) -> dict[str, Any]:
+    return {"name": example["key"]}
+
+
+def _late(example: dict[str, Any]) -> dict[str, Any]:
+    if example["x"] == 7:
+        raise RuntimeError("no name")
+    return {"name": b"%d" % example["x"]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sources_of_different_columns_mix_after_a_map_of_each(workers: int) -> None:
+    web = source(0, 20).map(_named).shuffle(seed=1).repeat(2)
+    numbers = hs.from_function(_numbers).map(_late)
+    pipeline = hs.mix({"web": web, "numbers": numbers}, {"web": 2, "numbers": 1}, seed=3)
+    pipeline = pipeline.options(on_bad_example="skip").batch(4, allow_smaller_final_batch=True)
+    seen: Counter[bytes] = Counter()
+    with hs.run(pipeline, partitions=2, workers=workers) as server:
+        with connect(server) as feed:
+            for batch in feed:
+                seen.update(batch["name"].tolist())
+                for name, of in zip(batch["name"].tolist(), batch.source.tolist(), strict=True):
+                    assert (b"-" in name) == (of == 0)
+        stats = server.stats()["default"]
+    wanted = {b"0-%d" % i: 2 for i in range(20)} | {b"%d" % i: 1 for i in range(9) if i != 7}
+    assert seen == wanted and stats["dropped"] == {"bad:map_failed": 1}
+
+
+def _numbers() -> list[dict[str, int]]:
+    return [{"x": i} for i in range(9)]
+
+
+def test_a_mapped_source_goes_on_in_another_and_a_shuffle_mixes_both() -> None:
+    joined = source(0, 20).map(_named).concat(source(1, 20).map(_named)).shuffle(seed=5)
+    with serving(joined.batch(8)) as server, connect(server) as feed:
+        assert len(feed) == 5
+        found = [name for batch in feed for name in batch["name"].tolist()]
+    assert sorted(found) == sorted(b"%d-%d" % (k, i) for k in (0, 1) for i in range(20))
+    assert {name[:1] for name in found[:16]} == {b"0", b"1"}
+
+
 def test_sources_of_other_columns_are_refused_when_they_are_opened() -> None:
     pipeline = hs.mix(
         {"a": hs.from_function(_rows, "x"), "b": hs.from_function(_rows, "y")}, {"a": 1, "b": 1}

@@ -110,8 +110,8 @@ class Pipeline:
         """Read the first ``n`` examples of the source, or all where it has fewer.
 
         All partitions together read ``n`` examples in every epoch, the first in the order of the
-        source (file by file where it can only be read forward).  Call it before ``shuffle`` and all
-        stages.
+        source (file by file where it can only be read forward).  Call it before ``shuffle``, and
+        before stages that change the number of examples.
         """
         self._at_source("take")
         return self._of("cut", self._source, start=0, stop=n)
@@ -130,28 +130,43 @@ class Pipeline:
     def concat(self, other: Pipeline) -> Pipeline:
         """Read the examples of another source after those of this one.
 
-        Both have the same columns.  A shuffle mixes the examples of both where both can be read by
-        number.
+        Both have the same columns, which ``map`` and ``select`` of each may make.  A shuffle mixes
+        the examples of both where both can be read by number.
         """
         self._at_source("concat")
-        check_kind("other", other, Pipeline, "a pipeline without stages")
-        plain = not (other._stages or other._repeated or other._shape)
-        if not plain or other._order != _IN_ORDER or other._policy != _STRICT:
+        check_kind("other", other, Pipeline, "a pipeline without a shape")
+        if other._repeated or other._shape or other._order != _IN_ORDER or other._policy != _STRICT:
             raise ValueError(
-                "concat(other) joins two sources: other has an order, stages, options or a shape; "
+                "concat(other) joins two sources: other has an order, options or a shape; "
                 "call them on the result of concat"
             )
+        parts = self._as_part("concat", "the source"), other._as_part("concat", "other")
         one, two = self.fields, other.fields
         if one is not None and two is not None and one != two:
             raise ValueError(
                 f"concat(other): other has the columns {fields_text(two)}, and this source "
                 f"{fields_text(one)}"
             )
-        return self._of("concat", self._source, other._source)
+        return replace(self._of("concat", *parts), _stages=())
+
+    def _as_part(self, of: str, what: str) -> Source:
+        """Return what a mix or ``concat`` reads: the source, with stages that go with it."""
+        for stage, made in ((stage, stage.made()) for stage in self._stages):
+            if not made.goes_with_source:
+                raise ValueError(
+                    f"{what} of {of} has .{stage.kind}(): its own stages make one row of each "
+                    "example, the same in every epoch, as .map without seed= and .select do; call "
+                    f"the others on the result of {of}, for the examples of all sources"
+                )
+        if not self._stages:
+            return self._source
+        stages = [{"kind": stage.kind, "options": dict(stage.options)} for stage in self._stages]
+        return self._of("staged", self._source, stages=stages)._source
 
     def _at_source(self, method: str) -> None:
         ordered = "shuffle" if self._order != _IN_ORDER else ""
-        earlier = self._stages[0].kind if self._stages else "repeat" if self._repeated else ordered
+        counted = (str(s.kind) for s in self._stages if s.kind == "mix" or not s.made().keeps_count)
+        earlier = next(counted, "") or ("repeat" if self._repeated else ordered)
         if earlier:
             raise ValueError(
                 f".{method}() comes after .{earlier}(): it counts examples in the order of the "

@@ -35,8 +35,9 @@ def mix(
     """Draw each example from one of several sources, with a chance in proportion to its weight.
 
     Each source is a pipeline with its own ``skip``, ``take``, ``concat``, ``shuffle`` and
-    ``repeat``; all have the same columns.  Stages and the shape follow the mix.  ``batch.source``
-    has the number of each row's source, in the order of ``sources``.
+    ``repeat``; all have the same columns, which ``map`` and ``select`` of each may make.  Other
+    stages and the shape follow the mix.  ``batch.source`` has the number of each row's source, in
+    the order of ``sources``.
 
     ``weights`` names every source.  A schedule is a list of ``(number, weights)``: the weights that
     hold from that example of the mix on, counted from 0 over all partitions.  The draw is a
@@ -53,7 +54,7 @@ def mix(
     """
     _check_sources(sources)
     names = list(sources)
-    parts = [pipeline._source for pipeline in sources.values()]
+    parts = [one._as_part("a mix", f"sources[{name!r}]") for name, one in sources.items()]
     options: dict[str, Plain] = {
         "sources": [part.to_plain() for part in parts],
         "names": names,
@@ -76,12 +77,11 @@ def _check_sources(sources: Plain) -> None:
         what = f"sources[{name!r}]"
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise TypeError(f"{what:.200}: a source's name is a string of 1 … {_MAX_NAME} bytes")
-        check_kind(what, pipeline, Pipeline, "a pipeline without stages")
-        later = pipeline._shape or next(iter(pipeline._stages), None)
-        if later is not None:
+        check_kind(what, pipeline, Pipeline, "a pipeline without a shape")
+        if pipeline._shape is not None:
             raise ValueError(
-                f"{what} has .{later.kind}(): a source of a mix has no stage and no shape; call "
-                "these on the mix, for the examples of all sources"
+                f"{what} has .{pipeline._shape.kind}(): a source of a mix has no shape; call it on "
+                "the mix, for the examples of all sources"
             )
         if pipeline._policy != Pipeline(pipeline._source)._policy:
             raise ValueError(f"{what} has .options(): call it on the mix, for all sources")
@@ -98,7 +98,7 @@ def _check_sources(sources: Plain) -> None:
             raise ValueError(
                 f"the sources of a mix have the same columns: {name!r} has {fields_text(fields)}, "
                 f"and {columns[0]!r} has {fields_text(columns[1])}; declare features= alike, with "
-                "a default where a record lacks one"
+                "a default where a record lacks one, or have .map or .select of each make them"
             )
 
 

@@ -63,7 +63,7 @@ class Intake:
         self.count_dropped()  # faults found when the source was opened
         if self.stages.fields is None:
             again = partial(RowStages, declaration.stages, reader.fields)
-            _probe(reader, self.stages, self.bad, again)
+            probe(reader, self.stages, self.bad, again)
             bad.counts.clear()  # the same rows are read and counted again later
         # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((step.group or 0 for step in self.stages.steps), default=0)
@@ -210,7 +210,7 @@ class Intake:
         self.dropped = dict(dropped)
 
 
-def _probe(
+def probe(
     reader: StreamSource, stages: RowStages, bad: BadRecords, again: Callable[[], RowStages]
 ) -> None:
     """Infer the schema of user functions from their first results.

@@ -132,7 +132,10 @@ def _fault(given: object, n: int) -> str:
     if values.shape == (n,) and values.dtype.kind in "biuf":
         return ""
     what = f"{values.dtype} of shape {list(values.shape)}"
-    return f"gave {what}; it must be one number per row, {n} in all"
+    return (
+        f"gave {what}; it must be one number per row, {n} in all (a function gets the columns of "
+        "all rows at once: of a Ragged column .lengths has one per row)"
+    )
 
 
 def as_int64(values: np.ndarray) -> np.ndarray:

@@ -75,6 +75,12 @@ class Stage:
         """
         return None
 
+    @property
+    def goes_with_source(self) -> bool:
+        """Whether a source of a mix may have it: a row of each example, the same at any time."""
+        same = self.keeps_count and self.repeatable and not self.group
+        return same and type(self).state is Stage.state and not self.fact_fields(None)
+
     def open(self) -> None:
         """Prepare for the first chunk: load functions, say."""
 

@@ -81,8 +81,9 @@ def test_a_mix_survives_the_wire_and_names_all_its_files():
         (lambda: hs.mix([source()], {}), TypeError, "sources=.* it is a dict of names to pipe"),
         (lambda: hs.mix({1: source()}, {1: 1}), TypeError, "a source's name is a string of 1"),
         (lambda: hs.mix({"é" * 51: source()}, {}), TypeError, "is a string of 1 … 100 bytes"),
-        (lambda: mixed(source().map(one)), ValueError, r"sources\['a'\] has \.map\(\)"),
-        (lambda: mixed(mixed()), ValueError, r"sources\['a'\] has \.mix\(\)"),
+        (lambda: mixed(source().filter(one)), ValueError, r"sources\['a'\] of .* has \.filter\(\)"),
+        (lambda: mixed(source().with_origin()), ValueError, "has .with_origin()"),
+        (lambda: mixed(mixed()), ValueError, r"sources\['a'\] of a mix has \.mix\(\)"),
         (lambda: mixed(source().batch(2)), ValueError, r"sources\['a'\] has \.batch\(\)"),
         (
             lambda: mixed(source().options(on_bad_example="skip")),
@@ -101,7 +102,7 @@ def test_a_mix_survives_the_wire_and_names_all_its_files():
         ),
         (lambda: mixed().shuffle(1), ValueError, "shuffle each source, as in hs.mix"),
         (lambda: mixed().take(3), ValueError, r"\.take\(\) comes after \.mix\(\)"),
-        (lambda: source().concat(mixed()), ValueError, "other has an order, stages, options"),
+        (lambda: source().concat(mixed()), ValueError, r"other of concat has \.mix\(\)"),
     ],
 )
 def test_a_wrong_call_is_refused(call, error, text):

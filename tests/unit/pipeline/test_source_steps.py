@@ -38,17 +38,18 @@ def test_joined_sources_survive_the_wire_and_name_all_their_files_and_functions(
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda p: p.map(one).take(3), ValueError, r"\.take\(\) comes after \.map\(\)"),
+        (lambda p: p.filter(one).take(3), ValueError, r"\.take\(\) comes after \.filter\(\)"),
         (lambda p: p.shuffle(1).skip(3), ValueError, r"\.skip\(\) comes after \.shuffle\(\)"),
         (lambda p: p.repeat(2).take(3), ValueError, r"\.take\(\) comes after \.repeat\(\)"),
         (lambda p: p.batch(2).take(3), ValueError, "the shape ends a pipeline"),
-        (lambda p: p.concat(p.map(one)), ValueError, "other has an order, stages, options"),
-        (lambda p: p.concat(p.shuffle(1)), ValueError, "other has an order, stages, options"),
-        (lambda p: p.concat(p.repeat()), ValueError, "other has an order, stages, options"),
+        (lambda p: p.concat(p.filter(one)), ValueError, r"other of concat has \.filter\(\)"),
+        (lambda p: p.map(one, seed=1).concat(p), ValueError, r"the source of concat has \.map\("),
+        (lambda p: p.concat(p.shuffle(1)), ValueError, "other has an order, options"),
+        (lambda p: p.concat(p.repeat()), ValueError, "other has an order, options"),
         (
             lambda p: p.concat(p.options(on_bad_example="skip")),
             ValueError,
-            "other has an order, stages, options",
+            "other has an order, options",
         ),
         (
             lambda p: p.concat(hs.from_examples([{"y": 1}])),
@@ -60,3 +61,8 @@ def test_joined_sources_survive_the_wire_and_name_all_their_files_and_functions(
 def test_a_wrong_call_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call(source())
+
+
+def test_take_and_skip_count_the_same_examples_before_and_after_a_map():
+    after = source().map(one).skip(2).take(3).batch(2).declaration()
+    assert after == source().skip(2).take(3).map(one).batch(2).declaration()
