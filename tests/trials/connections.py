@@ -1,7 +1,7 @@
 """Hostile connections without end: the server lives, keeps nothing of them, and serves the others.
 
     attackers ── garbage, halves of handshakes, headers that lead to nothing ──► locator and worker
-    an honest trainer measures each of its steps, before and meanwhile
+    an honest trainer waits for the answer to each of its commits, before and meanwhile
 
 Attackers connect from many addresses of the loopback, so that no port is used up, and reset.  What
 they and the server take of two cores is missed by the trainer: its time is an upper bound.
@@ -12,19 +12,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 
 from tests.chaos.driver import Run
 from tests.chaos.driver import Setup as Chaos
 from tests.chaos.results import percentile
-from tests.nursery import environment
-from tests.patience import eventually
 
-from .frame import Report, Setup
+from .frame import Report, Setup, private_bytes, waits_ms
 
 __all__ = ["run"]
 
@@ -71,80 +66,42 @@ for number in range(n):
     one.close()
 print(done, refused)
 """
-_HONEST = """
-import sys, time
-import headrace
-with headrace.connect(sys.argv[1], prefetch=0, timeout=60) as feed:
-    while True:
-        began = time.monotonic()
-        batch = next(feed)
-        batch.save_state("chain", batch.state("chain"))
-        feed._link.settle()
-        print(began, time.monotonic() - began, flush=True)
-        time.sleep(0.005)
-"""
-
-
-@contextmanager
-def _honest(address: str, out: Path) -> Iterator[list[tuple[float, float]]]:
-    """A trainer that goes on; its steps, as moment and seconds, are there when it has ended."""
-    steps: list[tuple[float, float]] = []
-    with open(out, "wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _HONEST, address],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment(),
-        )
-        try:
-            eventually(lambda: out.read_bytes().count(b"\n") > 20)
-            yield steps
-            if process.poll() is not None:
-                raise RuntimeError(out.read_text()[-500:])
-        finally:
-            process.kill()
-            process.wait()
-    for line in out.read_text().splitlines():
-        at, _, seconds = line.partition(" ")
-        if seconds:
-            steps.append((float(at), float(seconds)))
 
 
 def run(setup: Setup, report: Report) -> None:
     connections = setup.sized(_CONNECTIONS, 200)
     cells = 40_000 + int(connections * 0.6)
-    chaos = Chaos("segments", "", (), size=cells, trainers=0, proxied=0)
+    chaos = Chaos("segments", "", (), size=cells, trainers=1, proxied=0, far=0, step_s=0.005)
     with Run(chaos, setup.scratch) as run:
         (server,) = run.servers
-        run.tend()
-        eventually(lambda: server.children("worker"))
+        run.work(20)
         attacked = [psutil.Process(server.children(role)[0]) for role in ("locator", "worker")]
-        with _honest(server.address, setup.scratch / "honest") as steps:
-            time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
-            fds, rss = _fds(attacked), _private(attacked)
-            began = time.monotonic()
-            peak = _attack(server.port, connections, setup.seed, attacked, report)
-            ended = time.monotonic()
-            after = _settled_fds(attacked, fds)
-            grown = _private(attacked) - rss
-        if after > fds:
-            report.wrong(f"{after} files are open, {fds} were before")
-        if server.process is None or server.process.code() is not None:
-            report.wrong("the server has ended")
+        time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
+        fds, rss = _fds(attacked), private_bytes(attacked)
+        began = time.monotonic()
+        calm = waits_ms(run)
+        peak = _attack(server.port, connections, setup.seed, attacked, report)
+        ended = time.monotonic()
+        during = waits_ms(run, began)
+        after = _settled_fds(attacked, fds)
+        grown = private_bytes(attacked) - rss
+        run.tend()
+    if after > fds:
+        report.wrong(f"{after} files are open, {fds} were before")
+    for finding in run.happenings.findings:
+        report.wrong(f"{finding.law}: {finding.text}")
     report.figures["connections/s"] = round(connections / (ended - began))
     report.figures["fds before, most, after"] = f"{fds}, {peak}, {after}"
     report.at_most("RSS grown MB", grown / _MB, _RSS_MB, 1)
-    before = [1000 * s for at, s in steps if at < began]
-    during = [1000 * s for at, s in steps if began <= at < ended]
-    report.count("honest steps before", len(before))
-    report.count("honest steps meanwhile", len(during))
+    report.count("honest commits before", len(calm))
+    report.count("honest commits meanwhile", len(during))
     if not during:
         report.wrong("the honest trainer came no further")
         return
-    report.figures["honest p99 ms before"] = round(percentile(before, 0.99), 1)
-    report.figures["honest p99 ms meanwhile"] = round(percentile(during, 0.99), 1)
-    slower = percentile(during, 0.99) / max(percentile(before, 0.99), 1e-3)
-    report.at_most("honest p99 slower by", slower, _SLOWER, 1)
+    before, meanwhile = percentile(calm, 0.99), percentile(during, 0.99)
+    report.figures["honest p99 ms before"] = round(before, 1)
+    report.figures["honest p99 ms meanwhile"] = round(meanwhile, 1)
+    report.at_most("honest p99 slower by", meanwhile / max(before, 1e-3), _SLOWER, 1)
 
 
 def _attack(
@@ -180,8 +137,3 @@ def _settled_fds(attacked: list[psutil.Process], fds: int) -> int:
 
 def _fds(processes: list[psutil.Process]) -> int:
     return sum(process.num_fds() for process in processes)
-
-
-def _private(processes: list[psutil.Process]) -> int:
-    told = [process.memory_info() for process in processes]
-    return sum(one.rss - one.shared for one in told)

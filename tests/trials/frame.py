@@ -20,9 +20,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.chaos.driver import Run
 
-__all__ = ["NotHere", "Report", "Result", "Setup", "run", "table", "tried", "written"]
+__all__ = [
+    *("NotHere", "Report", "Result", "Setup"),
+    *("private_bytes", "run", "table", "tried", "waits_ms", "written"),
+]
 
 _SHOWN = 5
 
@@ -125,6 +130,19 @@ def tried(run: Run, report: Report) -> None:
     for finding in verdict.findings:
         report.wrong(f"{finding.law}: {finding.text}")
     report.count("acknowledged", verdict.counts["acknowledged"])
+
+
+def waits_ms(run: Run, since: float = 0.0) -> list[float]:
+    """Return how long trainers waited for each answer to a commit that came after a moment."""
+    answers = run.said("ok", since)
+    sends = {line.token: line.at for line in run.said("send")}  # each before its answer
+    return [1000 * (line.at - sends[line.token]) for line in answers]
+
+
+def private_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the memory of processes that they do not share."""
+    infos = [process.memory_info() for process in processes]
+    return sum(info.rss - info.shared for info in infos)
 
 
 def table(results: Iterable[Result]) -> str:

@@ -44,7 +44,7 @@ from tests.chaos.driver import Setup as Chaos
 from tests.chaos.results import percentile
 from tests.located import workers_at
 
-from .frame import Report, Setup, tried
+from .frame import Report, Setup, private_bytes, tried, waits_ms
 
 __all__ = ["Attacker", "run"]
 
@@ -220,7 +220,7 @@ def run(setup: Setup, report: Report) -> None:
         (server,) = run.servers
         address = workers_at(server.address)[0]
         owner = psutil.Process(server.children("worker")[0])
-        before = _private(server.process.pid)
+        before = private_bytes(psutil.Process(server.process.pid).children())
         grown = 0
         for name, far in ways:
             run.tend()
@@ -232,7 +232,8 @@ def run(setup: Setup, report: Report) -> None:
                 said, reads = _ATTACKS[name]
                 sent += attacker.attack(said(attacker.session), reads, began + seconds)
                 report.count("attackers")
-                grown = max(grown, _private(server.process.pid) - before)
+                now = private_bytes(psutil.Process(server.process.pid).children())
+                grown = max(grown, now - before)
                 attacker.close()
             took = _used(owner) - used
             report.count(f"messages: {what}", sent)
@@ -246,9 +247,7 @@ def run(setup: Setup, report: Report) -> None:
 
 def _tell_waits(run: Run, report: Report, what: str, since: float) -> None:
     """Return the waits for answers since a moment."""
-    answers = run.said("ok", since)
-    sends = {line.token: line.at for line in run.said("send")}
-    waits = [1000 * (line.at - sends[line.token]) for line in answers]
+    waits = waits_ms(run, since)
     if not waits:
         report.wrong(f"nobody was answered: {what}")
         return
@@ -259,9 +258,3 @@ def _tell_waits(run: Run, report: Report, what: str, since: float) -> None:
 def _used(process: psutil.Process) -> float:
     told = process.cpu_times()
     return float(told.user + told.system)
-
-
-def _private(server: int) -> int:
-    """Return the private memory of the children of a server's process."""
-    told = [child.memory_info() for child in psutil.Process(server).children()]
-    return sum(one.rss - one.shared for one in told)

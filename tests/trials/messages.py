@@ -45,7 +45,7 @@ from headrace_proto.messages import (
 from tests.located import workers_at
 from tests.unit.proto.mutation import NASTY, mutant
 
-from .frame import Report, Setup
+from .frame import Report, Setup, private_bytes
 from .hostile import Attacker
 
 __all__ = ["run"]
@@ -225,7 +225,9 @@ def _life(setup: Setup, chance: random.Random, scratch: Any, report: Report) -> 
     options: dict[str, Any] = {"workers": 2, "partitions": 2, "lease_ttl_s": 2.0}
     with hs.run(_feeds(examples), **options, state_dir=scratch, durability="process") as server:
         honest = [_Honest(server.address, feed, examples) for feed in ("plain", "segments")]
-        before, pids = _private(server), server.pids
+        pids = server.pids
+        processes = [psutil.Process(pid) for pid in pids.values()]
+        before = private_bytes(processes)
         grown = 0
         with zmq.Context() as context:
             (worker, _) = workers_at(server.address, feed="plain")
@@ -239,7 +241,7 @@ def _life(setup: Setup, chance: random.Random, scratch: Any, report: Report) -> 
                 for trainer in honest:
                     trainer.train()
                 if burst % 10 == 0:
-                    grown = max(grown, _private(server) - before)
+                    grown = max(grown, private_bytes(processes) - before)
         if server.pids != pids:
             report.wrong(f"a process ended: {pids} became {server.pids}")
         refused = server.access()["refused"]
@@ -276,8 +278,3 @@ def _attack(
                     if isinstance(message, Give) and message.session == attacker.session:
                         drawer.tokens += [item.token for item in message.items]
     attacker.close()
-
-
-def _private(server: hs.Server) -> int:
-    told = [psutil.Process(pid).memory_info() for pid in server.pids.values()]
-    return sum(one.rss - one.shared for one in told)

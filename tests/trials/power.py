@@ -26,14 +26,15 @@ from tests.unit.changes import Example, listed
 from .frame import Report, Setup
 from .mounts import image, mounted
 
-__all__ = ["example", "fault_of", "run"]
+__all__ = ["WRITER", "fault_of", "run"]
 
 _CUTS = 100  # of each durability
 _SIZE = 64 * 2**20
 _STATES = 20
 _LIFE = 8  # cuts of one writer
 _PATIENCE_S = 20.0
-_WRITER = """
+#: A program that commits without end, and prints each change that is acknowledged.
+WRITER = """
 import os, sys
 from pathlib import Path
 from headrace_server.shaping.stored_state import Change
@@ -61,7 +62,7 @@ class _Writer:
     def __init__(self, path: Path, durability: str) -> None:
         import_path = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path), durability],
+            [sys.executable, "-c", WRITER, str(path), durability],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": import_path},
         )
@@ -111,7 +112,7 @@ def _copied(disk: Path, to: Path) -> int:
     raise RuntimeError("the disk does not come to rest")
 
 
-def example(line: int, n: int) -> Example:
+def _example(line: int, n: int) -> Example:
     """Return the writer's example of a line after change ``n``."""
     return Example(line, line, 0, 0, n, n + 2, 0, (0, b"k"), b"%d" % n * 400)
 
@@ -125,7 +126,7 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
         return f"tokens up to {saved.tokens[-1:]} and not to {n}"
     if saved.examples.lines.tolist() != (list(range(n, n + _STATES)) if n >= 0 else []):
         return f"the examples are not those of {n}"
-    if any(e != example(e.line, n) for e in listed(saved.examples)):
+    if any(e != _example(e.line, n) for e in listed(saved.examples)):
         return f"the states are not those of {n}"
     return ""
 
