@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
@@ -19,7 +20,7 @@ from .framework import NUMPY, Framework
 from .launcher import began, launched_run
 from .link import Link, opened
 from .prefetch import AUTO, Prefetch
-from .session import Member
+from .session import NEWCOMER, Member
 
 if TYPE_CHECKING:
     from .ray import RayDirectory
@@ -130,7 +131,8 @@ def connect(
 
         locked = load_keys(keys)
     prefetched = Prefetch(prefetch)
-    member = Member(
+    hello = replace(
+        NEWCOMER,
         feed=feed or ("" if token is None else token.feed),
         rank=-1 if rank is None else rank,
         world_size=world_size or 0,
@@ -140,9 +142,8 @@ def connect(
         host=f"{socket.gethostname()}:{os.getpid()}",
         resume="" if token is None else token.snapshot,
         restart=restart,
-        explicit=commit == "explicit",
-        order=order,
     )
+    member = Member(hello=hello, explicit=commit == "explicit", order=order)
     link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
     _tell_of_use(link)
     return Feed(link, loaded)

@@ -121,7 +121,7 @@ class Feed:
             self._layout = rows_open(layout) if known.get("resized") is True else layout
             if known.get("shape") == "sequences":
                 self._segments = segments = SegmentLayout(self._layout, known)
-                segments.ranked = self._link.member.rank >= 0
+                segments.ranked = self._link.member.hello.rank >= 0
                 if segments.states:
                     self._hands = Saving(self._link, segments, self._framework)
             if known.get("across_batches") is False:
@@ -163,7 +163,7 @@ class Feed:
                 f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
                 "with its sequence: it is not declared with order='lanes'"
             )
-        return layout.batch_size * (welcome.partitions if self._link.member.rank >= 0 else 1)
+        return layout.batch_size * (welcome.partitions if layout.ranked else 1)
 
     @property
     def local(self) -> bool:
@@ -558,7 +558,7 @@ class Feed:
         self._link.check_usable()
         self._link.settle()
         counts = _value_of(self._link.ask(requests.progress()))
-        return progress_of(counts, self._link.announced, self._link.member.world_size)
+        return progress_of(counts, self._link.announced, self._link.member.hello.world_size)
 
     # Leaving
 

@@ -179,7 +179,8 @@ class Link:
         prefetch = Prefetch(self._prefetch.asked)
         directory = self._directory
         address = self.address if directory is None else directory.find(self._timeout_s)
-        member = replace(self.member, resume=resume, restart=restart)
+        hello = replace(self.member.hello, resume=resume, restart=restart)
+        member = replace(self.member, hello=hello)
         return Link(address, member, self._timeout_s, prefetch, self._keys, directory)
 
     def open(self) -> Welcome:
@@ -187,7 +188,8 @@ class Link:
         started = self.clock()
         self._await(lambda session: session.served, started)
         firsts = [one.with_owner(0, self._places_of(one)) for one in self._servers(started)]
-        nameless = self.member.rank >= 0 and not self.member.run  # the first owner names the run
+        nameless = self.member.hello.rank >= 0 and not self.member.hello.run
+        # the first owner names the run
         for greeted in (1, len(firsts)) if nameless else (len(firsts),):
             self._drive(firsts[:greeted], firsts[0])
             self._await(lambda session: session.welcome, started)
@@ -277,7 +279,7 @@ class Link:
                 welcome.partitions,
                 self._owner_of,
                 len(self.sessions),
-                rank=member.rank,
+                rank=member.hello.rank,
                 prefetch=self._prefetch.batches,
                 lanes=lanes,
                 chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
@@ -1014,7 +1016,7 @@ def opened(link: Link) -> Link:
             return link
         except FeedRewound:
             link.close()
-            link = link.again(link.member.resume, link.member.restart)
+            link = link.again(link.member.hello.resume, link.member.hello.restart)
         except BaseException:
             link.close()
             raise

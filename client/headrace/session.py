@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -150,25 +150,19 @@ class Meter:
         return self._totals["blocked"], self._totals["busy"]
 
 
+#: A trainer that knows nothing of its feed.
+NEWCOMER = Hello(limits.PROTOCOL, __version__, feed="", nonce=b"")
+
+
 @dataclass(slots=True, kw_only=True)
 class Member:
     """A trainer as a member of its feed: what all its sessions share."""
 
-    feed: str = ""
-    rank: int = -1
-    world_size: int = 0
-    run: int = 0  # of the ranks, as the launcher or the first owner names it
-    birth: int = 0  # when this process began
-    process: bytes = b""  # names this process
-    host: str = ""  # where this trainer runs, for people who look at the server
-    resume: str = ""  # the snapshot that the feed is to go on from
-    restart: bool = False  # the feed is to be started from its beginning
+    hello: Hello = NEWCOMER  # what each greeting says of it, whatever its owner
     explicit: bool = False  # batches are committed by name, not by asking for the next
     order: str = "feed"  # of its batches: "feed" or "any"
 
     # ``dataclasses.replace`` makes these anew, for the same trainer as a new member.
-    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(16), init=False)
-    generation: int = field(default=-1, init=False)  # of the feed, as an owner has announced
     connections: int = field(default=0, init=False)  # of all its sessions, so far
     trainer: Trainer | None = field(default=None, init=False)  # once all owners have let it in
     meter: Meter = field(default_factory=Meter, init=False)
@@ -176,6 +170,13 @@ class Member:
     void: set[int] = field(default_factory=set, init=False)  # tokens of refused commits
     #: The greatest token of an answered commit, by partition.
     acknowledged: dict[int, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.learns(nonce=secrets.token_bytes(16), generation=-1)
+
+    def learns(self, **known: Any) -> None:
+        """Let later greetings say this too."""
+        self.hello = replace(self.hello, **known)
 
 
 @dataclass(slots=True)
@@ -252,7 +253,7 @@ class Session:
         """Return a session with an owner of the server whose locator this one has asked."""
         served = self.served
         assert served is not None
-        self.member.feed = served.feed
+        self.member.learns(feed=served.feed)
         place = self.address, owner, len(addresses), served.share, served.shares, addresses
         return Session(self.member, *place)
 
@@ -349,9 +350,12 @@ class Session:
         if anew:
             self.mapped = MappedBatches()
         self.welcome, self._greeting = welcome, None
-        self.member.feed = welcome.feed
-        self.member.run = self.member.run or welcome.run
-        self.member.generation = self._property("generation", self.member.generation)
+        known_before = self.member.hello
+        self.member.learns(
+            feed=welcome.feed,
+            run=known_before.run or welcome.run,
+            generation=self._property("generation", known_before.generation),
+        )
         self._said = self._heard = 0
         self.connected, self.stopped = True, False
         if self.member.trainer is not None:
@@ -525,26 +529,14 @@ class Session:
                 places.append(given.place)
             member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
-        hello = Hello(
-            version=limits.PROTOCOL,
-            library=__version__,
-            feed=member.feed,
-            nonce=member.nonce,
+        hello = replace(
+            member.hello,
             connection=self._connection,
-            rank=member.rank,
-            world_size=member.world_size,
-            run=member.run,
-            birth=member.birth,
             batches=tuple(batches),
             gets=tuple(number for get in gets[:_MOST_GETS] for number in get),
             known="" if self.welcome is None else self.welcome.session_file,
-            process=member.process,
-            resume=member.resume,
-            generation=member.generation,
-            host=member.host,
             term=self._property("epoch", 0),
             acknowledged=tuple(number for one in known for number in one),
-            restart=member.restart,
             owner=self.owner,
             owners=self.owners,
             share=self.share,
@@ -554,8 +546,7 @@ class Session:
 
     def lookup(self) -> Hello:
         """Return the greeting by which the locator is asked where the owners are."""
-        member = self.member
-        return Hello(limits.PROTOCOL, __version__, member.feed, member.nonce, shares=0)
+        return replace(self.member.hello, shares=0)
 
     def _renew(self, number: int, now: float) -> Renew:
         """Return the heartbeat, which lists all that is mapped.

@@ -285,7 +285,7 @@ def main() -> None:
             with headrace.connect(
                 address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s), **place
             ) as feed:
-                of = [feed._link.member.run, place["rank"]] if place else []
+                of = [feed._link.member.hello.run, place["rank"]] if place else []
                 ledger.note("join", 0, feed.local, *of)
                 ended = trainer.train(feed)
             ledger.note("end")

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from headrace import link as module
 from headrace.link import Link, opened
 from headrace.prefetch import Prefetch
 from headrace.requests import flush_states
-from headrace.session import Member, Session
+from headrace.session import NEWCOMER, Member, Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
@@ -51,7 +52,7 @@ def opening(peer: Peer, link: Link, **told: Any) -> None:
 
 
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
-    link = Link(peer.address, Member(resume="S", restart=True), PATIENCE_S)
+    link = Link(peer.address, Member(hello=replace(NEWCOMER, resume="S", restart=True)), PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(opened, link)
         first = peer.hear(Hello)
