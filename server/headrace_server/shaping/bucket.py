@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from .plan import State, balanced
-from .row_queue import MAX_COUNTER, QueuedRows, Rows, decoded
+from .row_queue import COST, LENGTH, MAX_COUNTER, ROW, QueuedRows, Rows, decoded, waiting
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
 _LONGEST = 2**62
@@ -117,8 +117,6 @@ class Buckets(QueuedRows):
         count = len(batch_sizes)
         super().__init__(count, batch_sizes)
         self._window = balance_batches
-        #: By bucket: costs of the loose rows, with ``balance_batches``.
-        self._costs = [np.empty(0) for _ in batch_sizes]
         self._settings = {
             "batch_sizes": list(batch_sizes),
             "max_padded_elements": max_padded_elements,
@@ -136,8 +134,6 @@ class Buckets(QueuedRows):
 
     def _measure(self) -> None:
         self._open = self._loose()
-        if self._finished:
-            self._costs = [costs[:0] for costs in self._costs]
         #: By queue: the longest loose row, or the sum of ragged ones; kept only with a budget.
         self._longest = [0] * len(self._open)
         if self.max_padded_elements is not None:
@@ -147,32 +143,26 @@ class Buckets(QueuedRows):
         self._check_open(chunk)
         if not rows:
             return
-        lengths = facts.get("length")
-        ids = facts["bucket"].astype(self._narrow)
+        ids = facts.get("bucket", np.zeros(rows, np.int64)).astype(self._narrow)
         order = np.argsort(ids, kind="stable")
-        if lengths is not None:
-            lengths = np.maximum(lengths[order], 0)
-        dealt = facts["cost"][order] if self._window else None
+        lengths = facts["length"][order].clip(0, MAX_COUNTER) if "length" in facts else -1
+        items = waiting(chunk, order, lengths, facts["cost"][order] if self._window else 0)
         counts = np.bincount(ids, minlength=len(self._queues))
-        buckets = counts.nonzero()[0].tolist()
         full: list[tuple[int, int, int]] = []  # position of the last row, bucket, number of rows
         start = 0
-        for bucket in buckets:
-            stop = start + int(counts[bucket])
-            # Copies, so that a few waiting rows do not keep the whole chunk's arrays alive.
-            own = order[start:stop].copy()
-            own_lengths = None if lengths is None else lengths[start:stop].copy()
-            self._queues[bucket].append(chunk, own, own_lengths)
-            if dealt is not None:
-                full += self._fill_balanced(bucket, own, dealt[start:stop])
-            elif self.max_padded_elements is None or own_lengths is None:
+        for bucket in counts.nonzero()[0].tolist():
+            own = items[start : start + int(counts[bucket])]
+            start += len(own)
+            self._queues[bucket].put(own)
+            if self._window:
+                full += self._fill_balanced(bucket, own[:, ROW])
+            elif self.max_padded_elements is None:
                 size = self.batch_sizes[bucket] or 0
-                ends = own[size - self._open[bucket] - 1 :: size].tolist()
+                ends = own[size - self._open[bucket] - 1 :: size, ROW].tolist()
                 full += [(row, bucket, size) for row in ends]
                 self._open[bucket] += len(own) - size * len(ends)
             else:
-                full += self._fill_budget(bucket, own, own_lengths)
-            start = stop
+                full += self._fill_budget(bucket, own[:, ROW], own[:, LENGTH])
         full.sort(key=itemgetter(0))
         for _, bucket, size in full:
             self._form(((bucket, size),))
@@ -194,25 +184,23 @@ class Buckets(QueuedRows):
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
 
-    def _fill_balanced(
-        self, bucket: int, rows: np.ndarray, costs: np.ndarray
-    ) -> list[tuple[int, int, int]]:
+    def _fill_balanced(self, bucket: int, rows: np.ndarray) -> list[tuple[int, int, int]]:
         """Find full batches of a bucket: ``balance_batches`` of them become full at a time."""
         size = self.batch_sizes[bucket] or 0
         whole = size * self._window
         ends = rows[whole - self._open[bucket] - 1 :: whole].tolist()
         self._open[bucket] += len(rows)
-        self._costs[bucket] = np.concatenate([self._costs[bucket], costs])
         for _ in ends:
             self._balance(bucket, self._window)
         return [(row, bucket, size) for row in ends for _ in range(self._window)]
 
     def _balance(self, bucket: int, batches: int) -> None:
         """Put the oldest loose rows of a bucket into batches that cost nearly the same."""
+        loose = self._queues[bucket].last(self._open[bucket])
         count = batches * (self.batch_sizes[bucket] or 0)
-        costs, rest = np.split(self._costs[bucket], [count])
-        self._queues[bucket].regroup(balanced(costs, batches), len(rest))
-        self._costs[bucket], self._open[bucket] = rest, len(rest)
+        order = balanced(loose.view(np.float64)[:count, COST], batches)
+        loose[:count] = loose[order.reshape(-1)]
+        self._open[bucket] -= count
 
     def _fill_budget(
         self, bucket: int, rows: np.ndarray, lengths: np.ndarray
@@ -266,11 +254,11 @@ class Buckets(QueuedRows):
 
     def _measured(self, bucket: int) -> int:
         """Return the longest of a bucket's open rows, or the sum of ragged ones."""
-        queue, count = self._queues[bucket], self._open[bucket]
+        lengths = self._queues[bucket].last(self._open[bucket])[:, LENGTH]
         if not self._ragged:
-            return max((int(lengths.max()) for lengths in queue.last(count)), default=0)
+            return int(lengths.max(initial=0))
         budget = self.max_padded_elements or 0
-        return min(sum(int(_costs(part, budget).sum()) for part in queue.last(count)), budget + 1)
+        return min(int(_costs(lengths, budget).sum()), budget + 1)
 
     def _padded(self, longest: int, bucket: int) -> int:
         if not self._padding.pads:
@@ -281,9 +269,11 @@ class Buckets(QueuedRows):
         ((bucket, count),) = rows
         return self._fixed and count != self._declared[bucket]
 
-    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
         ((bucket, count),) = rows
-        if real is not None:
+        known = lengths.tolist()
+        if (longest := max(known)) >= 0:
+            real = sum(known)
             padded = real if self._ragged else self._padded(longest, bucket) * count
             counts = self.padding.setdefault(bucket, [0, 0])
             counts[:] = min(counts[0] + padded, _MOST_COUNTED), min(counts[1] + real, _MOST_COUNTED)
@@ -291,20 +281,13 @@ class Buckets(QueuedRows):
 
     def snapshot(self) -> State:
         counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
-        costs = {"costs": [one.astype("<f8").tobytes() for one in self._costs]}
-        return {**super().snapshot(), "padding": counts, **(costs if self._window else {})}
+        return {**super().snapshot(), "padding": counts}
 
     def restore(self, state: State) -> None:
         (counts,) = self._stored(state, {"padding": list})
         padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
         super().restore(state)
         self.padding = padding
-        if self._window:
-            (packed,) = self._stored(state, {"costs": list})
-            costs = decoded("costs", lambda: [np.frombuffer(one, "<f8") for one in packed])
-            if [*map(len, costs)] != self._open:
-                raise ValueError("the field 'costs' has not one cost for each loose row")
-            self._costs = costs
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:
@@ -329,18 +312,5 @@ class PlainBatches(Buckets):
         del self._settings["batch_sizes"], self._settings["max_padded_elements"]
         self._settings["batch_size"] = batch_size
 
-    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
-        self._check_open(chunk)
-        if rows:
-            numbers = np.arange(rows)
-            self._queues[0].append(chunk, numbers)
-            size = self.batch_sizes[0] or 0
-            if self._window:
-                full = len(self._fill_balanced(0, numbers, facts["cost"]))
-                self._form(((0, size),), full)
-                return
-            full, self._open[0] = divmod(self._open[0] + rows, size)
-            self._form(((0, size),), full)
-
-    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
+    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
         return -1

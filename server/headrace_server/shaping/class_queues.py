@@ -30,7 +30,7 @@ import numpy as np
 from . import chance
 from .class_acceptance import Proportions
 from .plan import State
-from .row_queue import QueuedRows, Rows, decoded
+from .row_queue import QueuedRows, Rows, decoded, waiting
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
@@ -98,8 +98,8 @@ class ClassQueues(QueuedRows):
 
     def stats(self) -> dict[str, Any]:
         """Return the waiting rows by class, and first batch and proportions of each mix."""
-        waiting = [queue.rows for queue in self._queues]
-        return {"waiting": waiting, "changes": [self._mix.recent()]}
+        held = [queue.count for queue in self._queues]
+        return {"waiting": held, "changes": [self._mix.recent()]}
 
     def set_probs(self, probs: Any) -> int:
         """Use another mix from the first unformed batch on; return that batch's number."""
@@ -108,7 +108,7 @@ class ClassQueues(QueuedRows):
         self._wanted = self._draw()
         for label in np.flatnonzero((self.probs == 0) & (self._open > 0)).tolist():
             self._note_dropped("never_wanted", int(self._open[label]))
-            self._queues[label].drop_last(int(self._open[label]))
+            self._queues[label].drop(int(self._open[label]))
             self._open[label] = 0
         self._form_all()
         return since
@@ -160,11 +160,11 @@ class ClassQueues(QueuedRows):
                 break
             self._form_next()
             at = stop
-        own = wanted_rows[order[kept[order]]]
+        own = waiting(chunk, wanted_rows[order[kept[order]]])
         counts = np.bincount(labels[kept], minlength=self.num_classes)
         start = 0
         for label in np.flatnonzero(counts).tolist():
-            self._queues[label].append(chunk, own[start : start + counts[label]].copy())
+            self._queues[label].put(own[start : start + counts[label]])
             start += int(counts[label])
 
     def _admit(self, labels: np.ndarray, kept: np.ndarray, start: int, stop: int) -> None:

@@ -1,24 +1,23 @@
 """Rows that wait in queues, first in first out: the part that shapes with queues share.
 
-    append(chunk, rows) ─► stretches of rows ─► take(count): parts of a batch, largest and sum
-
     offer(chunk) … ─► loose rows ─► formed batches ─► next_draft()
     finish()       ─► loose rows are dropped, or form smaller batches
 
-A stretch is the rows of one chunk, as an array; no object is made for a row.  A batch is *formed*
-when its rows are known, though nothing has asked for it; rows that are in none are *loose*.
+A queue is a table: no object is made for a row.  A batch is *formed* when its rows are known,
+though nothing has asked for it; rows that are in none are *loose*.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .fifo import Fifo
 from .plan import (
     Draft,
     Part,
@@ -37,125 +36,60 @@ Rows = tuple[tuple[int, int], ...]
 _FIELDS: Mapping[str, type] = {"formed": list, "waiting": list, "finished": bool, "dropped": dict}
 
 
-#: Rows of one chunk, with their lengths or without.
-_Stretch = tuple[int, np.ndarray, np.ndarray | None]
+#: Columns of a queue's table: the last two are -1 and 0 where the shape needs none.
+_CHUNK, ROW, LENGTH, COST = range(4)
 
 
-class RowQueue:
-    """Waiting rows, first in first out, each with or without a length."""
-
-    __slots__ = ("_segments", "rows")
-
-    def __init__(self) -> None:
-        self._segments: deque[_Stretch] = deque()
-        self.rows = 0
-
-    def append(self, chunk: int, rows: np.ndarray, lengths: np.ndarray | None = None) -> None:
-        self._segments.append((chunk, rows, lengths))
-        self.rows += len(rows)
-
-    def take(self, count: int) -> tuple[list[Part], int, int | None]:
-        """Remove rows; return them, their largest length, and the sum of lengths, if known."""
-        parts, longest, total = [], 0, None
-        self.rows -= count
-        while count:
-            chunk, rows, lengths = self._segments.popleft()
-            if len(rows) > count:
-                rest = None if lengths is None else lengths[count:]
-                self._segments.appendleft((chunk, rows[count:], rest))
-                rows, lengths = rows[:count], None if lengths is None else lengths[:count]
-            count -= len(rows)
-            parts.append(_part(chunk, rows))
-            if lengths is not None:
-                known = lengths.tolist()
-                longest, total = max(longest, *known), (total or 0) + sum(known)
-        return parts, longest, total
-
-    def drop_last(self, count: int) -> list[_Stretch]:
-        """Remove the last rows; return them."""
-        self.rows -= count
-        dropped = list[_Stretch]()
-        while count:
-            chunk, rows, lengths = self._segments.pop()
-            kept = max(len(rows) - count, 0)
-            count -= len(rows) - kept
-            dropped.append((chunk, rows[kept:], None if lengths is None else lengths[kept:]))
-            if kept:
-                rest = None if lengths is None else lengths[:kept]
-                self._segments.append((chunk, rows[:kept], rest))
-        return dropped[::-1]
-
-    def regroup(self, batches: np.ndarray, after: int) -> None:
-        """Put rows into the order of batches of them, which have their ascending numbers.
-
-        The last ``after`` rows stay behind them.
-        """
-        behind = self.drop_last(after)
-        chunks, rows, lengths = zip(*self.drop_last(batches.size), strict=True)
-        counts = [len(part) for part in rows]
-        chunk, row = np.repeat(np.array(chunks), counts), np.concatenate(rows)
-        length = None if lengths[0] is None else np.concatenate(lengths)
-        for batch in batches:
-            borders = np.flatnonzero(np.diff(chunk[batch])) + 1
-            for part in np.split(batch, borders):
-                self.append(
-                    int(chunk[part[0]]), row[part], None if length is None else length[part]
-                )
-        for stretch in behind:
-            self.append(*stretch)
-
-    def last(self, count: int) -> Iterator[np.ndarray]:
-        """Yield the lengths of the last rows, in parts, from the last row backwards."""
-        for _, _, lengths in reversed(self._segments):
-            if not count or lengths is None:
-                break
-            last = lengths[-count:]
-            yield last
-            count -= len(last)
-
-    def chunks(self) -> set[int]:
-        return {chunk for chunk, _, _ in self._segments}
-
-    def to_plain(self) -> list[list[Any]]:
-        """Return each stretch as [chunk, rows] or [chunk, rows, lengths].
-
-        Consecutive rows are [start, stop], others packed integers, as are lengths.
-        """
-        return [
-            [chunk, _plain(rows)]
-            if lengths is None
-            else [chunk, _plain(rows), packed_integers(lengths)]
-            for chunk, rows, lengths in self._segments
-        ]
-
-    @classmethod
-    def from_plain(cls, plain: list[list[Any]]) -> RowQueue:
-        queue = cls()
-        for chunk, rows, *lengths in plain:
-            arrays = [_unpacked(rows), *map(unpacked_integers, lengths)]
-            if len(arrays) > 2 or not len(rows) or len({array.shape for array in arrays}) > 1:
-                raise ValueError(f"chunk {chunk} of a queue has rows {rows!r:.60}")
-            queue.append(int(chunk), *arrays)
-        return queue
+def waiting(
+    chunk: int,
+    rows: np.ndarray,
+    lengths: np.ndarray | int = -1,
+    costs: np.ndarray | int = 0,
+) -> np.ndarray:
+    """Return rows of a chunk as items of a queue; their costs are float64."""
+    items = np.empty((len(rows), 4), np.int64)
+    items[:, _CHUNK], items[:, ROW], items[:, LENGTH] = chunk, rows, lengths
+    items.view(np.float64)[:, COST] = costs
+    return items
 
 
-def _part(chunk: int, rows: np.ndarray) -> Part:
+def _stretches(items: np.ndarray) -> list[np.ndarray]:
+    """Divide rows into those of the same chunk, in ascending order."""
+    chunks, rows = items[:, _CHUNK], items[:, ROW]
+    ends = (chunks[1:] != chunks[:-1]) | (rows[1:] < rows[:-1])
+    return np.split(items, ends.nonzero()[0] + 1)
+
+
+def _part(items: np.ndarray) -> Part:
+    rows = items[:, ROW]
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):  # rows of a chunk are in ascending order
-        return Part(chunk, slice(first, last + 1))
-    return Part(chunk, rows)
+        return Part(int(items[0, _CHUNK]), slice(first, last + 1))
+    return Part(int(items[0, _CHUNK]), rows)
 
 
-def _plain(rows: np.ndarray) -> bytes | list[int]:
-    first, last = int(rows[0]), int(rows[-1])
-    return [first, last + 1] if last - first + 1 == len(rows) else packed_integers(rows)
+def _plain(items: np.ndarray) -> list[Any]:
+    """Return rows of a chunk as [chunk, rows], with their lengths and costs where they have them.
+
+    Consecutive rows are [start, stop], others packed integers, as are lengths.
+    """
+    part = _part(items)
+    rows = part.rows
+    plain = [rows.start, rows.stop] if isinstance(rows, slice) else packed_integers(rows)
+    lengths, costs = items[:, LENGTH], items.view(np.float64)[:, COST]
+    others = [b"" if lengths[0] < 0 else packed_integers(lengths), costs.tobytes()]
+    return [part.chunk, plain, *others[: 2 if costs.any() else int(lengths[0] >= 0)]]
 
 
-def _unpacked(plain: bytes | list[int]) -> np.ndarray:
-    if isinstance(plain, list):
-        first, stop = plain
-        return np.arange(first, stop)
-    return unpacked_integers(plain)
+def _unpacked(plain: Sequence[list[Any]]) -> Fifo:
+    """Return the queue of these rows."""
+    queue = Fifo(4)
+    for chunk, packed, *others in plain:
+        rows = np.arange(*packed) if isinstance(packed, list) else unpacked_integers(packed)
+        lengths = unpacked_integers(others[0]) if others and others[0] else -1
+        costs = np.frombuffer(others[1], "<f8") if len(others) > 1 else 0
+        queue.put(waiting(int(chunk), rows, lengths, costs))
+    return queue
 
 
 @dataclass(slots=True)
@@ -174,7 +108,7 @@ class QueuedRows(RowShaper):
 
     def __init__(self, queues: int, batch_sizes: Sequence[int | None]) -> None:
         super().__init__()
-        self._queues = [RowQueue() for _ in range(queues)]
+        self._queues = [Fifo(4) for _ in range(queues)]
         #: The options with which a snapshot must have been taken.
         self._settings: dict[str, Any] = {}
         #: Sizes of batches that are not formed yet: one, or one for each bucket.
@@ -191,8 +125,8 @@ class QueuedRows(RowShaper):
     def _is_resized(self, rows: Rows) -> bool:
         """Return whether a batch has another size than was declared, if sizes were changed."""
 
-    def _drafted(self, rows: Rows, longest: int, real: int | None) -> int:
-        """Count a batch; return its bucket.  ``longest`` and ``real``: see ``RowQueue.take``."""
+    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
+        """Count a batch, of which these are the last queue's lengths; return its bucket."""
         return -1
 
     def _form(self, rows: Rows, times: int = 1) -> None:
@@ -209,11 +143,11 @@ class QueuedRows(RowShaper):
         if not formed.times:
             self._formed.popleft()
         parts: list[Part] = []
-        longest, real = 0, None
         for queue, count in formed.rows:
-            own, longest, real = self._queues[queue].take(count)
-            parts += own
-        return Draft(tuple(parts), self._drafted(formed.rows, longest, real))
+            items = self._queues[queue].get(count)
+            whole = items[0, _CHUNK] == items[-1, _CHUNK]  # rows of a batch ascend
+            parts += map(_part, [items] if whole else _stretches(items))
+        return Draft(tuple(parts), self._drafted(formed.rows, items[:, LENGTH]))
 
     def ready(self) -> int:
         return sum(formed.times for formed in self._formed)
@@ -228,7 +162,7 @@ class QueuedRows(RowShaper):
 
     def _loose(self) -> list[int]:
         """Return the number of rows of each queue that are in no formed batch."""
-        return self._left([queue.rows for queue in self._queues], self._formed)
+        return self._left([queue.count for queue in self._queues], self._formed)
 
     def _left(self, rows: list[int], batches: Iterable[_Formed]) -> list[int]:
         for formed in batches:
@@ -245,7 +179,7 @@ class QueuedRows(RowShaper):
         loose = self._loose()
         self._note_dropped("cancelled" if drop else "remainder", sum(loose))
         for queue, rows in zip(self._queues, loose, strict=True):
-            queue.drop_last(rows)
+            queue.drop(rows)
         self._measure()
 
     def _form_last(self) -> None:
@@ -259,10 +193,13 @@ class QueuedRows(RowShaper):
     # Queries
 
     def waiting(self) -> int:
-        return sum(queue.rows for queue in self._queues)
+        return sum(queue.count for queue in self._queues)
 
     def chunks(self) -> set[int]:
-        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
+        chunks = set[int]()
+        for queue in self._queues:
+            chunks.update(queue.last(queue.count)[:, _CHUNK].tolist())
+        return chunks
 
     # Snapshots
 
@@ -273,7 +210,9 @@ class QueuedRows(RowShaper):
             **self._settings,
             "formed": [[formed.rows, formed.times] for formed in self._formed],
             "waiting": [
-                [i, queue.to_plain()] for i, queue in enumerate(self._queues) if queue.rows
+                [i, [*map(_plain, _stretches(queue.first(queue.count)))]]
+                for i, queue in enumerate(self._queues)
+                if queue.count
             ],
             "finished": self._finished,
             "dropped": dict(self._dropped),
@@ -282,9 +221,14 @@ class QueuedRows(RowShaper):
     def restore(self, state: State) -> None:
         formed, waiting, finished, dropped = self._stored(state, _FIELDS)
         sizes = tuple(state["sizes"]) if "sizes" in state else self._declared
-        queues = decoded("waiting", lambda: self._unpacked(waiting))
+        queues = [Fifo(4) for _ in self._queues]
+        found = decoded(
+            "waiting", lambda: [(_below(i, len(queues)), _unpacked(q)) for i, q in waiting]
+        )
+        for number, queue in found:
+            queues[number] = queue
         batches = decoded("formed", lambda: deque(map(self._batch, formed)))
-        if any(rows < 0 for rows in self._left([queue.rows for queue in queues], batches)):
+        if any(rows < 0 for rows in self._left([queue.count for queue in queues], batches)):
             raise ValueError("the field 'formed' has more rows than 'waiting'")
         if "sizes" not in state and any(self._is_resized(one.rows) for one in batches):
             raise ValueError("the field 'formed' has a batch of another size than was declared")
@@ -294,12 +238,6 @@ class QueuedRows(RowShaper):
 
     def _stored(self, state: State, kinds: Mapping[str, type]) -> list[Any]:
         return stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings)
-
-    def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
-        queues = [RowQueue() for _ in self._queues]
-        for number, plain in waiting:
-            queues[_below(number, len(queues))] = RowQueue.from_plain(plain)
-        return queues
 
     def _batch(self, plain: list[Any]) -> _Formed:
         rows = tuple((_below(queue, len(self._queues)), int(count)) for queue, count in plain[0])
