@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from math import prod
 from typing import Any
 
@@ -31,7 +31,7 @@ from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.declaration import Plain
-from ..reading.columns import Ragged, Strings
+from ..reading.columns import Ragged, Strings, ranges
 from ..reading.columns import window as windows_of
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Column as StateColumn
@@ -256,13 +256,14 @@ class SegmentBlock:
         self._in_order = not batch.size
         if batch.size:
             self._of_block = np.arange(self.rows), places_of_starts(batch)
-        self._rows_at = self._at  # … and of its rows
+        self._rows_at = self._examples = self._at  # … of its rows, and of columns of examples
         self._most = 1
         if batch.unroll:
             numbers = np.arange(len(batch)) - batch.heads[batch.row_of]
             self._numbers = numbers  # of the examples in their rows
             self._most = int(numbers.max(initial=0)) + 1
             self._rows_at = self._at[batch.heads]
+            self._examples = self._at * self._most + numbers
         self._groups = groups(batch.chunks, batch.rows, offers)
         self.extra = extra
         self.columns: dict[str, np.ndarray] = {}  # of numbers, once it has its block
@@ -304,34 +305,37 @@ class SegmentBlock:
             write_strings(block, slot, texts)
         for name in layout.of_block:
             columns[name][:] = self._of_block[_OF_BLOCK.index(name)]
+        flat = columns  # by example
         if layout.packed:
-            self._fill_packed(block)
-            return
+            self._fill_steps()
+            flat = {n: c.reshape(-1, *c.shape[2:]) for n, c in columns.items() if c.ndim > 1}
         for name, of_it in layout.of_batch:
-            columns[name][self._at] = getattr(batch, of_it)
+            flat[name][self._examples] = getattr(batch, of_it)
         padded = bool(layout.masks or layout.values)
         there = np.zeros((self.rows, geometry.width) if padded else 0, bool)  # in the example …
         real = np.zeros_like(there)  # … and in its declared length
         for offer, at, rows in self._groups:
-            to = at if self._in_order else batch.lanes[at]
+            to = at if self._in_order and not layout.packed else self._examples[at]
+            flat["@total_length"][to] = totals = offer.totals[rows]
+            for name, source in layout.context:
+                context: Any = offer.context[source]
+                flat[name][to] = context[rows]
+            for name, source in layout.facts:
+                flat[name][to] = offer.facts[source][rows]
+            if layout.packed:
+                self._copy_steps(block, offer, at, rows)
+                continue
             begins, sizes = batch.segments[at] * geometry.stride, None
             own: int | np.ndarray = geometry.num_unroll
             if offer.firsts is not None:
                 firsts = offer.firsts[rows]
                 begins = geometry.begins(batch.segments[at], firsts)
                 own = sizes = geometry.sizes(batch.segments[at], firsts)
-            totals = offer.totals[rows]
-            columns["@total_length"][to] = totals
             columns["@length"][to] = np.minimum(np.maximum(totals - begins, 0), own)
             if geometry.left:
                 columns["@left_length"][to] = geometry.left_lengths(totals, begins)
             if geometry.right:
                 columns["@right_length"][to] = geometry.right_lengths(totals, begins, own)
-            for name, source in layout.context:
-                context: Any = offer.context[source]
-                columns[name][to] = context[rows]
-            for name, source in layout.facts:
-                columns[name][to] = offer.facts[source][rows]
             for name, source in layout.sequences:
                 column, offset = offer.sequences[source], places.arrays[name][2]
                 item = column.item_bytes
@@ -342,6 +346,8 @@ class SegmentBlock:
                 ends = next(iter(offer.sequences.values())).lengths[rows]
                 there[to] = (steps >= 0) & (steps < ends[:, None])
                 real[to] = (steps >= 0) & (steps < totals[:, None])
+        if layout.packed:
+            there = real = columns["@segment_ids"] > 0
         for name, value in layout.values:
             columns[name][~there] = value
         for name in layout.masks:
@@ -355,64 +361,30 @@ class SegmentBlock:
                 columns[name][place] = 0 if result is None else result[made]
         self._results = ()
 
-    def _fill_packed(self, block: np.ndarray) -> None:
-        """Write the examples of packed rows into their block, which is zero."""
-        batch, layout, columns, at = self.batch, self._layout, self.columns, self._at
-        unroll, heads, tails = batch.unroll, batch.heads, batch.tails
-        sizes, begins = batch.after - batch.segments, at * unroll + batch.begins
-        columns["@first"][self._rows_at] = batch.segments[heads] == 0
+    def _fill_steps(self) -> None:
+        """Write what packed rows have by row and by step into their block, which is zero."""
+        batch, columns, tails = self.batch, self.columns, self.batch.tails
+        sizes, begins = batch.after - batch.segments, self._at * batch.unroll + batch.begins
+        columns["@first"][self._rows_at] = batch.segments[batch.heads] == 0
         columns["@last"][self._rows_at] = batch.last[tails]
         columns["@length"][self._rows_at] = (batch.begins + sizes)[tails]
         columns["@resets"].reshape(-1)[begins[batch.segments == 0]] = True
-        step = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
+        step = ranges(np.zeros_like(sizes), sizes)
         steps = begins.repeat(sizes) + step
         columns["@segment_ids"].reshape(-1)[steps] = (self._numbers + 1).repeat(sizes)
         columns["@positions"].reshape(-1)[steps] = batch.segments.repeat(sizes) + step
-        examples = at * self._most + self._numbers
-        flat = {n: c.reshape(-1, *c.shape[2:]) for n, c in columns.items() if c.ndim > 1}
-        flat["@insertion_index"][examples] = batch.indices
-        for offer, of, rows in self._groups:
-            to = examples[of]
-            flat["@total_length"][to] = offer.totals[rows]
-            for name, source in layout.context:
-                context: Any = offer.context[source]
-                flat[name][to] = context[rows]
-            for name, source in layout.facts:
-                flat[name][to] = offer.facts[source][rows]
-            for name, source in layout.sequences:
-                column, offset = offer.sequences[source], self._places.arrays[name][2]
-                item, raw, target = column.item_bytes, column.payload.data, block.data
-                starts = column.starts[rows] + batch.segments[of] * item
-                parts = starts, offset + begins[of] * item, sizes[of] * item
-                for start, place, size in zip(*(part.tolist() for part in parts), strict=True):
-                    target[place : place + size] = raw[start : start + size]
-        real = columns["@segment_ids"] > 0
-        for name, value in layout.values:
-            columns[name][~real] = value
-        for name in layout.masks:
-            columns[name][:] = real
 
-    def _packed_strings(self, name: str) -> list[bytes]:
-        """Return strings of a column of packed rows, in C order."""
-        batch, layout = self.batch, self._layout
-        of_steps = name.startswith("sequences:")
-        each, places = len(layout.blanks[name]), self._at * self._most + self._numbers
-        if of_steps:
-            each //= batch.unroll
-            places = self._at * batch.unroll + batch.begins
-        none = layout.blanks[name][:1]
-        flat = none * (self.rows * (batch.unroll if of_steps else self._most) * each)
-        for offer, of, rows in self._groups:
-            parts = places[of], rows, batch.segments[of], batch.after[of]
-            for place, row, first, after in zip(*(part.tolist() for part in parts), strict=True):
-                if name == "@key":
-                    own = [offer.keys[row]]
-                elif of_steps:
-                    own = _flat(offer.sequences[name[10:]].part(row), slice(first, after))
-                else:
-                    own = _flat(offer.context[name[8:]], slice(row, row + 1))
-                flat[place * each : place * each + len(own)] = own
-        return flat
+    def _copy_steps(self, block: np.ndarray, offer: Offer, of: Any, rows: np.ndarray) -> None:
+        """Copy the steps of examples of one chunk into packed rows."""
+        batch, target = self.batch, block.data
+        first, begins = batch.segments[of], (self._at * batch.unroll + batch.begins)[of]
+        sizes = batch.after[of] - first
+        for name, source in self._layout.sequences:
+            column, offset = offer.sequences[source], self._places.arrays[name][2]
+            item, raw = column.item_bytes, column.payload.data
+            parts = column.starts[rows] + first * item, offset + begins * item, sizes * item
+            for start, place, size in zip(*(part.tolist() for part in parts), strict=True):
+                target[place : place + size] = raw[start : start + size]
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
@@ -425,46 +397,50 @@ class SegmentBlock:
                 whole[self._rows_at] = array
                 flat = whole.reshape(-1).tolist()
             return flat
-        if self._layout.packed:
-            return self._packed_strings(name)
-        out = [self._layout.blanks[name]] * self.rows
-        if self._layout.results is not None and name.startswith("sequences:"):
-            for row, result in self._results:
-                if result is not None:
-                    place = row if self._in_order else self.batch.lanes[row]
-                    out[place] = result[name[10:]].reshape(-1).tolist()
-            return [text for texts in out for text in texts]
-        for offer, at, rows in self._groups:
-            if name == "@key" and self._in_order and isinstance(at, slice):  # mostly of one chunk
-                return [offer.keys[row] for row in rows.tolist()]
-            places, segments = np.arange(self.rows)[self._at][at], self.batch.segments[at]
-            numbers = places.tolist(), rows.tolist(), segments.tolist()
-            for place, row, segment in zip(*numbers, strict=True):
+        layout, batch = self._layout, self.batch
+        if name == "@key" and self._in_order and len(self._groups) == 1 and not layout.packed:
+            ((offer, _, rows),) = self._groups  # as it mostly is
+            return [offer.keys[row] for row in rows.tolist()]
+        of_steps = name.startswith("sequences:")
+        out = layout.blanks[name] * (self.rows * (1 if of_steps else self._most))
+        each, places = len(out) // max(1, self.rows), np.arange(self.rows)[self._at]
+        if not of_steps:
+            each //= self._most
+            places = self._examples if batch.unroll else places
+        elif layout.packed:
+            each //= batch.unroll
+            places = places * batch.unroll + batch.begins
+        for row, result in self._results if of_steps else ():
+            if result is not None:
+                at = int(places[row]) * each
+                out[at : at + each] = result[name[10:]].reshape(-1).tolist()
+        for offer, of, rows in self._groups if layout.results is None or not of_steps else ():
+            parts = places[of], rows, batch.segments[of], batch.after[of]
+            for place, row, first, after in zip(*(part.tolist() for part in parts), strict=True):
                 if name == "@key":
-                    out[place] = [offer.keys[row]]
+                    own = [offer.keys[row]]
+                elif not of_steps:
+                    own = _flat(offer.context[name[8:]], slice(row, row + 1))
+                elif layout.packed:
+                    own = _flat(offer.sequences[name[10:]].part(row), slice(first, after))
                 else:
-                    out[place] = self._row_strings(name, offer, row, segment)
-        return [text for texts in out for text in texts]
+                    own = self._window(name, offer, row, first)
+                out[place * each : place * each + len(own)] = own
+        return out
 
-    def _row_strings(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:
-        if name.startswith("context:"):
-            return _flat(offer.context[name[8:]], slice(row, row + 1))
-        texts = offer.sequences[name[10:]]
-        geometry = self._layout.geometry
+    def _window(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:
+        texts, geometry = offer.sequences[name[10:]], self._layout.geometry
         firsts = None if offer.firsts is None else offer.firsts[row : row + 1]
         at = np.array([segment])
-        (begin,), (size,) = geometry.begins(at, firsts), geometry.sizes(at, firsts)
-        steps, each = texts.part(row), int(np.prod(texts.inner, dtype=np.int64))
-        none = self._layout.blanks[name][:1]
-        flat: list[bytes] = []
-        for first, stop, room in geometry.parts(int(begin), int(size)):
-            blank = none * (max(0, -first) * each)
-            part = _flat(steps, slice(max(0, first), max(0, stop)))
-            flat += blank + part + none * (room * each - len(blank) - len(part))
-        return flat
+        (steps,) = geometry.steps(geometry.begins(at, firsts), geometry.sizes(at, firsts))
+        inside = (steps >= 0) & (steps < texts.lengths[row])
+        own, each = iter(_flat(texts.part(row), steps[inside])), prod(texts.inner)
+        none = self._layout.blanks[name][:each]
+        parts = (islice(own, each) if there else none for there in inside.tolist())
+        return [text for part in parts for text in part]
 
 
-def _flat(column: Any, rows: slice) -> list[bytes]:
+def _flat(column: Any, rows: slice | np.ndarray) -> list[bytes]:
     """Return the strings of some rows of a column, in C order."""
     texts: list[bytes] = column.take(rows).to_objects().reshape(-1).tolist()
     return texts

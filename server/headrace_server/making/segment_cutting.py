@@ -101,16 +101,6 @@ class Geometry:
         steps[(at >= own) & (after < 0)] = -1
         return steps
 
-    def parts(self, begin: int, size: int) -> list[tuple[int, int, int]]:
-        """Return first step, end, and room in steps of each part of a segment in the batch.
-
-        The context before the segment is in one part with its own steps.  Steps below 0 do not
-        exist.
-        """
-        own = (begin - self.left, begin + size, self.left + self.num_unroll)
-        after = begin + size
-        return [own, (after, after + self.right, self.right)] if self.right else [own]
-
     def left_lengths(self, totals: np.ndarray, begins: np.ndarray) -> np.ndarray:
         """Return the number of real steps of the context before segments."""
         first = np.maximum(begins - self.left, 0)
