@@ -57,8 +57,8 @@ def compose(
     made = shape.made()
     made.open(partition)
     rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
-    machine = Plain(partition, rows, made.shaper, intake.stratified)
-    machine.mix = intake.mix
+    machine = Plain(partition, rows, made.shaper)
+    machine.targets, machine.mix = [*intake.stratified, *machine.targets], intake.mix
     run = PlainRun(intake, machine, slab, made)
     run.schema  # noqa: B018 - the shape refuses columns that it can not batch
     return run

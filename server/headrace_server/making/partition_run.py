@@ -35,9 +35,7 @@ from ..leasing.protocol import Batch, Order, Outlook, Slot, Token, Turn
 from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping import plain
-from ..shaping.class_queues import ClassQueues
 from ..shaping.plan import Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
@@ -168,10 +166,6 @@ class Run(ABC):
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
         """Return counts of rows, or segments, that wait."""
-
-    def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
-        """Return the stages and shapes whose proportions of classes can be changed."""
-        return self.intake.stratified
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
@@ -356,7 +350,7 @@ class Run(ABC):
         """
         kind, value = what
         if kind == "target":
-            targets = self.targets()
+            targets = self.machine.targets
             if len(targets) != 1:
                 raise ValueError(
                     f"the feed has {len(targets)} stages with target proportions; "
@@ -398,7 +392,7 @@ class Run(ABC):
 
     def status(self) -> dict[str, Plain]:
         """Return the partition's part of a ``FeedStatus``."""
-        by_class = [{}, *(target.stats() for target in self.targets())]
+        by_class = [{}, *(target.stats() for target in self.machine.targets)]
         progress = self.intake.progress(self.machine.input.reading())
         status = {
             "dropped": self.dropped(),

@@ -21,9 +21,7 @@ from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
-from ..reading.stages.stratified_sample import StratifiedSample
 from ..shaping import plain
-from ..shaping.class_queues import ClassQueues
 from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.stored_state import Change, Saved
 from .assemble import Assembly
@@ -99,9 +97,6 @@ class PlainRun(Run):
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         return self.shape.sizes_checked(batch_sizes)
-
-    def targets(self) -> Sequence[StratifiedSample | ClassQueues]:
-        return self.machine.targets()
 
     # Commits
 

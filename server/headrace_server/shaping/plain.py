@@ -29,12 +29,9 @@ from typing import Any
 
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
+from .machine import TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State
 
-#: Answer to a change of batches that comes when all are made.
-TOO_LATE = "all batches of the feed were made before"
-#: Number of stored orders; marks include the effect of older ones.
-_REMEMBERED = 64
 #: Number of batches ahead of those that are made again, up to which a trainer may hold some.
 _MOST_AHEAD = 4096
 #: Kind of a round: its epoch (0 where batches cross epochs), and bucket.
@@ -125,46 +122,33 @@ class Stored:
                 self.after[rank] = turn
 
 
-class Plain:
-    """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Run``."""
+class Plain(Machine):
+    """The machine of one partition."""
 
-    ahead, lanes, voids = True, False, False
+    ahead, voids = True, False
     drops = ()  # its records name each batch that it leaves out
 
-    def __init__(
-        self, number: int, source: Input, shaper: RowShaper, targets: Sequence[Any] = ()
-    ) -> None:
-        """``targets`` are stages before the shape with proportions that can be changed."""
-        self.number = number
+    def __init__(self, number: int, source: Input, shaper: RowShaper) -> None:
+        super().__init__(number)
         self.input = source
         self.shaper = shaper
-        self.run = self.world = 0
-        self.gone: list[Batch] = []
-        self.left_out = 0  # rows of incomplete rounds
-        self._stages = targets
-        self.mix: Any = None  # the stage of a mix, of which the weights can be changed
+        self.targets = shaper.targets()
+        self._stored_orders = self.orders
         self._deals = 0
         self._ended = False
         self._numbers = Numbers()
         self._open: dict[int, tuple[Plan, Turn]] = {}  # not done; the turn is that without ranks
         self._claimed: dict[int, Batch] = {}  # that trainers hold from an earlier life
         self._passed: set[int] = set()  # those of them that were made again, and not written
-        self._again: list[Plan] = []  # that came back of these
         self._groups: dict[_Kind, list[Plan]] = {}  # incomplete rounds
         self._filled: dict[_Kind, int] = {}  # members of these, with those before the base
         self._left: dict[int, list[int]] = {}  # by epoch: open ones of rounds that are left out
         self._rounds: dict[int, int] = {}  # by epoch: number of the next round
         self._before: set[int] = set()
         self._after: dict[int, Turn] = {}
-        self._orders: list[Order] = []
-        self._pending: deque[Order] = deque()  # orders whose place is not reached
         self._records: list[tuple[Any, ...]] = []
 
     # Making
-
-    @property
-    def epoch(self) -> int:
-        return 0 if self.input.across_batches else self.input.epoch
 
     @property
     def finished(self) -> bool:
@@ -177,14 +161,10 @@ class Plain:
         was written before.
         """
         if self._again:
-            plans, self._again = self._again, []
-            return plans
+            return self._take_again()
         if self.epoch > epoch:
             return Outlook.OVER
-        self._carry_out()
-        if self._pending and (left := self._pending[0].read - self.input.rows) > 0:
-            limit = min(limit, left)  # a read stops at the place of an order
-        step = self.input.next_step(limit)
+        step = self.input.next_step(self._up_to_order(limit))
         if isinstance(step, Draft):
             return self._made(step)
         if isinstance(step, Read):
@@ -215,10 +195,10 @@ class Plain:
         return self._deal(Plan(batch, draft), turn)
 
     def _place_of(self, number: int) -> bytes:
-        if not self._orders:
+        if not self.orders:
             return b""
-        before = (order.count for order in reversed(self._orders) if order.number <= number)
-        count = next(before, self._orders[0].count - 1)
+        before = (order.count for order in reversed(self.orders) if order.number <= number)
+        count = next(before, self.orders[0].count - 1)
         return count.to_bytes(4, "little") if count else b""
 
     def _deal(self, plan: Plan, turn: Turn) -> list[Plan]:
@@ -379,24 +359,14 @@ class Plain:
 
     # Orders
 
-    def propose(self, kind: str, what: Any) -> Order | None:
-        """None: after another step, which makes batches that an earlier life has handed out."""
-        again = (one for one in self._orders if (one.kind, one.what) == (kind, what))
-        if kind == "close" and (order := next(again, None)) is not None:
-            return order
+    def _place(self, kind: str) -> tuple[int, int] | None:
         if self._is_behind():
             return None
         if self._ended and kind != "close":
             raise ValueError(TOO_LATE)
         number = self.input.next_number
         # Batches that are formed and not yet made keep their rows.
-        since = number if kind == "close" else number + self.shaper.ready()
-        count = self._orders[-1].count + 1 if self._orders else 1
-        order = Order(count, self.input.rows, number, kind, what, since)
-        self._orders = [*self._orders, order][-_REMEMBERED:]
-        self._pending.append(order)
-        self._records.append(("orders", [one.to_plain() for one in self._orders]))
-        return order
+        return number, number + (0 if kind == "close" else self.shaper.ready())
 
     def _is_behind(self) -> bool:
         """Return whether batches come that an earlier life has made and trainers may have."""
@@ -413,33 +383,16 @@ class Plain:
             for kind, group in self._groups.items()
         ) or bool(self._filled.keys() - self._groups.keys())
 
-    def apply(self, order: Order) -> None:
-        self._carry_out()
-
     def will_resize(self) -> bool:
         """Return whether a stored change of sizes is still to take effect."""
         return any(order.kind == "batch_size" for order in self._pending)
 
-    def _carry_out(self) -> None:
-        """Carry out the orders whose place is reached."""
-        while self._pending:
-            order = self._pending[0]
-            if self.input.rows < order.read or self.input.next_number < order.number:
-                return
-            self._pending.popleft()
-            if order.kind == "close":
-                self.input.close(order.what)
-            elif order.kind == "target":
-                (target,) = self.targets()
-                target.set_target(order.what, order.since)
-            elif order.kind == "weights":
-                self.mix.set_target(order.what, order.since)
-            elif tuple(order.what) != self.shaper.batch_sizes:
-                self.shaper.set_batch_sizes(order.what)
+    def _reached(self, order: Order) -> bool:
+        return super()._reached(order) and order.number <= self.input.next_number
 
-    def targets(self) -> Sequence[Any]:
-        """Return the stages and shapes whose proportions of classes can be changed."""
-        return [*self._stages, *self.shaper.targets()]
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
+        if tuple(batch_sizes) != self.shaper.batch_sizes:
+            self.shaper.set_batch_sizes(batch_sizes)
 
     # Other lives
 
@@ -450,7 +403,7 @@ class Plain:
 
     def cursor(self) -> State:
         """Return plain data from which another life goes on after the last batch."""
-        last = self._orders[-1].count if self._orders else 0
+        last = self.orders[-1].count if self.orders else 0
         left = (self._open[number][0] for numbers in self._left.values() for number in numbers)
         return {
             **self.input.cursor(),
@@ -467,13 +420,13 @@ class Plain:
         self._deals, self.run, self.world = stored.deals, stored.run, stored.world
         self._numbers = Numbers(stored.base, stored.done)
         self._before, self._after = set(stored.before), dict(stored.after)
-        self._orders = [Order(*one) for one in stored.orders]
-        self._pending = deque(self._orders)
+        self.orders = self._stored_orders = [Order(*one) for one in stored.orders]
+        self._pending = deque(self.orders)
         if cursor is None:
             return []
         reads = self.input.restore(cursor)
         self.left_out = cursor["left_out"]
-        self._pending = deque(one for one in self._orders if one.count > cursor["orders"])
+        self._pending = deque(one for one in self.orders if one.count > cursor["orders"])
         if cursor["deals"] == self._deals:  # else rounds began at or after it
             self._filled = {(epoch, bucket): n for epoch, bucket, n in cursor["filled"]}
             self._rounds = dict(cursor["rounds"])
@@ -482,6 +435,9 @@ class Plain:
     def take_records(self) -> list[tuple[Any, ...]]:
         """Return what a later life needs to know of since the last call; see ``Stored.fold``."""
         records, self._records = self._records, []
+        if self.orders is not self._stored_orders:
+            self._stored_orders = self.orders
+            records.append(("orders", [order.to_plain() for order in self.orders]))
         return records
 
     # Queries

@@ -30,7 +30,6 @@ other members were drafted: its trainer left with its states, or an earlier life
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,8 +38,8 @@ import numpy as np
 
 from ..leasing.protocol import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import Admission
-from .input import Input, Rest
-from .plain import TOO_LATE
+from .input import Rest
+from .machine import TOO_LATE, Machine
 from .plan import Plan, Read
 from .slots import NO_NUMBERS, Rows, laid_out, read_place
 
@@ -50,9 +49,6 @@ AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
 Places = tuple[np.ndarray, np.ndarray]
 #: Examples of a batch with their lanes, and which of them are the first of an empty lane.
 _Seated = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-#: Number of orders that are stored, the last ones.
-_REMEMBERED = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -76,12 +72,8 @@ class Seat:
     over: bool = False  # it gets no further batch
 
 
-class Segments(Admission):
-    """The machine of one partition; see ``making.partition_run.Run``."""
-
-    ahead = finished = False
-    left_out = 0
-    input: Input  # the caller sets it before the first step
+class Segments(Admission, Machine):
+    """The machine of one partition.  The caller sets its ``input`` before the first step."""
 
     def __init__(
         self,
@@ -96,15 +88,12 @@ class Segments(Admission):
         most: int = 0,
     ) -> None:
         """``unroll``: steps of a row of packed lanes, which has ``most`` examples at most."""
-        super().__init__(batch_size, capacity, number, unroll)
+        Machine.__init__(self, number)
+        Admission.__init__(self, batch_size, capacity, number, unroll)
         self.unroll, self._most = unroll, most
-        self.number, self.batch_size, self.allow_small = number, batch_size, allow_small
+        self.batch_size, self.allow_small = batch_size, allow_small
         self.lanes, self.states = lanes, states
         self.chained = states == AT_SERVER
-        self.run = self.world = 0
-        self.gone: list[Batch] = []
-        self.targets: Sequence[Any] = ()  # stages with proportions that can be changed
-        self.mix: Any = None  # the stage of a mix, of which the weights can be changed
         self.rewound = 0  # number of committed segments that are handed out again
         self._next_number = self._index = 0  # of the next batch, or round
         #: The same, as far as commits go; by rank the first round that it has not committed.
@@ -112,7 +101,6 @@ class Segments(Admission):
         self._rank_next: list[int] = []
         self._lacks: dict[int, list[int]] = {}  # by rank: rounds of which it lacks its member
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
-        self._again: list[Plan] = []  # that came back without bytes
         self._seats: dict[Slot, Seat] = {}
         self._places_before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
         self._loose: set[int] = set()  # examples that left their lanes with a segment in a batch
@@ -120,15 +108,8 @@ class Segments(Admission):
         self._over = False  # whether no round follows
         self._asking: Slot | None = None  # for whom a batch is drafted
         self._last_epoch = 0  # of a batch with rows
-        self.orders: list[Order] = []
-        self._pending: deque[Order] = deque()  # orders whose place is not reached
 
     # Steps
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of batches now; 0 where batches cross epochs."""
-        return 0 if self.input.across_batches else self.input.epoch
 
     @property
     def voids(self) -> bool:
@@ -138,8 +119,7 @@ class Segments(Admission):
     def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
         """Return batches for a slot, and perhaps for others; or what must come before."""
         if self._again:
-            plans, self._again = self._again, []
-            return plans
+            return self._take_again()
         while epoch >= (here := self.epoch):
             limit = self._up_to_order(limit)
             self._asking = slot if epoch == here or self.input.across_batches else None
@@ -160,11 +140,6 @@ class Segments(Admission):
         """Return a read though no batch is wanted; None at the end of the input or without room."""
         return self.input.next_read(self._up_to_order(limit))
 
-    def _up_to_order(self, limit: int) -> int:
-        """Carry out the orders whose place is reached; bound a read by the place of the next."""
-        self._carry_out()
-        return min([limit, *(order.read - self.input.rows for order in self._pending)])
-
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self._index, self._committed = 0, (self._committed[0], 0)
@@ -175,6 +150,10 @@ class Segments(Admission):
     def done(self) -> bool:
         """Whether all examples of the epoch have ended, and no rank lacks a member of a round."""
         return self._closed and not (self._slots.live or self._out or any(self._lacks.values()))
+
+    @property
+    def _ended(self) -> bool:
+        return self._closed and self.done and not self.input.at_border
 
     def next_turn(self, slot: Slot) -> Turn:
         """Return the least turn that is not made for a slot."""
@@ -831,23 +810,10 @@ class Segments(Admission):
 
     # Orders
 
-    def propose(self, kind: str, what: Any) -> Order:
-        """Return an order, which takes effect before the next row of the source that is read."""
-        again = (one for one in self.orders if (one.kind, one.what) == (kind, what))
-        if kind == "close" and (order := next(again, None)) is not None:
-            return order
-        if self._closed and kind != "close" and self.done and not self.input.at_border:
+    def _place(self, kind: str) -> tuple[int, int]:
+        if kind != "close" and self._ended:
             raise ValueError(TOO_LATE)
-        count = self.orders[-1].count + 1 if self.orders else 1
-        number, rows = self._next_number, self.input.rows
-        order = Order(count, rows, number, kind, what, number)
-        self.orders = [*self.orders, order][-_REMEMBERED:]
-        self._pending.append(order)
-        return order
-
-    def apply(self, order: Order) -> None:
-        """Carry out an order, which is stored."""
-        self._carry_out()
+        return self._next_number, self._next_number
 
     def resume_orders(self, orders: Sequence[Order]) -> None:
         """Carry out the orders of an earlier process.
@@ -864,23 +830,13 @@ class Segments(Admission):
         self._adapt()
         self._carry_out()
 
-    def _carry_out(self) -> None:
-        """Carry out the orders whose place is reached."""
-        while self._pending and self._pending[0].read <= self.input.rows:
-            order = self._pending.popleft()
-            if order.kind == "close":
-                self._close(order.what)
-            elif order.kind == "target":
-                self.targets[0].set_target(order.what, order.since)
-            elif order.kind == "weights":
-                self.mix.set_target(order.what, order.since)
-            else:
-                (self.batch_size,) = order.what
-                self._adapt()
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
+        (self.batch_size,) = batch_sizes
+        self._adapt()
 
     def _close(self, cancel: bool) -> None:
         """Read nothing more; with ``cancel`` drop what waits, and save no further states."""
-        self.input.close(cancel)
+        super()._close(cancel)
         if cancel and self.lanes:
             self._drop_ready("cancelled")
             for seat in self._seats.values():
@@ -992,8 +948,7 @@ class Segments(Admission):
     def due(self) -> int | None:
         """Return the epoch of the first uncommitted rows; None where none is left."""
         least = min((key[0] for key in self._slots.all_keys()), default=None)
-        ended = self._closed and self.done and not self.input.at_border
-        return self.input.epoch if least is None and not ended else least
+        return self.input.epoch if least is None and not self._ended else least
 
     def waits_for(self) -> str:
         """Describe what the next batch lacks; may be empty."""

@@ -1,0 +1,124 @@
+"""What the machine of any partition has: its number, and the orders to it.
+
+    propose() ─► Order with its place ── stored ─► apply() ─► carried out where it was given
+
+An order takes effect after so many rows of the source, so a later life makes the same batches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..leasing.protocol import Batch, Order
+from .input import Input
+from .plan import Plan
+
+#: Answer to a change of batches that comes when all are made.
+TOO_LATE = "all batches of the feed were made before"
+#: Number of stored orders; of older ones only the effect is stored.
+_REMEMBERED = 64
+
+
+class Target(Protocol):
+    """A stage or shape with proportions that an order can change."""
+
+    def check_target(self, target: list[float], /) -> None:
+        """Raise ValueError where these can not be used."""
+
+    def set_target(self, target: list[Any], number: int, /) -> object:
+        """Use others from a batch on."""
+
+    def stats(self) -> Mapping[str, object]:
+        """Return what came, and the proportions."""
+
+
+class Machine(ABC):
+    """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Run``."""
+
+    input: Input
+    ahead = lanes = False
+    left_out = 0  # rows of incomplete rounds
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.run = self.world = 0
+        self.gone: list[Batch] = []
+        #: Those with proportions of classes, and that of a mix.
+        self.targets: Sequence[Target] = ()
+        self.mix: Target | None = None
+        self.orders: list[Order] = []
+        self._pending: deque[Order] = deque()  # orders whose place is not reached
+        self._again: list[Plan] = []  # batches that came back and are to be written
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of batches now; 0 where batches cross epochs."""
+        return 0 if self.input.across_batches else self.input.epoch
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has made all, of a partition that makes ahead."""
+        return False
+
+    def _take_again(self) -> list[Plan]:
+        plans, self._again = self._again, []
+        return plans
+
+    @abstractmethod
+    def _place(self, kind: str) -> tuple[int, int] | None:
+        """Return the next batch, and the first that an order of this kind changes.
+
+        None: ask again after another step, which makes batches that an earlier life has handed out.
+        ValueError where it is too late.
+        """
+
+    def propose(self, kind: str, what: Any) -> Order | None:
+        """Return an order with its place, the next row of the source; None: see ``_place``."""
+        again = (one for one in self.orders if (one.kind, one.what) == (kind, what))
+        if kind == "close" and (order := next(again, None)) is not None:
+            return order
+        place = self._place(kind)
+        if place is None:
+            return None
+        count = self.orders[-1].count + 1 if self.orders else 1
+        order = Order(count, self.input.rows, place[0], kind, what, place[1])
+        self.orders = [*self.orders, order][-_REMEMBERED:]
+        self._pending.append(order)
+        return order
+
+    def apply(self, order: Order) -> None:
+        """Carry out an order, which is stored."""
+        self._carry_out()
+
+    def _up_to_order(self, limit: int) -> int:
+        """Carry out the orders whose place is reached; bound a read by the place of the next."""
+        self._carry_out()
+        left = self._pending[0].read - self.input.rows if self._pending else 0
+        return min(limit, left) if left > 0 else limit
+
+    def _carry_out(self) -> None:
+        """Carry out the orders whose place is reached."""
+        while self._pending and self._reached(self._pending[0]):
+            order = self._pending.popleft()
+            if order.kind == "close":
+                self._close(order.what)
+            elif order.kind == "batch_size":
+                self._resize(order.what)
+            else:
+                target = self.targets[0] if order.kind == "target" else self.mix
+                assert target is not None
+                target.set_target(order.what, order.since)
+
+    def _reached(self, order: Order) -> bool:
+        return order.read <= self.input.rows
+
+    def _close(self, cancel: bool) -> None:
+        """Read nothing more; with ``cancel`` drop what waits."""
+        self.input.close(cancel)
+
+    @abstractmethod
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
+        """Use other sizes for the batches that are not formed."""
