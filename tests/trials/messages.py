@@ -13,17 +13,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import struct
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import psutil
 import zmq
 
 import headrace
 import headrace_server as hs
-from headrace_proto import checks, limits
-from headrace_proto.errors import HeadraceError, ProtocolError
+from headrace_proto import limits
+from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
@@ -43,7 +42,7 @@ from headrace_proto.messages import (
     Step,
 )
 from tests.located import workers_at
-from tests.unit.proto.mutation import NASTY, mutant
+from tests.unit.proto.mutation import UNSENDABLE, drawn, mutant
 
 from .frame import Report, Setup, private_bytes
 from .hostile import Attacker
@@ -141,8 +140,10 @@ class _Drawer:
             return chance.choice(self._said)
         kind = chance.choices([*self._weights], [*self._weights.values()])[0]
         try:
-            headers = [FROM_TRAINER.encode(self._sensible(self._of(kind)))]
-        except (ProtocolError, ValueError, OverflowError, TypeError, struct.error):
+            headers = [
+                FROM_TRAINER.encode(self._sensible(drawn(chance, kind, self._known, _STATES)))
+            ]
+        except UNSENDABLE:
             # it is too large, or its columns are none
             headers = [FROM_TRAINER.encode(Step(self.session))]
         header = mutant(chance, headers) if chance.random() < 0.1 else chance.choice(headers)
@@ -172,45 +173,6 @@ class _Drawer:
             save = Save(own[-1] if own else 1, chance.randrange(3), _STATES)
             message = dataclasses.replace(message, commits=own[1:2], saves=(save,))
         return message
-
-    def _of(self, kind: type) -> Any:
-        hints = get_type_hints(kind, include_extras=True)
-        fields = dataclasses.fields(kind)
-        return kind(**{f.name: self._field(hints[f.name]) for f in fields})
-
-    def _field(self, hint: Any) -> Any:
-        annotated = get_origin(hint) is Annotated
-        return self._value(*get_args(hint)[:2]) if annotated else self._value(hint)
-
-    def _value(self, type_: Any, check: Any = None) -> Any:
-        chance = self._chance
-        if check is get_args(checks.Plain)[1]:
-            return chance.choice((_STATES, [], [self._number()], NASTY[chance.randrange(20)]))
-        if type_ is bool:
-            return chance.random() < 0.5
-        if type_ is int:
-            return (
-                self._number()
-                if check is not get_args(checks.Signed)[1]
-                else chance.randrange(-2, 4)
-            )
-        if type_ is float:
-            return chance.choice((0.0, 0.5, 1.0, 1e8))
-        if type_ is str:
-            return chance.choice(("", "x", "plain", "lanes", "../x", "y" * 300))
-        if type_ is bytes:
-            return chance.randbytes(chance.choice((0, 1, 16, 64, 100)))
-        if dataclasses.is_dataclass(type_):
-            return self._of(type_)
-        member = get_args(type_)[0]
-        many = chance.choice((0, 1, 2, 3, 6) if chance.random() < 0.95 else (1000,))
-        return tuple([self._value(member) for _ in range(many)])
-
-    def _number(self) -> int:
-        chance = self._chance
-        if chance.random() < 0.6:
-            return chance.choice(self._known)
-        return chance.choice((2**31, 2**32 + 1, 2**63 - 1, 2**64 - 1, chance.randrange(2**64)))
 
 
 def run(setup: Setup, report: Report) -> None:

@@ -1,11 +1,20 @@
-"""Broken headers, made from whole ones by chance: half by structure, half by bytes."""
+"""Messages by chance, and broken headers made from whole ones: half by structure, half by bytes."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from typing import Any
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgpack
+
+from headrace_proto import checks
+from headrace_proto.errors import ProtocolError
+
+#: Errors of messages that can not be sent: they are too large, or their columns are none.
+UNSENDABLE = (ProtocolError, ValueError, OverflowError, TypeError, struct.error)
 
 #: What a peer may put in the place of anything.
 NASTY: tuple[Any, ...] = (
@@ -91,3 +100,44 @@ def _scratch(chance: random.Random, data: bytearray, samples: list[bytes]) -> No
     else:
         other = chance.choice(samples)
         data[at:] = other[chance.randrange(len(other)) :]
+
+
+def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any) -> Any:
+    """Return a message or record of a class with any fields, which may be none that can be sent.
+
+    Most of its numbers are ``known`` ones, and some of its plain data are these ``columns``.
+    """
+
+    def value(hint: Any, check: Any = None) -> Any:
+        if get_origin(hint) is Annotated:
+            return value(*get_args(hint)[:2])
+        if check is get_args(checks.Plain)[1]:
+            return chance.choice((columns, [], [number()], NASTY[chance.randrange(20)]))
+        if hint is bool:
+            return chance.random() < 0.5
+        if hint is int:
+            signed = check is get_args(checks.Signed)[1]
+            return chance.randrange(-2, 4) if signed else number()
+        if hint is float:
+            return chance.choice((0.0, 0.5, 1.0, 1e8))
+        if hint is str:
+            return chance.choice(("", "x", "plain", "lanes", "../x", "y" * 300))
+        if hint is bytes:
+            return chance.randbytes(chance.choice((0, 1, 16, 64, 100)))
+        if dataclasses.is_dataclass(hint):
+            return drawn(chance, hint, known, columns)
+        if get_origin(hint) is not tuple:
+            return {"x": number()}
+        members = get_args(hint)
+        if members[-1] is not ...:
+            return tuple(map(value, members))
+        many = chance.choice((0, 1, 2, 3, 6) if chance.random() < 0.95 else (1000,))
+        return tuple([value(members[0]) for _ in range(many)])
+
+    def number() -> int:
+        if chance.random() < 0.6:
+            return chance.choice(known)
+        return chance.choice((2**31, 2**32 + 1, 2**63 - 1, 2**64 - 1, chance.randrange(2**64)))
+
+    hints = get_type_hints(kind, include_extras=True)
+    return kind(**{field.name: value(hints[field.name]) for field in dataclasses.fields(kind)})
