@@ -65,6 +65,20 @@ def _same_memory(one: Any, other: Any) -> bool:
 # Leaving, and dying
 
 
+def test_states_are_flushed_when_an_exception_leaves_the_feed_which_they_do_not_hide():
+    ledger = Ledger(of_counts([5, 5, 3, 2]))
+    with serving(lanes(ledger.examples)) as server:
+        feed = connect(server, prefetch=0)
+        train(feed, ledger, 2)
+        next(feed)
+        with pytest.raises(RuntimeError, match="mine"), feed:
+            raise RuntimeError("mine")
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
 def test_after_a_kill_states_go_on_from_the_last_flush_and_what_comes_again_is_counted():
     """A trainer saves three batches, of which it flushes two, and is killed with a fourth."""
     ledger = Ledger(of_counts([5, 5, 3, 2]))

@@ -147,6 +147,18 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
     assert sorted(ledger.seen) == [(key, 0) for key in sorted(ledger.of)]
 
 
+def test_a_refused_save_that_no_step_has_raised_is_raised_by_close():
+    examples = of_counts([3] * 6)
+    with serving(chained(examples, batch_size=2)) as server:
+        with connect(server) as one, connect(server) as other:
+            batch = next(one)
+            states = Ledger(examples).check(batch)
+            other.drain(cancel=True)
+            save_all(batch, states)
+            with pytest.raises(headrace.Cancelled, match="cancel=True"):
+                one.close()
+
+
 # Refusals
 
 

@@ -1,17 +1,13 @@
-"""Batches of segments as a server describes them, and a server that is a socket in the test."""
+"""Batches of segments as a server describes them, and a trainer's link without servers."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
-import zmq
 
-import headrace
 from headrace.batch_memory import Body
 from headrace.framework import Framework
 from headrace.session import Member, Session
@@ -19,26 +15,10 @@ from headrace.trainer import Held
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
 from headrace_proto.messages import (
-    FROM_SERVER,
-    FROM_TRAINER,
-    Answer,
-    Answered,
-    Bye,
-    Flush,
-    Give,
     Given,
-    Hello,
-    Over,
-    Pulse,
-    Renew,
-    ServedShare,
-    Step,
 )
-from headrace_proto.schema import Field, schema_to_wire
+from headrace_proto.schema import Field
 from headrace_proto.segment_layout import SegmentLayout
-from tests.patience import PATIENCE_S
-
-from .peer import welcome_to
 
 UNROLL, LANES = 2, 4
 LSTM, TAG = ["lstm", "float32", [3]], ["tag", "bytes", []]
@@ -212,107 +192,3 @@ def states_in(told, columns, block):
         slot = Slot(dtype, tuple(shape), offset, nbytes)
         read[name] = (strings_at if dtype == BYTES else array_at)(block, slot)
     return read
-
-
-class Serving(threading.Thread):
-    """A server of given batches: it records messages of trainers, and replies by ``answer``."""
-
-    def __init__(self, told, batches, answer=lambda token: {"committed": (token,)}):
-        super().__init__(daemon=True)
-        self.told, self.batches, self.answer = told, list(batches), answer
-        self.saved, self.flushes, self.returned, self.said_bye = {}, [], [], False
-        self.flush_code = ""  # how a flush is answered
-        self.max_credits = 64
-        self.heard = threading.Condition()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.address = f"tcp://127.0.0.1:{port}"
-        self._sent = self._done = 0
-        self._asked: deque[int] = deque()  # requests without an answer
-        self._said = 0  # messages since the Welcome
-        self._stopped = threading.Event()
-
-    def run(self):
-        while not self._stopped.is_set():
-            if self._socket.poll(20):
-                self._identity, header, *frames = self._socket.recv_multipart()
-                with self.heard:
-                    self._on(FROM_TRAINER.decode(header), frames)
-                    self.heard.notify_all()
-        self._socket.close()
-        self._context.term()
-
-    def _say(self, message, *frames):
-        self._said += 1
-        self._socket.send_multipart([self._identity, FROM_SERVER.encode(message), *frames])
-
-    def _on(self, message, frames):
-        if isinstance(message, Hello) and not message.shares:
-            place = self.address
-            self._say(ServedShare("f", 0, 1, 1, place, {}, (place,)))
-        elif isinstance(message, Hello):
-            told = {"max_credits": self.max_credits, "properties": self.told}
-            schema = schema_to_wire(schema_of(self.told))
-            self._say(welcome_to(message, schema=schema, **told))
-            self._said = 0
-        elif isinstance(message, Renew):
-            self._say(Pulse(7, self._said, "segments whose states are not saved"))
-        elif isinstance(message, Step):
-            self._on_step(message, frames)
-        elif isinstance(message, Flush):
-            self.flushes.append((message, states_in(self.told, message.columns, frames[0])))
-            if not message.more:
-                code = self.flush_code
-                self._say(Answered(7, message.request, None, code, code))
-        elif isinstance(message, Bye):
-            self.said_bye = True
-        self._serve()
-
-    def _on_step(self, step, frames):
-        self.returned += step.returned
-        self._asked += [get.request for get in step.gets]
-        for save in step.saves:
-            saved = (
-                states_in(self.told, save.columns, frames[save.frame - 1]) if save.frame else None
-            )
-            self.saved[save.token] = saved
-        for token in (*[save.token for save in step.saves], *step.commits):
-            self._done += 1
-            self._say(Answer(7, **self.answer(token)))
-
-    def _serve(self):
-        while self._asked and self._sent < len(self.batches):
-            self._sent += 1
-            columns, request = self.batches[self._sent - 1], self._asked.popleft()
-            given, block = given_of(self.told, self._sent, columns, request=request)
-            self._say(Give(7, (given,)), block)
-        while self._asked and self._done == len(self.batches):
-            self._say(Over(7, self._asked.popleft(), 0, -1))
-
-    def wait_for(self, what, timeout_s=PATIENCE_S):
-        with self.heard:
-            assert self.heard.wait_for(what, timeout_s)
-
-    def stop(self):
-        self._stopped.set()
-        self.join()
-
-
-@contextlib.contextmanager
-def served(told, batches, **options) -> Iterator[tuple[Serving, headrace.Feed]]:
-    """A feed that is connected to such a server."""
-    answer = options.pop("answer", None)
-    server = Serving(told, batches, **({"answer": answer} if answer else {}))
-    server.max_credits = options.pop("max_credits", server.max_credits)
-    server.start()
-    feed = None
-    try:
-        feed = headrace.connect(server.address, **options)
-        yield server, feed
-    finally:
-        if feed is not None:
-            with contextlib.suppress(Exception):
-                feed.close()
-        server.stop()

@@ -3,13 +3,10 @@ believed."""
 
 import contextlib
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batch import Batch
-from headrace.framework import Framework
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import KnownSlots, aligned_bytes, array_at
@@ -61,18 +58,6 @@ def test_a_description_that_lies_is_refused_by_its_column(column, text):
     with pytest.raises(ProtocolError, match="column 'x' of a batch is described wrongly") as caught:
         KnownSlots(SCHEMA).of(described(columns=[column, GOOD[1]]))
     assert caught.match(text)
-
-
-@pytest.mark.parametrize(
-    "offsets", [[1, 2, 3, 4], [0, 3, 2, 4], [0, 0, 0, 9], [0, -1, 0, 0], [0, 0, 0, -1]]
-)
-def test_offsets_of_strings_that_lie_are_refused_when_they_are_read(offsets):
-    slots = KnownSlots(SCHEMA).of(described())
-    block = aligned_bytes(128)
-    block[64:96] = np.array(offsets, "<i8").view(np.uint8)
-    batch = Batch(described(), slots, block, Framework())
-    with pytest.raises(ProtocolError, match="the offsets of an array of strings do not fit"):
-        batch["s"]
 
 
 counts = st.integers(0, 4) | st.sampled_from([48, 64, 2**31, 2**62, 2**63, 2**64 - 1])

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from headrace_proto.errors import ProtocolError
-
 from .serving import TAG, columns_of, in_hand, properties
 
 TOLD = properties((["lstm", "float32", [3]], TAG))
@@ -43,15 +41,3 @@ def test_lanes_are_given_where_rows_keep_them_and_else_refused_with_a_reason():
 def test_a_column_that_is_asked_for_as_that_of_a_plain_batch_names_the_places_of_columns():
     with pytest.raises(TypeError, match=r"no \['audio'\]: its columns are in batch\.sequences"):
         batch_of()["audio"]
-
-
-def test_strings_that_lie_are_a_protocol_error_when_they_are_read():
-    def lie(block, places):
-        offset = places[0][0]
-        block[offset + 8 : offset + 16] = 0xFF
-
-    hands = in_hand(TOLD)
-    hands.deliver(columns_of(TOLD), spoil=lie)
-    batch = hands.take()
-    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
-        _ = batch.key
