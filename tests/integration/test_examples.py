@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import struct
 from pathlib import Path
@@ -147,6 +148,36 @@ def test_a_recurrent_model_has_the_losses_of_unpacked_lanes_in_packed_ones(
     assert abs(float(before) - float(packed_before)) <= 2e-5
     assert max(float(loss), float(packed_loss)) < 0.058, output
     assert int(packed_batches) < 0.8 * int(batches)
+
+
+def _played(name: str, needs: str = "matplotlib") -> str:
+    """Return the output of a notebook, of which all cells run."""
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed")
+    notebook = ROOT / "examples" / f"{name}.ipynb"
+    cells = json.loads(notebook.read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    player = Path(__file__).parent / "notebook.py"
+    done = warm_run(player, notebook, imports=[needs], serves=True, MPLBACKEND="agg")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.tools
+@pytest.mark.slow
+def test_the_notebook_on_lengths_shows_what_padding_costs() -> None:
+    output = _played("lengths")
+    waste = [float(percent) for percent in re.findall(r", ([\d.]+)% padding", output)]
+    assert waste == sorted(waste, reverse=True) and waste[0] > 50 and waste[2] < 2
+    assert output.split("\n")[-3:-1] == ["640 sequences", "2000 sequences"]
+
+
+@pytest.mark.tools
+@pytest.mark.slow
+def test_the_notebook_on_states_learns_over_a_restart() -> None:
+    output = _played("states", needs="tensorflow")
+    loss = re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end$", output, re.M)
+    assert loss and float(loss[1]) > 0.5 and float(loss[2]) < 0.05, output
 
 
 @pytest.mark.parametrize("name", NAMES)
