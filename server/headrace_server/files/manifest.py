@@ -6,27 +6,31 @@ longer the one that was listed, is an error when it is opened: versions are neve
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import hashlib
-import io
 import json
+import logging
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, BinaryIO, cast
+from functools import lru_cache, partial
+from typing import Any, BinaryIO, TypeVar
 
 from headrace_proto.errors import FilesMissing, HeadraceError
 
 from .extras import filesystem
 
+logger = logging.getLogger("headrace.data")
+
+T = TypeVar("T")
+
 #: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
-#: Bytes that are read at once from a URL.
-_READ = 256 * 1024
+#: Seconds before each further attempt to reach a store: a store that restarts takes some seconds.
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 #: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
 _MOST_TEXT = 300
 
@@ -102,40 +106,66 @@ def _of_status(path: str, status: os.stat_result) -> DataFile:
     return DataFile(path, status.st_size, str(status.st_mtime_ns))
 
 
-@lru_cache(maxsize=64)
-def _filesystem(url: str) -> tuple[Any, str]:
+@lru_cache(maxsize=4096)
+def system_of(url: str) -> tuple[Any, str]:
     return filesystem(url, url, FilesMissing)
 
 
-@contextlib.contextmanager
-def _reaching(url: str, what: str) -> Iterator[None]:
-    """Raise the errors of a file system, each of which has its own, as FilesMissing in a line."""
-    try:
-        yield
-    except (HeadraceError, FileNotFoundError):
-        raise
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_TEXT].rstrip(":. ")
-        protocol = url.partition("://")[0].rpartition("::")[2]
-        raise FilesMissing(
-            f"{url} can not be {what}: {text}.  Credentials and endpoint of {protocol}:// come "
-            f"from the environment of the server (FSSPEC_{protocol.upper()}_ENDPOINT_URL, …) or "
-            "~/.config/fsspec: docs/operating.md, section 'Remote files'"
-        ) from None
+def reached(url: str, what: str, call: Callable[[], T]) -> T | None:
+    """Return the result of a call to a store; None where it has no such file.
+
+    The call is made again after a fault that may pass.
+    The errors of file systems, each of which has its own, become FilesMissing in a line.
+    """
+    for attempt, pause in enumerate((*PAUSES_S, 0.0), 1):
+        try:
+            result = call()
+        except HeadraceError:
+            raise
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_TEXT].rstrip(":. ")
+            final = _is_final(error)
+            if final and isinstance(error, FileNotFoundError):
+                return None
+            if final or attempt > len(PAUSES_S):
+                times = f" in {attempt} attempts" if attempt > 1 else ""
+                protocol = url.partition("://")[0].rpartition("::")[2]
+                raise FilesMissing(
+                    f"{url} can not be {what}{times}: {text}.  Credentials and endpoint of "
+                    f"{protocol}:// come from the environment of the server "
+                    f"(FSSPEC_{protocol.upper()}_ENDPOINT_URL, …) or ~/.config/fsspec: "
+                    "docs/operating.md, section 'Remote files'"
+                ) from None
+            fault = text
+            time.sleep(pause)
+        else:
+            if attempt > 1:
+                logger.warning("%s was %s at attempt %d: %s", url, what, attempt, fault)
+            return result
+    raise AssertionError
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether another attempt would fail, too."""
+    cause = error.__cause__ or error
+    status = getattr(cause, "status", 0)
+    if isinstance(error, FileNotFoundError):  # fsspec calls any fault of an HTTP server so
+        return not type(cause).__module__.startswith("aiohttp") or status in (404, 410)
+    refused = 400 <= status < 500 if isinstance(status, int) else False
+    return isinstance(error, PermissionError) or (refused and status not in (408, 429))
 
 
 def _remote(pattern: str) -> list[DataFile]:
-    system, path = _filesystem(pattern)
+    system, path = system_of(pattern)
     urls = [] if glob.has_magic(pattern) else [pattern]
     if not urls:
-        with _reaching(pattern, "listed"), contextlib.suppress(FileNotFoundError):
-            urls = [_full_url(pattern, system, name) for name in sorted(system.glob(path))]
+        names = reached(pattern, "listed", lambda: sorted(system.glob(path)))
+        urls = [_full_url(pattern, system, name) for name in names or ()]
     found = []
     for url in urls:
-        with _reaching(url, "looked up"), contextlib.suppress(FileNotFoundError):
-            info = system.info(_filesystem(url)[1])
-            if info.get("type") != "directory":
-                found.append(_describe(url, info))
+        info = reached(url, "looked up", partial(system.info, system_of(url)[1]))
+        if info is not None and info.get("type") != "directory":
+            found.append(_describe(url, info))
     return found
 
 
@@ -151,7 +181,27 @@ def _full_url(pattern: str, system: Any, name: str) -> str:
 
 def _describe(url: str, info: Mapping[str, Any]) -> DataFile:
     stamp = next((info[key] for key in _STAMPS if key in info), "")
-    return DataFile(url, int(info.get("size") or 0), str(stamp))
+    if info.get("size") is None:
+        raise FilesMissing(f"{url} has no size that its server names, so no part can be asked for")
+    return DataFile(url, int(info["size"]), str(stamp))
+
+
+def check_local(file: DataFile, status: os.stat_result) -> None:
+    """Raise FilesMissing where a file is no longer the one that was listed."""
+    _check(file, _of_status(file.path, status))
+
+
+def check_remote(file: DataFile) -> None:
+    """Ask the store for a file; raise FilesMissing where it is not the one that was listed."""
+    system, path = system_of(file.path)
+    info = reached(file.path, "looked up", partial(system.info, path))
+    if info is None:
+        raise gone(file)
+    _check(file, _describe(file.path, info))
+
+
+def gone(file: DataFile) -> FilesMissing:
+    return FilesMissing(f"{file.path} went away while the feed runs")
 
 
 def _check(file: DataFile, now: DataFile) -> None:
@@ -170,53 +220,3 @@ def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
             f"{file.path} had {file.size} bytes when the feed started and gives {copy.tell()} now"
         )
     copy.flush()
-
-
-class _Remote(io.RawIOBase):
-    """A file at a URL, whose errors name it."""
-
-    def __init__(self, url: str, stream: BinaryIO) -> None:
-        self._url, self._stream = url, stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._stream.seek(to, whence))
-
-    def readinto(self, buffer: Any) -> int:
-        with _reaching(self._url, "read"):
-            data = self._stream.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-
-def open_stream(file: DataFile) -> BinaryIO:
-    """Return the file as a seekable binary stream."""
-    try:
-        if is_remote(file.path):
-            system, path = _filesystem(file.path)
-            with _reaching(file.path, "opened"):
-                _check(file, _describe(file.path, system.info(path)))
-                raw = _Remote(file.path, system.open(path, "rb"))
-            return cast(BinaryIO, io.BufferedReader(raw, _READ))
-        stream = open(file.path, "rb")  # noqa: SIM115
-    except FilesMissing:  # is a FileNotFoundError itself
-        raise
-    except FileNotFoundError:
-        raise FilesMissing(f"{file.path} went away while the feed runs") from None
-    except OSError as error:  # the server's user may not read it, say
-        raise FilesMissing(f"{file.path} can not be opened: {error.strerror or error}") from None
-    try:
-        _check(file, _of_status(file.path, os.fstat(stream.fileno())))
-    except BaseException:
-        stream.close()
-        raise
-    return stream

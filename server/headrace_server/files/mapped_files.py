@@ -32,7 +32,8 @@ import numpy as np
 from headrace_proto.errors import LimitExceeded
 
 from .durable_file import locked, opened, writing
-from .manifest import DataFile, copy_whole, is_remote, open_stream
+from .manifest import DataFile, copy_whole, is_remote
+from .ranges import open_stream
 
 # ── Copies of remote files, in one directory that all workers share and that outlives them.
 #
@@ -177,7 +178,7 @@ def mapped(file: DataFile, copies: RemoteCopies | None = None) -> np.ndarray:
 
 
 class MappedFiles:
-    """``data`` holds file i from byte ``bases[i]`` on, once it is loaded."""
+    """``data`` holds file i from byte ``bases[i]`` on."""
 
     def __init__(self, files: Sequence[DataFile], copies: RemoteCopies | None = None) -> None:
         """``copies`` are those of remote files that workers share; None: it has its own."""
@@ -189,21 +190,15 @@ class MappedFiles:
         self._copies = copies
         self._range = _Range(total) if total else None
         self.data = np.asarray(self._range) if self._range else np.empty(0, np.uint8)
-        self._waiting = {i for i, file in enumerate(files) if is_remote(file.path)}
         for i in range(len(files)):
-            if i not in self._waiting:
-                self._load(i)
+            self._load(i)
 
-    def load(self, numbers: np.ndarray) -> None:
-        """Make sure that the content of these files is here."""
-        if self._waiting:
-            for i in self._waiting.intersection(np.unique(numbers).tolist()):
-                self._load(i)
-                self._waiting.discard(i)
+    def bytes_at(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a buffer that has these ranges, and where each begins in it."""
+        return self.data, starts
 
     def file_data(self, i: int) -> np.ndarray:
-        """Return the bytes of one file, loaded."""
-        self.load(np.array([i]))
+        """Return the bytes of one file."""
         base = int(self.bases[i])
         return self.data[base : base + self.files[i].size]
 

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, Final, Literal, cast
 
 from headrace_proto.errors import DataError
 
-from ..files.manifest import DataFile, open_stream
+from ..files.manifest import DataFile
+from ..files.ranges import open_stream
 
 Compression = Literal["gzip", "zlib"] | None
 

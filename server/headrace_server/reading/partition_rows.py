@@ -51,6 +51,8 @@ from .source import IndexedSource, MixedReader, StreamSource, read_on
 #: Plain data that msgpack carries: an int (by number) or a list (by stream).
 Position = Plain
 
+#: Maximum number of rows that are expected ahead; their bytes have a bound of their own.
+_AHEAD_ROWS: Final = 16384
 #: Maximum number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
 #: The fact of a mix's rows that the stage ``mix`` takes from them: the pass over their source.
@@ -99,6 +101,7 @@ class NumberedShare:
         self.share = (partition + 1) * self._n // partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
+        self._ahead = 0, 0, 0  # an epoch, and the stretch of it that is expected
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -114,9 +117,20 @@ class NumberedShare:
             numbers = numbers_of(rows)
             rows = numbers[hand.kept(numbers, epoch, self._bad)]
         hand.reading(numbers_of(rows), epoch)
+        if self._reader.far:
+            self._expect(epoch, stop)
         chunk = self._reader.take(rows)
         hand.read(chunk)
         return chunk, after
+
+    def _expect(self, epoch: int, stop: int) -> None:
+        """Have examples fetched that come after a position."""
+        of, low, high = self._ahead
+        if of != epoch or not low <= stop <= high:
+            low = high = stop
+        if low + high <= 2 * stop and high < self.share:
+            rows = self._rows(epoch, high, min(high + _AHEAD_ROWS, self.share))
+            self._ahead = epoch, stop, high + self._reader.expect(numbers_of(rows))
 
     def _rows(self, epoch: int, position: int, stop: int) -> Rows:
         """Return the rows of a read, in their order."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -109,6 +109,12 @@ class IndexedSource(StreamSource):
     """
 
     length: int
+    #: Whether examples come from afar, so that a share calls ``expect`` for those it reads next.
+    far = False
+
+    def expect(self, rows: np.ndarray) -> int:
+        """Begin to fetch examples; return how many of them, from the first on, are on their way."""
+        return 0
 
     def take(self, rows: Rows) -> Chunk:
         """Return examples by slice (with start and stop) or by number (int64), in that order and
@@ -152,6 +158,10 @@ def _moved(rows: Rows, by: int) -> Rows:
     return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
 
 
+#: Maximum number of parts that are fetched ahead: each may be large.
+_PARTS_AHEAD = 2
+
+
 class PartsReader(IndexedSource):
     """An IndexedSource over parts."""
 
@@ -164,6 +174,18 @@ class PartsReader(IndexedSource):
             self._starts.append(self._starts[-1] + part.length)
         self._bounds = np.array(self._starts, np.int64)
         self.length = self._starts[-1]
+        self.far = any(part.far for part in self._parts)
+
+    def expect(self, rows: np.ndarray) -> int:
+        part = np.searchsorted(self._bounds, rows, side="right") - 1
+        bounds = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
+        bounds = bounds[: _PARTS_AHEAD + 1]
+        for start, stop in pairwise(bounds):
+            i = int(part[start])
+            begun = self._parts[i].expect(rows[start:stop] - self._starts[i])
+            if begun < stop - start:
+                return start + begun
+        return bounds[-1]
 
     def take(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):
@@ -212,6 +234,10 @@ class ReaderPart(IndexedSource):
         stop = reader.length if stop is None else min(stop, reader.length)
         self._reader, self._names, self._start = reader, list(names), min(start, stop)
         self.length = stop - self._start
+        self.far = reader.far
+
+    def expect(self, rows: np.ndarray) -> int:
+        return self._reader.expect(rows + self._start)
 
     def take(self, rows: Rows) -> Chunk:
         chunk = self._reader.take(_moved(rows, self._start))

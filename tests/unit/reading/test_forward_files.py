@@ -65,7 +65,7 @@ def test_remote_files_are_read_from_a_byte_on(name: str, monkeypatch: pytest.Mon
     path = f"memory://{uuid.uuid4().hex}/{name}"
     with fsspec.open(path, "wb") as sink:
         sink.write(KINDS[name](CONTENT))
-    monkeypatch.setattr(MemoryFileSystem, "open", lambda *args: Unsized(*args))
+    monkeypatch.setattr(MemoryFileSystem, "open", lambda *args, **_: Unsized(*args))
     (file,) = resolve([path])
     for byte in (0, 1_100_000):
         with open_forward(file, byte) as stream:

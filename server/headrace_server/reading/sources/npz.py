@@ -24,8 +24,9 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError, FilesMissing, rewording
 from headrace_proto.schema import Field
 
-from ...files.manifest import DataFile, open_stream
+from ...files.manifest import DataFile
 from ...files.mapped_files import mapped
+from ...files.ranges import open_stream
 from ..column_parts import files_that_serve, whole_part
 from ..columns import Column, Ragged, Strings, field_of
 from ..source import Opening, PartsReader

@@ -1,6 +1,7 @@
 """TFRecord files of tf.train.Example or SequenceExample, without TensorFlow.
 
-    uncompressed   IndexedSource: every file is mapped, its frames are indexed once
+    uncompressed   IndexedSource: every file is mapped (remote ones: read by ranges), and its frames
+                   are indexed once
     compressed     StreamSource: one stream per file, a position is (record, decompressed byte)
 
 Framing is checked when a file is indexed, the checksum of a payload when the record is first read;
@@ -24,8 +25,9 @@ from headrace_proto import dtypes
 from headrace_proto.errors import DataError, near
 
 from ...files.extras import require
-from ...files.manifest import DataFile, open_stream
+from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import MappedFiles
+from ...files.ranges import RangedFiles, first_bytes, open_stream
 from ...pipeline.declaration import Feature, Plain
 from ..chunk import BadRecords, Chunk, Faults, Origin, without
 from ..columns import (
@@ -75,6 +77,8 @@ _MASK_DELTA: Final = 0xA282EAD8
 _KNOWN_LENGTHS = 65536
 #: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
 _FLUSH = 65536
+#: Bytes of a remote file that are scanned at once.
+_SCANNED = 1 << 22
 #: Size of a payload from which on a call per record costs little beside its checksum.
 _BIG_PAYLOAD = 4096
 
@@ -89,22 +93,30 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def scan(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
-    """Return the bounds of the frames of a whole file (uint8), and its damage: 0, or the number.
+def scan(
+    size: int,
+    read: Callable[[int], memoryview],
+    progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray:
+    """Return the bounds of the frames of a whole file, and its damage: 0, or the number.
 
-    Frame i is bound i … bound i + 1; at the last bound the damage begins, if any.  ``progress`` is
-    called now and then with the number of bytes scanned.
+    Frame i is bound i … bound i + 1; at the last bound the damage begins, if any.  ``read`` returns
+    what follows a byte, HEAD bytes at least where the file has them.  ``progress`` is called now
+    and then with the number of bytes scanned.
     """
-    view, size = data.data, data.size
+    view, begin = read(0), 0
     unpack = _HEADER.unpack_from
     parts: list[np.ndarray] = []
     fresh: list[int] = []
     known: dict[int, int] = {}
     position, damage = 0, 0
     while size - position >= HEAD:
-        length, crc = unpack(view, position)
+        at = position - begin
+        if at + HEAD > len(view):
+            view, begin, at = read(position), position, 0
+        length, crc = unpack(view, at)
         if known.get(length) != crc:
-            if not length_is_sound(bytes(view[position : position + HEAD])):
+            if not length_is_sound(bytes(view[at : at + HEAD])):
                 damage = CORRUPT
                 break
             if len(known) >= _KNOWN_LENGTHS:
@@ -966,7 +978,8 @@ class Tfrecord(Source):
     def open(cls, opening: Opening) -> StreamSource:
         features = opening.features or {}
         fields = {name: feature.field for name, feature in features.items()}
-        compressions = [_detected(file) for file in opening.files]
+        heads = first_bytes(opening.files, HEAD)
+        compressions = [*map(_detected, opening.files, heads)]
         parser = ExampleParser(features)
         if any(compressions):
 
@@ -988,14 +1001,12 @@ class _Records(IndexedSource):
         files, bad, cache = opening.files, opening.bad, opening.cache
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
-        self._files = MappedFiles(files, cache.copies)
-        indexes = []
-        for i, file in enumerate(files):
-
-            def build(i: int = i, file: DataFile = file) -> np.ndarray:
-                return scan(self._files.file_data(i), cache.progress_of(file))
-
-            indexes.append(cache.get(file, "tfrecord frames", build))
+        self.far = any(is_remote(file.path) for file in files)
+        self._files = RangedFiles(files) if self.far else MappedFiles(files)
+        indexes = [
+            cache.get(file, "tfrecord frames", partial(self._scanned, i, cache.progress_of(file)))
+            for i, file in enumerate(files)
+        ]
         bounds = [index[:-1] for index in indexes]
         for index, file in zip(indexes, files, strict=True):
             if damage := int(index[-1]):
@@ -1019,29 +1030,45 @@ class _Records(IndexedSource):
         self._bounds = bounds[0] if len(indexes) == 1 else np.concatenate([none, *bounds])
         self._verified = np.zeros(self.length, bool)
 
+    def _scanned(self, i: int, progress: Callable[[int], None]) -> np.ndarray:
+        file = self._files.files[i]
+        if isinstance(self._files, MappedFiles):
+            data = self._files.file_data(i).data
+            return scan(file.size, lambda byte: data[byte:], progress)
+        with open_stream(file) as stream:
+
+            def read(byte: int) -> memoryview:
+                stream.seek(byte)
+                return memoryview(stream.read(_SCANNED))
+
+            return scan(file.size, read, progress)
+
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
         file, record, bound = self._find(ordinals)
-        frames = self._bounds[bound]
+        frames, ends = self._bounds[bound], self._bounds[bound + 1]
         origin = Origin(self._names, file, record, frames - self._files.bases[file])
-        columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
+        data, at = self._files.bytes_at(frames, ends)
+        columns, faults = self._parse(ordinals, data, at + HEAD, ends - frames - (HEAD + FOOT))
         return without(Chunk(columns, ordinals, origin), faults, self._bad)
 
+    def expect(self, rows: np.ndarray) -> int:
+        assert isinstance(self._files, RangedFiles)
+        _, _, bound = self._find(rows)
+        return self._files.expect(self._bounds[bound], self._bounds[bound + 1])
+
     def _find(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return file, record and bound of examples; their files are loaded."""
+        """Return file, record and bound of examples."""
         if len(self._names) == 1:  # a search of each takes a twentieth of a worker's time
             file = np.zeros(ordinals.size, np.int32)
-            self._files.load(file[:1])
             return file, ordinals, ordinals
         file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
         record = ordinals - self._first[file]
-        self._files.load(file)
         return file, record, record + self._first_bound[file]
 
     def _parse(
-        self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
+        self, ordinals: np.ndarray, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[dict[str, Column], Faults]:
-        data, lengths = self._files.data, stops - starts
         columns, faults = self._parser.parse(data, starts, lengths)
         fresh = np.flatnonzero(~self._verified[ordinals])
         if fresh.size:
@@ -1058,10 +1085,8 @@ class _Records(IndexedSource):
 # ── compressed files ─────────────────────────────────────────────────────────────────────────────
 
 
-def _detected(file: DataFile) -> Compression:
+def _detected(file: DataFile, head: bytes) -> Compression:
     """Return the compression of a file, by its first bytes, or by its name where it has too few."""
-    with open_stream(file) as stream:
-        head = stream.read(HEAD)
     if len(head) == HEAD and length_is_sound(head):
         return None
     if head[:3] == b"\x1f\x8b\x08":

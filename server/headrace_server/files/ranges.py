@@ -1,0 +1,325 @@
+"""Files as they are read: local ones are opened, ranges of remote ones are fetched when wanted.
+
+    ranges ─► blocks ─┬─ kept ──────────────────────────────────────────► bytes
+                      ├─ coming ─────────────────────────┐
+                      └─ others ─► requests, 32 at once ─┴─► kept, then ──┘
+
+A file has blocks of 64 KiB.  Blocks that are near each other come by one request of at most 1 MiB,
+and a request that fails is made again.  Callers say early which ranges they will read, so
+a read mostly finds its blocks.  All sources of a process share the blocks that were used last,
+CACHE_BYTES in all; the requests under way and the rows at hand are beside that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from typing import Any, BinaryIO, Final, cast
+
+import numpy as np
+
+from headrace_proto.errors import FilesMissing
+
+from .manifest import DataFile, check_local, check_remote, gone, is_remote, reached, system_of
+
+#: Bytes of a block.  To fetch so many takes no longer than the round trip of a request.
+BLOCK: Final = 1 << 16
+#: Maximum number of blocks of a request, and of blocks between two that one request fetches too.
+_MOST_BLOCKS, _GAP = 16, 4
+#: Number of requests at once: of scattered records some hundred come in a second.
+_AT_ONCE = 32
+#: Maximum bytes of kept blocks in a process.
+CACHE_BYTES = 1 << 28
+#: Bytes that a reader requests ahead: 16 requests of 1 MiB, or 256 scattered blocks.
+AHEAD_BYTES: Final = 1 << 24
+#: Seconds after which a request without an answer has failed.
+_PATIENCE_S = 30.0
+#: Seconds for which a file counts as unchanged.
+_TRUSTED_S = 60.0
+#: Bytes that a stream reads at once.
+_READ = 4 * BLOCK
+
+Range = tuple[DataFile, int, int]
+_Block = tuple[DataFile, int]
+_Blocks = Mapping[_Block, bytes]
+
+
+# ── One request.
+
+
+_checked: dict[DataFile, float] = {}
+_one_link = threading.Lock()
+
+
+def _request(file: DataFile, start: int, stop: int) -> bytes:
+    """Return a range of a file that is still the one that was listed."""
+    if _checked.get(file, -_TRUSTED_S) < time.monotonic() - _TRUSTED_S:
+        if is_remote(file.path):
+            check_remote(file)
+        else:
+            open_stream(file).close()
+        _checked[file] = time.monotonic()
+    what = f"read (bytes {start} … {stop - 1})"
+    data = reached(file.path, what, partial(_read, file, start, stop))
+    if data is None:
+        raise gone(file)
+    return data
+
+
+def _read(file: DataFile, start: int, stop: int) -> bytes:
+    from fsspec.asyn import AsyncFileSystem, sync
+
+    system, path = system_of(file.path)
+    if isinstance(system, AsyncFileSystem):
+        given = {"start": start, "end": stop, "timeout": _PATIENCE_S}
+        data: bytes = sync(system.loop, system._cat_file, path, **given)
+    else:
+        # A link of a chain has one handle of the next, and may fetch a whole file first.
+        alone = _one_link if "::" in file.path else nullcontext()
+        with alone, system.open(path, "rb", cache_type="none") as stream:
+            stream.seek(start)
+            data = stream.read(stop - start)
+    if len(data) != stop - start:
+        _checked.pop(file, None)
+        if is_remote(file.path):
+            check_remote(file)
+        raise OSError(f"{len(data)} bytes came in place of {stop - start}")
+    return data
+
+
+# ── The blocks of a process.
+
+
+class _Cache:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[_Block, bytes] = OrderedDict()
+        self._coming: dict[_Block, Future[_Blocks]] = {}
+        self._bytes = 0
+        self._pool: ThreadPoolExecutor | None = None  # while requests are under way
+
+    def begin(self, ranges: Iterable[Range]) -> tuple[dict[_Block, bytes], set[Future[_Blocks]]]:
+        """Request blocks; return those that are here, and the requests for the others."""
+        here: dict[_Block, bytes] = {}
+        coming: set[Future[_Blocks]] = set()
+        missing: dict[DataFile, set[int]] = {}
+        with self._lock:
+            for file, start, stop in ranges:
+                for number in _numbers(start, stop):
+                    block = file, number
+                    if (data := self._kept.get(block)) is not None:
+                        self._kept.move_to_end(block)
+                        here[block] = data
+                    elif (request := self._coming.get(block)) is not None:
+                        coming.add(request)
+                    else:
+                        missing.setdefault(file, set()).add(number)
+            if missing and self._pool is None:
+                self._pool = ThreadPoolExecutor(_AT_ONCE, "headrace-ranges")
+            for file, numbers in missing.items():
+                for run in _runs(sorted(numbers)):
+                    assert self._pool is not None
+                    request = self._pool.submit(self._fetch, file, run)
+                    self._coming.update(((file, number), request) for number in run)
+                    coming.add(request)
+        return here, coming
+
+    def _fetch(self, file: DataFile, run: Sequence[int]) -> _Blocks:
+        blocks: _Blocks = {}
+        first, stop = run[0], min((run[-1] + 1) * BLOCK, file.size)
+        try:
+            data = _request(file, first * BLOCK, stop)
+            starts = range(0, len(data), BLOCK)
+            blocks = {(file, first + i): data[at : at + BLOCK] for i, at in enumerate(starts)}
+            return blocks
+        finally:
+            with self._lock:
+                for number in run:
+                    del self._coming[file, number]
+                for block in blocks.keys() - self._kept.keys():
+                    self._kept[block] = blocks[block]
+                    self._bytes += len(blocks[block])
+                while self._bytes > CACHE_BYTES:
+                    self._bytes -= len(self._kept.popitem(last=False)[1])
+                if not self._coming and self._pool is not None:  # its threads end
+                    self._pool.shutdown(wait=False)
+                    self._pool = None
+
+
+@lru_cache(1)
+def _cache() -> _Cache:
+    return _Cache()
+
+
+def _numbers(start: int, stop: int) -> range:
+    """Return the numbers of the blocks of a range."""
+    return range(start // BLOCK, -(-stop // BLOCK) if stop > start else 0)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the blocks of each request."""
+    run = [numbers[0]]
+    for number in numbers[1:]:
+        if number - run[-1] > _GAP + 1 or number - run[0] >= _MOST_BLOCKS:
+            yield run
+            run = []
+        run.append(number)
+    yield run
+
+
+def expect(ranges: Iterable[Range]) -> None:
+    """Begin to fetch ranges that will be read."""
+    _cache().begin(ranges)
+
+
+def load(ranges: Iterable[Range]) -> _Blocks:
+    """Return the blocks of ranges."""
+    blocks, coming = _cache().begin(ranges)
+    for request in coming:
+        blocks.update(request.result())
+    return blocks
+
+
+def _pieces(blocks: _Blocks, file: DataFile, start: int, stop: int) -> Iterator[memoryview]:
+    for number in _numbers(start, stop):
+        at = number * BLOCK
+        yield memoryview(blocks[file, number])[max(start - at, 0) : stop - at]
+
+
+def first_bytes(files: Iterable[DataFile], size: int) -> list[bytes]:
+    """Return the first bytes of each file."""
+    ranges = [(file, 0, min(size, file.size)) for file in files]
+    blocks = load(one for one in ranges if is_remote(one[0].path))
+    heads = []
+    for file, start, stop in ranges:
+        if is_remote(file.path):
+            heads.append(b"".join(_pieces(blocks, file, start, stop)))
+            continue
+        with open_stream(file) as stream:
+            heads.append(stream.read(size))
+    return heads
+
+
+# ── Files of a source, as one range of addresses.
+
+
+class RangedFiles:
+    """File i has its bytes from address ``bases[i]`` on, as in ``MappedFiles``."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.files = tuple(files)
+        sizes = np.array([file.size for file in files], np.int64)
+        rooms = (sizes // BLOCK + 1) * BLOCK  # more than the size: no range joins two files
+        self.bases = np.cumsum(rooms) - rooms
+
+    def bytes_at(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a buffer that has these ranges, and where each begins in it."""
+        if not starts.size:
+            return np.empty(0, np.uint8), starts
+        order = np.argsort(starts, kind="stable")
+        ordered, reach = starts[order], np.maximum.accumulate(stops[order])
+        apart = np.concatenate([[True], ordered[1:] > reach[:-1]])
+        first = np.flatnonzero(apart)
+        begins, ends = ordered[first], reach[np.append(first[1:], starts.size) - 1]
+        ranges = self._ranges(begins, ends)
+        blocks = load(ranges)
+        data = b"".join(piece for one in ranges for piece in _pieces(blocks, *one))
+        shift = np.cumsum(ends - begins) - ends  # from the address to the place in the buffer
+        at = np.empty_like(starts)
+        at[order] = ordered + shift[np.cumsum(apart) - 1]
+        return np.frombuffer(data, np.uint8), at
+
+    def expect(self, starts: np.ndarray, stops: np.ndarray) -> int:
+        """Begin to fetch ranges, AHEAD_BYTES at most; return the number of these ranges."""
+        first, last = starts // BLOCK, (stops - 1) // BLOCK
+        blocks = last - first
+        blocks[np.unique(first, return_index=True)[1]] += 1
+        count = int(np.cumsum(blocks).searchsorted(AHEAD_BYTES // BLOCK, "right"))
+        expect(self._ranges(starts[:count], stops[:count]))
+        return count
+
+    def _ranges(self, starts: np.ndarray, stops: np.ndarray) -> list[Range]:
+        numbers = np.searchsorted(self.bases, starts, "right") - 1
+        bases = self.bases[numbers]
+        bounds = zip(
+            numbers.tolist(), (starts - bases).tolist(), (stops - bases).tolist(), strict=True
+        )
+        return [(self.files[i], start, stop) for i, start, stop in bounds]
+
+
+# ── One file, as a stream.
+
+
+class RemoteFile(io.RawIOBase):
+    """A remote file; what follows is requested while it is read forward."""
+
+    def __init__(self, file: DataFile) -> None:
+        check_remote(file)
+        self._file = file
+        self._at, self._end = 0, -1  # the place, and the end of the last read
+        self._ahead, self._until = 0, 0  # bytes to request ahead, and the end of those requested
+        #: Blocks that stay here whatever the process keeps.
+        self.held: _Blocks = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
+        self._at = to + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, or its beginning at the end of the file."""
+        start, stop = self._at, min(self._at + len(buffer), self._file.size)
+        if start >= stop:
+            return 0
+        wanted = self._file, start, stop
+        try:
+            pieces = [*_pieces(self.held, *wanted)]
+        except KeyError:
+            forward = 0 <= self._end <= start <= self._end + BLOCK
+            self._ahead = min(max(2 * self._ahead, _READ), AHEAD_BYTES) if forward else 0
+            self._until = max(self._until, stop) if forward else stop
+            here, coming = _cache().begin([wanted])
+            if self._until - stop < self._ahead // 2:
+                begin, self._until = self._until, min(stop + self._ahead, self._file.size)
+                expect([(self._file, begin, self._until)])
+            for request in coming:
+                here.update(request.result())
+            pieces = [*_pieces(here, *wanted)]
+        self._at = self._end = stop
+        at = 0
+        for piece in pieces:
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
+        return at
+
+
+def open_stream(file: DataFile) -> BinaryIO:
+    """Return the file as a seekable binary stream."""
+    try:
+        if is_remote(file.path):
+            return cast(BinaryIO, io.BufferedReader(RemoteFile(file), _READ))
+        stream = open(file.path, "rb")  # noqa: SIM115
+    except FilesMissing:  # is a FileNotFoundError itself
+        raise
+    except FileNotFoundError:
+        raise gone(file) from None
+    except OSError as error:  # the server's user may not read it, say
+        raise FilesMissing(f"{file.path} can not be opened: {error.strerror or error}") from None
+    try:
+        check_local(file, os.fstat(stream.fileno()))
+    except BaseException:
+        stream.close()
+        raise
+    return stream

@@ -1,0 +1,139 @@
+"""A feed over files of an HTTP server is the feed over the same files on the disk, though requests
+fail at times, and it reads no more of them than it needs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import HeadraceError
+from tests.integration.serving import connect
+from tests.range_server import RangeServer
+from tests.unit.tfrecord_writer import example, feature, frame
+
+pytest.importorskip("aiohttp")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+FILES, EACH, WIDTH = 4, 60, 1024
+SIZE = FILES * EACH * WIDTH * 4
+
+
+def floats(n: int) -> np.ndarray:
+    return np.random.default_rng(n).random(WIDTH, "f4")
+
+
+def tfrecord(path: Path, numbers: range) -> None:
+    with path.open("wb") as file:
+        for n in numbers:
+            values = {"n": feature("int", [n]), "x": feature("float", floats(n).tolist())}
+            file.write(frame(example(values)))
+
+
+def table(numbers: range) -> Any:
+    return pa.table({"n": [*numbers], "x": [floats(n).tolist() for n in numbers]}).cast(
+        pa.schema({"n": pa.int64(), "x": pa.list_(pa.float32())})
+    )
+
+
+def arrow(path: Path, numbers: range) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table(numbers).schema) as out:
+        out.write_table(table(numbers), max_chunksize=16)
+
+
+def compressed_arrow(path: Path, numbers: range) -> None:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    schema = table(numbers).schema
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema, options=options) as out:
+        out.write_table(table(numbers), max_chunksize=16)
+
+
+def arrow_stream(path: Path, numbers: range) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table(numbers).schema) as out:
+        out.write_table(table(numbers), max_chunksize=16)
+
+
+def parquet(path: Path, numbers: range) -> None:
+    pq.write_table(table(numbers), path, row_group_size=16)
+
+
+def tar(path: Path, numbers: range) -> None:
+    with tarfile.open(path, "w") as out:
+        for n in numbers:
+            content = io.BytesIO()
+            np.save(content, floats(n))
+            for ending, data in (("n.cls", b"%d" % n), ("x.npy", content.getvalue())):
+                member = tarfile.TarInfo(f"{n:04}.{ending}")
+                member.size = len(data)
+                out.addfile(member, io.BytesIO(data))
+
+
+FEATURES = {"n": hs.scalar("int64"), "x": hs.sequence("float32")}
+#: How the files of a format are written, and read; tar is read forward, the others by number.
+FORMATS: dict[str, tuple[Callable[[Path, range], None], Callable[[str], hs.Pipeline]]] = {
+    "tfrecord": (tfrecord, lambda paths: hs.read_tfrecord(paths, FEATURES)),
+    "arrow": (arrow, hs.read_arrow),
+    "compressed arrow": (compressed_arrow, hs.read_arrow),
+    "arrow stream": (arrow_stream, hs.read_arrow),
+    "parquet": (parquet, hs.read_parquet),
+    "tar": (tar, hs.read_tar),
+}
+
+
+def written(directory: Path, kind: str) -> Path:
+    for k in range(FILES):
+        FORMATS[kind][0](directory / f"{k}.data", range(k * EACH, (k + 1) * EACH))
+    return directory
+
+
+def stream(feed: Any, batches: int | None = None) -> list[Any]:
+    found = []
+    for batch in feed:
+        n = batch["n" if "n" in batch else "n.cls"]
+        x = batch["x" if "x" in batch else "x.npy"]
+        assert all(np.array_equal(row, floats(i)) for i, row in zip(n.tolist(), x, strict=True))
+        found.append((batch.partition, batch.number, n.tolist()))
+        if len(found) == batches:
+            break
+    return found
+
+
+def feed_of(source: hs.Pipeline, kind: str, shuffled: bool) -> hs.Pipeline:
+    window = 25 if kind == "tar" else None
+    source = source.shuffle(seed=3, window=window) if shuffled else source
+    return source.batch(7, allow_smaller_final_batch=True, dynamic_pad=True)
+
+
+SHAPES = {"partitions": 2, "workers": 2}
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(
+    kind: str, shuffled: bool, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    written(data, kind)
+    read = FORMATS[kind][1]
+    with hs.run(feed_of(read(f"{data}/*.data"), kind, shuffled), **SHAPES) as server:
+        with connect(server) as feed:
+            want = stream(feed)
+    with RangeServer(data, faults=0.05) as store:
+        far = feed_of(read(f"{store.url}/*.data"), kind, shuffled)
+        with hs.run(far, state_dir=tmp_path / "state", **SHAPES) as server:
+            with connect(server) as feed:
+                before = stream(feed, 9)
+                token = feed.snapshot()
+                stream(feed, 4)
+            with connect(server, resume=token) as feed:
+                after = stream(feed)
+        assert before + after == want
+        assert sum(store.failed.values()) > 0

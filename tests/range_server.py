@@ -1,0 +1,114 @@
+"""An HTTP server of a directory that answers by ranges, counts what it sends, and fails at times."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+
+class RangeServer:
+    """``url`` is that of the directory.  Of the answers a share ``faults`` is a 503, no answer, or
+    half an answer."""
+
+    def __init__(self, directory: Path, faults: float = 0.0, seed: int = 0) -> None:
+        self.directory, self.faults = directory, faults
+        self.sent: Counter[str] = Counter()  # bytes of content by name of a file
+        self.requests = 0
+        self.failed: Counter[str] = Counter()
+        self._draw, self._lock = random.Random(seed), threading.Lock()
+        self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def fault(self) -> str:
+        """Return the kind of the fault of an answer, or ""."""
+        with self._lock:
+            self.requests += 1
+            kind = ""
+            if self._draw.random() < self.faults:
+                kind = self._draw.choice(("503", "reset", "cut"))
+                self.failed[kind] += 1
+            return kind
+
+    def count(self, name: str, size: int) -> None:
+        with self._lock:
+            self.sent[name] += size
+
+    def __enter__(self) -> RangeServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Threads(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    store: RangeServer
+
+    def do_HEAD(self) -> None:
+        self._answer(with_content=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_content=True)
+
+    def _answer(self, with_content: bool) -> None:
+        path = self.store.directory / self.path.strip("/")
+        fault = self.store.fault()
+        if fault == "reset":
+            self.close_connection = True
+            return
+        if fault == "503" or not path.exists():
+            self._head(503 if fault else 404, 0)
+            return
+        if path.is_dir():
+            listed = "".join(f'<a href="{one.name}">x</a>' for one in sorted(path.iterdir()))
+            self._head(200, len(listed))
+            self.wfile.write(listed.encode() if with_content else b"")
+            return
+        status = path.stat()
+        start, stop, code = 0, status.st_size, 200
+        if found := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+            start, stop, code = int(found[1]), min(int(found[2]) + 1, stop), 206
+        self._head(code, stop - start, f'"{status.st_mtime_ns}-{status.st_size}"')
+        if not with_content:
+            return
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        if fault:
+            data = data[: len(data) // 2]
+            self.close_connection = True
+        self.store.count(path.name, len(data))
+        self.wfile.write(data)
+
+    def _head(self, code: int, size: int, tag: str = "") -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(size))
+        if tag:
+            self.send_header("ETag", tag)
+            self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that was killed
+            super().handle()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
