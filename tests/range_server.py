@@ -1,4 +1,4 @@
-"""An HTTP server of a directory that answers by ranges, counts what it sends, and fails at times."""
+"""An HTTP server of a directory: it answers by ranges, counts what it sends, and fails at times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class RangeServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self._server.shutdown()
         self._server.server_close()

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_proto.errors import HeadraceError
 from tests.integration.serving import connect
 from tests.range_server import RangeServer
 from tests.unit.tfrecord_writer import example, feature, frame
