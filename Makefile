@@ -21,7 +21,7 @@ help:
 	@echo "             process of a server starts as those of users do, which takes twice as long"
 	@echo "make test-fast  those that start no server"
 	@echo "make test-docs  the code of every page of docs/ (README and quickstart are of make test)"
-	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
+	@echo "make test-tools  those of chaos, trials, bench, the demo and the examples that train"
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make combinations  feeds, runs and deaths drawn at random for SECONDS=300, compared with a reference"
@@ -136,9 +136,9 @@ soak: $(READY)
 trials: $(READY)
 	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
 
-# Writes docs/scaling.md anew.  SCRATCH= is where 25 GB are to be had.
+# The figures of docs/scaling.md.
 scale: $(READY)
-	$(BIN)/python -m tests.scale all$(if $(SCRATCH), --scratch "$(SCRATCH)")
+	$(BIN)/python -m tests.trials workers servers owners sequences lanes
 
 clean:
 	rm -rf $(VENV) build dist site demo-data demo-out trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -39,10 +39,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _HERE = Path(__file__).parent
 #: Their tests are those of tools that measure or harm the product, and of programs beside it.
-_OF_TOOLS = (
-    *("chaos", "unit/bench", "integration/test_trials.py", "integration/test_scale.py"),
-    "integration/test_demo.py",
-)
+_OF_TOOLS = (*("chaos", "unit/bench", "integration/test_trials.py", "integration/test_demo.py"),)
 _FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
 #: Some tests fill the space that they get; all others together take a tenth of it.

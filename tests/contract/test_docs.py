@@ -143,7 +143,7 @@ def test_every_command_that_a_document_names_exists(path: Path) -> None:
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
     known = {option.flag for name in COMMANDS for option in command(name).options}
     known |= {option.replace("--", "--no-") for option in known}
-    programs = [f"tests/{name}/__main__.py" for name in ("bench", "scale", "trials")]
+    programs = [f"tests/{name}/__main__.py" for name in ("bench", "trials")]
     for program in programs:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / program).read_text()))
     known |= {"--help", "--version"}

@@ -1,6 +1,6 @@
 """Every trial at a small part of its size.
 
-The full sizes are ``make fuzz``, ``make soak`` and ``make trials``.
+The full sizes are ``make fuzz``, ``make soak``, ``make scale`` and ``make trials``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ SHORT = {
     "flips": 0.01,
     "hostile": 0.05,
     "messages": 0.01,
+    "workers": 0.1,
+    "sequences": 0.1,
 }
+#: The same, of those that take longer.
+LONG = {"owners": 0.1, "lanes": 0.1}
 #: The same, of those that mount file systems or make groups of processes.
-OF_ROOT = {"power": 0.01, "endless": 0.2, "shares": 0.01}
+OF_ROOT = {"power": 0.01, "endless": 0.2, "shares": 0.01, "servers": 0.1}
 
 
 def short(name: str, scale: float, scratch: Path) -> Result:
@@ -33,9 +37,11 @@ def short(name: str, scale: float, scratch: Path) -> Result:
     return result
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name", [*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
+)
 def test_a_trial_in_short_sees_nothing_that_must_not_be(name: str, tmp_path: Path) -> None:
-    result = short(name, SHORT[name], tmp_path)
+    result = short(name, {**SHORT, **LONG}[name], tmp_path)
     assert result.verdict in ("held", "missed"), result.notes
     assert sum(result.counts.values()) > 0
 
@@ -54,4 +60,4 @@ def test_a_trial_that_needs_root_in_short_sees_nothing_that_must_not_be(
 
 
 def test_every_trial_has_a_short_form() -> None:
-    assert EVERY.keys() == SHORT.keys() | OF_ROOT.keys()
+    assert EVERY.keys() == SHORT.keys() | LONG.keys() | OF_ROOT.keys()

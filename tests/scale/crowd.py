@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import headrace_server as hs
+from tests.trials.frame import Report, Setup
 
-from .curve import Curve, Setup
+from .curve import Curve
 from .data import records_file, records_pipeline
 from .line import line
 
@@ -38,9 +39,9 @@ def mapped(setup: Setup) -> hs.Pipeline:
     return records_pipeline(records_file(setup)).map(busy, vectorized=True, schema=schema)
 
 
-def workers(setup: Setup) -> Curve:
+def workers(setup: Setup, report: Report) -> None:
     """A pipeline whose worker is the bottleneck, with 1 and 2 of them on 2 cores."""
-    curve = Curve("workers")
+    curve = Curve("workers", report)
     pipeline = mapped(setup).repeat().batch(BATCH)
     for count in (1, 2):
         with line(pipeline, workers=count, partitions=2, warm=setup.of(200, 60)) as running:
@@ -55,4 +56,4 @@ def workers(setup: Setup) -> Curve:
             },
         )
     curve.grows("CPU s per 1,000 batches", 1, 2, 1.35)
-    return curve
+    print(curve)

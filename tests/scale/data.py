@@ -10,8 +10,7 @@ import numpy as np
 
 import headrace_server as hs
 from tests.bench import records
-
-from .curve import Setup
+from tests.trials.frame import Setup
 
 __all__ = ["RECORDS", "examples", "numbers", "records_file", "records_pipeline", "sequences"]
 

@@ -5,7 +5,9 @@ batch size × batches held = sequences begun and not ended; what a step costs mu
 
 from __future__ import annotations
 
-from .curve import Curve, Setup
+from tests.trials.frame import Report, Setup
+
+from .curve import Curve
 from .data import sequences
 from .line import line
 
@@ -41,9 +43,9 @@ def _note(curve: Curve, setup: Setup, batch: int, held: int, **more: object) -> 
     )
 
 
-def arrival(setup: Setup) -> Curve:
+def arrival(setup: Setup, report: Report) -> None:
     """In the order of arrival, states at the server."""
-    curve = Curve("batch size × batches held")
+    curve = Curve("batch size × batches held", report)
     for batch, held in setup.of(_ARRIVAL, _SHORT):
         _note(curve, setup, batch, held)
     for batch in setup.of((160, 3200), (16,)):
@@ -53,14 +55,14 @@ def arrival(setup: Setup) -> Curve:
     most, base = curve.points[-1][1], curve.points[0][1]
     each = (most["worker MB"] - base["worker MB"]) * 1024 / (most["in flight"] - base["in flight"])
     curve.at_most("kB of the worker's memory per sequence in flight", each, setup.of(2.0, 20.0))
-    return curve
+    print(curve)
 
 
-def lanes(setup: Setup) -> Curve:
+def lanes(setup: Setup, report: Report) -> None:
     """In lanes, states at the trainer: in flight are the lanes."""
-    curve = Curve("batch size × batches held")
+    curve = Curve("batch size × batches held", report)
     for batch in setup.of((10, 100, 1000, 10_000), (10, 100)):
         _note(curve, setup, batch, 1, order="lanes")
     low, high = setup.of(("1000 × 1", "10000 × 1"), ("10 × 1", "100 × 1"))
     curve.grows("µs per segment", low, high, 1.2)
-    return curve
+    print(curve)

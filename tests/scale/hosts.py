@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 
-from ..trials.cgroups import cgroup
+from tests.trials.cgroups import cgroup
+from tests.trials.frame import Report, Setup
+
 from .crowd import BATCH, mapped
-from .curve import Curve, Setup
+from .curve import Curve
 from .data import numbers
 from .line import line
 
@@ -19,9 +21,9 @@ __all__ = ["owners", "servers"]
 _PERIOD_US, _QUOTA_US = 50_000, 10_000
 
 
-def servers(setup: Setup) -> Curve:
+def servers(setup: Setup, report: Report) -> None:
     """The same feed from 1, 2 and 4 servers, each of which may use a fifth of a core."""
-    curve = Curve("servers")
+    curve = Curve("servers", report)
     v1 = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(_QUOTA_US)}
     v2 = {"cpu.max": f"{_QUOTA_US} {_PERIOD_US}"}
     counts = setup.of((1, 2, 4), (1, 2))
@@ -52,12 +54,12 @@ def servers(setup: Setup) -> Curve:
     curve.grows("CPU s per 1,000 batches", 1, last, 1.1)
     even = last * curve.at(1, "rows per s") / curve.at(last, "rows per s")
     curve.at_most(f"{last} times the rate of 1 server / rate of {last}", even, 1.25)
-    return curve
+    print(curve)
 
 
-def owners(setup: Setup) -> Curve:
+def owners(setup: Setup, report: Report) -> None:
     """Measure the cost for a trainer when more servers have the partitions."""
-    curve = Curve("servers")
+    curve = Curve("servers", report)
     counts = setup.of((1, 4, 16), (1, 4))
     for count in counts:
         with line(
@@ -72,4 +74,4 @@ def owners(setup: Setup) -> Curve:
     first, last = counts[0], counts[-1]
     each = curve.at(last, "trainer µs per batch") - curve.at(first, "trainer µs per batch")
     curve.at_most("µs per batch that each further server costs", each / (last - first), 16.0)
-    return curve
+    print(curve)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.scale import crowd, held, hosts
+
 from . import connections, endless, faults, flips, hostile, messages, power, soak
 from .frame import Report, Setup
 
@@ -46,4 +48,10 @@ EVERY = {
         hostile.run,
         "3 min",
     ),
+    # How cost grows
+    "workers": Trial("1 and 2 workers that are in the way", crowd.workers, "30 s"),
+    "servers": Trial("1, 2 and 4 servers with a fifth of a core each", hosts.servers, "1 min"),
+    "owners": Trial("a trainer of 1 to 16 servers", hosts.owners, "1 min"),
+    "sequences": Trial("1 to 100,000 sequences with states in flight", held.arrival, "2 min"),
+    "lanes": Trial("10 to 10,000 lanes", held.lanes, "1 min"),
 }

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _SHOWN = 5
+T = TypeVar("T")
 
 
 class NotHere(Exception):
@@ -48,6 +49,10 @@ class Setup:
     def sized(self, full: int, least: int = 1) -> int:
         """Return the scaled count of work that is done ``full`` times at full size."""
         return max(least, round(full * self.scale))
+
+    def of(self, full: T, short: T) -> T:
+        """Return the size of a measurement that has no other sizes than these."""
+        return full if self.scale >= 1 else short
 
     def chance(self, name: str) -> random.Random:
         """Return a generator for one purpose, which draws for other purposes do not change."""
