@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import copy
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import FeedClosed, ProtocolError, near
 from headrace_proto.layout import Slot, array_at, strings_at
 from headrace_proto.messages import Given
@@ -28,18 +27,75 @@ from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 from .framework import Framework
 
 
-def no_fact(name: str) -> AttributeError:
-    """Return the error for a fact that the rows of a feed lack."""
-    return AttributeError(f"batch.{name}: this feed has none; {FACTS[name]}")
-
-
 class BatchInHand:
-    """The methods of every batch that a trainer has taken, of rows or of segments."""
+    """What every batch that a trainer has taken has, of rows or of segments."""
 
-    _block: np.ndarray
-    _framework: Framework
-    # weak: a batch that the user keeps does not keep the connection open
-    _feed: weakref.ref[Any] | None
+    def __init__(
+        self,
+        given: Given,
+        slots: Mapping[str, Slot],
+        block: np.ndarray,
+        framework: Framework,
+        feed: weakref.ref[Any] | None = None,
+        layout: Any = None,
+        save: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        """``layout``: of segments; ``save`` takes values of their states, where they have some."""
+        self.token = given.token
+        self.partition = given.partition
+        self.number = given.number
+        self.rows = given.rows
+        self.epoch = given.epoch
+        self._bucket = given.bucket
+        self._slots = slots  # of facts, too: their names begin with @
+        self._block = block
+        self._framework = framework
+        self._feed = feed  # weak: a batch that the user keeps does not keep the connection open
+        self._layout = layout
+        self._save = save
+        self._cache: dict[str, Any] = {}
+
+    def _column(self, name: str) -> Any:
+        """Return the framework's array of a column or a fact."""
+        value = self._cache.get(name)
+        if value is None:
+            slot = self._slots[name]
+            if slot.dtype == BYTES:
+                value = self._framework.strings(strings_at(self._block, slot))
+            else:
+                array = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
+                value = self._framework.numbers(array, slot.dtype, True)
+            self._cache[name] = value
+        return value
+
+    def array(self, name: str) -> np.ndarray:
+        """Return a column as a numpy array for any framework: a view, or an array of ``bytes``.
+
+        Names are those of the wire.  Of rows they are the columns, the facts as ``"@length"``,
+        ``"@label"``, ``"@rate"``, ``"@origin"`` and ``"@source"``, and ``"@offsets:NAME"``: a
+        ragged column is the values of all rows one after the other, and these are their offsets.
+        Of segments they are ``"sequences:NAME"``, ``"context:NAME"``, ``"state:NAME"``,
+        ``"@length"``, ``"@key"`` (the original keys) …  Where states stay with the trainer,
+        ``"state:NAME"`` is what new sequences of this batch begin with.
+        """
+        slot = self._slots.get(name)
+        if slot is None:
+            raise self._unknown(name)
+        if slot.dtype == BYTES:
+            return strings_at(self._block, slot)
+        return array_at(self._block, slot)
+
+    def _unknown(self, name: object) -> KeyError:
+        known = [*self] if isinstance(self, Mapping) else [*self._slots]
+        return KeyError(
+            f"{name!r} is not a column of this batch; it has {known}{near(name, known)}"
+        )
+
+    def __copy__(self) -> Self:
+        other: Self = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._cache = dict(self._cache)
+        return other
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does."""
@@ -60,13 +116,19 @@ class BatchInHand:
         """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
         return self._changed(self._framework.pinned)
 
-    @abstractmethod
     def _changed(self, change: Callable[[Any], Any]) -> Self:
         """Return a copy whose arrays of numbers are changed."""
+        other = copy.copy(self)
+        for name, slot in self._slots.items():
+            if slot.dtype != BYTES:
+                other._cache[name] = change(self._column(name))
+        return other
 
-    @abstractmethod
     def _fact(self, name: str) -> Any:
         """Return one of ``FACTS``; AttributeError where the feed has none."""
+        if RESERVED + name not in self._slots:
+            raise AttributeError(f"batch.{name}: this feed has none; {FACTS[name]}")
+        return self._column(RESERVED + name)
 
     @property
     def label(self) -> Any:
@@ -115,60 +177,10 @@ class Batch(BatchInHand, Mapping[str, Any]):
         """Return a batch of a given; for a mapping, or pairs, return a plain dict."""
         return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
 
-    def __init__(
-        self,
-        given: Given,
-        slots: dict[str, Slot],
-        block: np.ndarray,
-        framework: Framework,
-        feed: weakref.ref[Any] | None = None,
-    ) -> None:
-        self.token = given.token
-        self.partition = given.partition
-        self.number = given.number
-        self.rows = given.rows
-        self.epoch = given.epoch
-        self._bucket = given.bucket
-        self._slots = slots  # of facts, too: their names begin with @
-        self._block = block
-        self._framework = framework
-        self._feed = feed
-        self._cache: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        value = self._cache.get(name)
-        if value is None:
-            slot = self._slots.get(name)
-            if slot is None or name[0] == RESERVED:
-                raise self._unknown(name)
-            value = self._value(name, slot)
-        return value
-
-    def _value(self, name: str, slot: Slot) -> Any:
-        """Return the framework's array of a column or a fact."""
-        value = self._cache.get(name)
-        if value is None:
-            if slot.dtype == BYTES:
-                value = self._framework.strings(strings_at(self._block, slot))
-            else:
-                value = self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
-            self._cache[name] = value
-        return value
-
-    def _changed(self, change: Callable[[Any], Any]) -> Self:
-        other = copy.copy(self)
-        other._cache = {
-            name: value if slot.dtype == BYTES else change(value)
-            for name, slot in self._slots.items()
-            for value in [self._value(name, slot)]
-        }
-        return other
-
-    def __copy__(self) -> Self:
-        other: Self = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._cache = dict(self._cache)
-        return other
+        if name not in self._slots or name[0] == RESERVED:
+            raise self._unknown(name)
+        return self._column(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
@@ -200,32 +212,6 @@ class Batch(BatchInHand, Mapping[str, Any]):
         begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
         borders = np.append(np.flatnonzero(begins), ids.size).astype(np.int32)
         return self._framework.numbers(borders, "int32", True)
-
-    def _fact(self, name: str) -> Any:
-        slot = self._slots.get(RESERVED + name)
-        if slot is None:
-            raise no_fact(name)
-        return self._value(RESERVED + name, slot)
-
-    def array(self, name: str) -> np.ndarray:
-        """Return a column as a numpy array for any framework: a view, or an array of ``bytes``.
-
-        ``"@length"``, ``"@label"``, ``"@rate"``, ``"@origin"`` and ``"@source"`` are the facts of
-        its rows.  A ragged column is the values of all rows one after the other, and
-        ``"@offsets:NAME"`` their offsets.
-        """
-        slot = self._slots.get(name)
-        if slot is None:
-            raise self._unknown(name)
-        if slot.dtype == BYTES:
-            return strings_at(self._block, slot)
-        return array_at(self._block, slot)
-
-    def _unknown(self, name: str) -> KeyError:
-        known = list(self)
-        return KeyError(
-            f"{name!r} is not a column of this batch; it has {known}{near(name, known)}"
-        )
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._slots if name[0] != RESERVED)
@@ -269,18 +255,14 @@ def facts_of(layout: Mapping[str, Field]) -> dict[str, Field]:
 class RaggedBatch(Batch):
     """A batch with ragged columns."""
 
-    def _value(self, name: str, slot: Slot) -> Any:
+    def _column(self, name: str) -> Any:
         if OFFSETS + name not in self._slots:
-            return super()._value(name, slot)
+            return super()._column(name)
         value = self._cache.get(name)
         if value is None:
-            array, framework = self.array(name), self._framework
-            if slot.dtype == BYTES:
-                values = framework.strings(array)
-            else:
-                values = framework.numbers(array, slot.dtype, True)
-            value = framework.ragged(values, self._offsets(name))
-            self._cache[name] = value
+            own, array, dtype = self._framework, self.array(name), self._slots[name].dtype
+            values = own.strings(array) if dtype == BYTES else own.numbers(array, dtype, True)
+            value = self._cache[name] = own.ragged(values, self._offsets(name))
         return value
 
     def _offsets(self, name: str) -> Any:

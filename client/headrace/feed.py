@@ -29,7 +29,7 @@ from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from . import requests
-from .batch import Batch, RaggedBatch, columns_of, facts_of
+from .batch import Batch, BatchInHand, RaggedBatch, columns_of, facts_of
 from .batch_memory import BatchGone, Blocks
 from .framework import Framework
 from .link import Link, opened
@@ -79,8 +79,8 @@ class Feed:
         self._segments: SegmentLayout | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and the facts of rows beside it
-        self._slots = KnownSlots({})  # of a feed without segments
-        self._batch: type[Batch] = Batch
+        self._slots = KnownSlots({})
+        self._batch: type[BatchInHand] = Batch
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
     # Properties
@@ -121,14 +121,16 @@ class Feed:
             self._layout = rows_open(layout) if known.get("resized") is True else layout
             if known.get("shape") == "sequences":
                 self._segments = segments = SegmentLayout(self._layout, known)
-                segments.ranked = self._link.member.hello.rank >= 0
+                segments.ranked = segments.lanes and self._link.member.hello.rank >= 0
                 if segments.states:
                     self._hands = Saving(self._link, segments, self._framework)
             if known.get("across_batches") is False:
                 self._epochs = Epochs(self._link.trainer, self._link.finished_before)
-            self._slots = KnownSlots(self._layout)
+            self._slots = self._segments.slots if self._segments else KnownSlots(self._layout)
             self._schema = columns_of(self._layout)
-            if any(field.ragged for field in self._schema.values()):
+            if self._segments is not None:
+                self._batch = SegmentBatch
+            elif any(field.ragged for field in self._schema.values()):
                 self._batch = RaggedBatch
         return self._schema
 
@@ -209,7 +211,9 @@ class Feed:
             block = self._blocks.block(held)
             if isinstance(hands, Saving):
                 return hands.begin(held, block)
-            batch = self._plain(held, block)
+            given = held.given
+            slots, segments = self._slots.of(given), self._segments
+            batch = self._batch(given, slots, block, self._framework, self._itself, segments)
             held.shown = True
             return batch
         except BaseException as error:
@@ -225,13 +229,6 @@ class Feed:
             return within
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
-
-    def _plain(self, held: Held, block: Any) -> Batch | SegmentBatch:
-        """Return a batch that is not committed by states."""
-        given, layout = held.given, self._segments
-        if layout is None:
-            return self._batch(given, self._slots.of(given), block, self._framework, self._itself)
-        return SegmentBatch(given, layout, block, self._framework, feed=self._itself)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.

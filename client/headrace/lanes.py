@@ -163,7 +163,7 @@ class Lanes:
         self._kept[batch.partition] = LaneStates(
             batch.token,
             lanes,
-            batch._flag_array("valid") & ~batch._flag_array("last"),
+            batch._derived_array("valid") & ~batch._derived_array("last"),
             states,
         )
 

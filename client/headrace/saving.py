@@ -354,7 +354,9 @@ class Saving(TakenBatches):
         """Make the batch that was taken."""
         saves = _Saves(self._link.looked_at)
         save = partial(self._save, saves)
-        batch = SegmentBatch(held.given, self.layout, block, self._framework, save)
+        given, layout = held.given, self.layout
+        slots = layout.slots.of(given)
+        batch = SegmentBatch(given, slots, block, self._framework, None, layout, save)
         if self.lanes is not None:
             saves.going = self.lanes.going(batch)
             batch._continued = saves.going.state

@@ -17,23 +17,18 @@ once for all batches of one shape, and not once per batch:
 
 from __future__ import annotations
 
-import copy
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, NUMPY_OF
+from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import near
-from headrace_proto.layout import strings_at
-from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, RESERVED, Field
 from headrace_proto.segment_layout import SegmentLayout
 
-from .batch import BatchInHand, no_fact
-from .framework import Framework
+from .batch import BatchInHand
 from .state_block import unknown_state
 
 #: The reason why a batch with states has no commit of its own.
@@ -62,34 +57,16 @@ class SegmentBatch(BatchInHand):
     first row, from 0.
     """
 
-    def __init__(
-        self,
-        given: Given,
-        layout: SegmentLayout,
-        block: np.ndarray,
-        framework: Framework,
-        save: Callable[[SegmentBatch, Mapping[str, Any]], Any] | None = None,
-        feed: weakref.ref[Any] | None = None,
-    ) -> None:
-        """``save`` takes values of states, and is given for a feed that has some; ``feed`` for one
-        without.
-        """
-        self.token = given.token
-        self.partition = given.partition
-        self.number = given.number
-        self.rows = self.batch_size = given.rows
-        self.epoch = given.epoch
-        self._slots = layout.slots.of(given)
-        self._layout = layout
-        self._block = block
-        self._framework = framework
-        self._cache: dict[str, Any] = {}
-        self._feed = feed
-        self._save = save
-        #: Returns a state that continues from the batch before, where states stay with the trainer.
-        self._continued: Callable[[SegmentBatch, str], Any] | None = None
+    _layout: SegmentLayout
+    #: Returns a state that continues from the batch before, where states stay with the trainer.
+    _continued: Callable[[SegmentBatch, str], Any] | None = None
 
     # Rows
+
+    @property
+    def batch_size(self) -> Any:
+        """Its number of rows, as ``rows``."""
+        return self.rows
 
     @property
     def key(self) -> Any:
@@ -198,17 +175,17 @@ class SegmentBatch(BatchInHand):
             raise AttributeError(
                 "batch.lane: rows of this feed have no place, it is declared with order='arrival'"
             )
-        return self._column("@lane")
+        return self._derived("lane") if self._layout.ranked else self._column("@lane")
 
     @property
     def first(self) -> Any:
         """Whether each row is the first segment of its example."""
-        return self._flags("first")
+        return self._derived("first")
 
     @property
     def last(self) -> Any:
         """Whether each row is the last segment of its example."""
-        return self._flags("last")
+        return self._derived("last")
 
     @property
     def valid(self) -> Any:
@@ -218,7 +195,7 @@ class SegmentBatch(BatchInHand):
         ``padding_values``), and a state that is saved for one is ignored.  A masked loss counts the
         others alone.
         """
-        return self._flags("valid")
+        return self._derived("valid")
 
     # Columns
     # With pack=True context, facts, keys, total_length and insertion_index are [B, most examples of
@@ -287,14 +264,12 @@ class SegmentBatch(BatchInHand):
         super().commit()
 
     def _changed(self, change: Callable[[Any], Any]) -> Self:
-        numbers = [name for name, slot in self._slots.items() if slot.dtype != BYTES]
-        values = {name: self._column(name) for name in numbers}
-        values.update({name: self._flags(name) for name in FLAGS})
+        other = super()._changed(change)
+        for name in [*FLAGS, *["lane"] * self._layout.ranked]:
+            other._cache[name] = change(self._derived(name))
         for name, state in self._layout.states.items():
             if self._continued is not None and state.dtype != BYTES:
-                values["continued:" + name] = self.state(name)
-        other = copy.copy(self)
-        other._cache = {**self._cache, **{name: change(value) for name, value in values.items()}}
+                other._cache["continued:" + name] = change(self.state(name))
         return other
 
     def __reduce__(self) -> str:
@@ -302,26 +277,6 @@ class SegmentBatch(BatchInHand):
             "a batch of segments cannot be pickled: its states are saved where it was taken; "
             "batch.arrays() is plain data"
         )
-
-    def __copy__(self) -> Self:
-        other: Self = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
-    def array(self, name: str) -> np.ndarray:
-        """Return a column as a numpy array by its name on the wire, whatever the framework.
-
-        ``"sequences:NAME"``, ``"context:NAME"``, ``"state:NAME"``, ``"@length"``, ``"@key"`` (the
-        original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
-        of this batch begin with.
-        """
-        slot = self._slots.get(name)
-        if slot is None:
-            columns = list(self._slots)
-            raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
-        if slot.dtype == BYTES:
-            return strings_at(self._block, slot)
-        return np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
 
     def keys(self) -> list[Any]:
         """Return the segments' keys as a list; of packed rows a list for each row."""
@@ -332,9 +287,9 @@ class SegmentBatch(BatchInHand):
         names = [RESERVED + name for name in SEGMENT_FACTS[1:]]
         facts = {name[1:]: self.array(name) for name in names if name in self._layout.schema}
         if "lane" in facts and self._layout.ranked:
-            facts["lane"] = self._lane_array()
+            facts["lane"] = self._derived_array("lane")
         keys = self.array("@key") if self._layout.packed else self._key_array(0)
-        flags = {name: self._flag_array(name) for name in FLAGS}
+        flags = {name: self._derived_array(name) for name in FLAGS}
         element: dict[str, Any] = {"token": np.int64(self.token), "key": keys, **facts, **flags}
         for group in self._layout.groups:
             names = self._layout.names(group)
@@ -356,25 +311,6 @@ class SegmentBatch(BatchInHand):
 
     # Inside
 
-    def _column(self, name: str) -> Any:
-        value = self._cache.get(name)
-        if value is None:
-            slot = self._slots[name]
-            if slot.dtype == BYTES:
-                value = self._framework.strings(strings_at(self._block, slot))
-            elif name == "@lane" and self._layout.ranked:
-                value = self._framework.numbers(self._lane_array(), slot.dtype)
-            else:
-                array = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
-                value = self._framework.numbers(array, slot.dtype, True)
-            self._cache[name] = value
-        return value
-
-    def _fact(self, name: str) -> Any:
-        if RESERVED + name not in self._layout.schema:
-            raise no_fact(name)
-        return self._column(RESERVED + name)
-
     def _strings(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
@@ -395,20 +331,19 @@ class SegmentBatch(BatchInHand):
         counts = self.array("@sequence_count").tolist()
         return segment_keys(self.array("@key").tolist(), numbers, counts, ahead)
 
-    def _flags(self, name: str) -> Any:
+    def _derived(self, name: str) -> Any:
+        """Return flags of the rows, or the lanes of a rank."""
         value = self._cache.get(name)
         if value is None:
-            value = self._framework.numbers(self._flag_array(name), "bool")
-            self._cache[name] = value
+            array = self._derived_array(name)
+            value = self._cache[name] = self._framework.numbers(array, array.dtype.name)
         return value
 
-    def _lane_array(self) -> np.ndarray:
-        """Return the lanes of the rows, numbered in all partitions: a rank has some in each."""
-        lanes: np.ndarray = self.array("@lane") + np.int32(self.partition * self._layout.batch_size)
-        return lanes
-
-    def _flag_array(self, name: str) -> np.ndarray:
+    def _derived_array(self, name: str) -> np.ndarray:
         flags: np.ndarray
+        if name == "lane":  # numbered in all partitions: a rank has some in each
+            flags = self.array("@lane") + np.int32(self.partition * self._layout.batch_size)
+            return flags
         if self._layout.packed:
             return self.array("@length") > 0 if name == "valid" else self.array(RESERVED + name)
         sequence, count = self.array("@sequence"), self.array("@sequence_count")

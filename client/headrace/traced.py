@@ -42,7 +42,11 @@ def flattened(batch: Any) -> tuple[SegmentLayout, tuple[Any, ...]]:
             'connect with framework="tf"'
         )
     columns = (
-        batch.state(name[6:]) if name.startswith("state:") else batch._column(name)
+        batch.state(name[6:])
+        if name.startswith("state:")
+        else batch.lane
+        if name == "@lane"
+        else batch._column(name)
         for name in names
     )
     return batch._layout, (np.array(batch.token, np.int64), *columns)
@@ -57,10 +61,8 @@ class TracedBatch(SegmentBatch):
 
     def __init__(self, layout: SegmentLayout, components: tuple[Any, ...]) -> None:
         self._layout = layout
-        self._save = self._continued = None
-        self._slots = {}  # of arrays, of which it has none: an unknown column is a KeyError
         self.token, *columns = components
-        self._cache = dict(zip(_columns_of(layout), columns, strict=True))
+        self._cache = self._slots = dict(zip(_columns_of(layout), columns, strict=True))
 
     def save_state(self, name: str, value: Any) -> Any:
         if not isinstance(name, str):
@@ -86,7 +88,9 @@ class TracedBatch(SegmentBatch):
         keys = tf.strings.join([number, "_of_", count, ":", own])
         return tf.where(self.last, tf.strings.join(["STOP:", own]), keys) if ahead else keys
 
-    def _flags(self, name: str) -> Any:
+    def _derived(self, name: str) -> Any:
+        if name == "lane":
+            return self._cache["@lane"]
         if self._layout.packed:
             return self.length > 0 if name == "valid" else self._cache[RESERVED + name]
         if name == "last":
@@ -95,7 +99,7 @@ class TracedBatch(SegmentBatch):
         return valid & (self.sequence == 0) if name == "first" else valid
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("rows", "batch_size"):
+        if name == "rows":
             keys = self._cache["@key"]
             return tf.shape(keys)[0] if keys.shape[0] is None else keys.shape[0]
         raise AttributeError(
