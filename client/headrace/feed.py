@@ -225,7 +225,7 @@ class Feed:
         epochs, hands = self._epochs, self._hands
         if within is None and epochs is not None:
             within = epochs.enter
-        if hands.lanes is None:
+        if not hands.kept:
             return within
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
@@ -377,7 +377,7 @@ class Feed:
             raise ValueError(
                 f"facts={facts!r:.80}: a batch of segments tells all that is known of it"
             )
-        if self._hands.lanes is not None:
+        if self._hands.kept:
             raise ValueError(
                 "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
                 "for batches before the ones before them are saved; declare the feed with "
@@ -592,7 +592,7 @@ class Feed:
             if commit and not link.failure_raised:
                 link.settle()
                 hands.flush()
-            elif hands.lanes is not None:
+            elif hands.kept:
                 with contextlib.suppress(Exception):  # else it would hide the error in flight
                     link.settle(_HASTE_S)
                     hands.flush(_HASTE_S)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, name_of, numpy_dtype
+from headrace_proto.dtypes import BYTES, name_of
 
 
 class RaggedRows(NamedTuple):
@@ -64,10 +64,6 @@ class Framework:
     def kept(self, value: Any) -> Any:
         """Return a tensor with its present value, on its device, for later reads."""
         return value
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return a tensor of zeros."""
-        return np.zeros(shape, numpy_dtype(dtype))
 
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray

@@ -78,9 +78,6 @@ class Jax(Framework):
             raise ValueError("it is traced by a jax transformation; save what the function returns")
         return np.asarray(value)
 
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return jnp.zeros(shape, dtype)
-
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:

@@ -44,10 +44,9 @@ from headrace_proto.segment_layout import SegmentLayout, State
 from .batch import Batch
 from .batch_memory import BatchGone
 from .framework import Framework
-from .lanes import Going, Lanes, parts_of
 from .link import Link
 from .requests import flush_states
-from .segments import BY_STATES, SegmentBatch, is_tracing
+from .segments import BY_STATES, LaneStates, SegmentBatch, continued, is_tracing
 from .session import States, named
 from .state_block import BlockMaker, Upload, host, presented, strings_in, unknown_state
 from .trainer import Held
@@ -76,7 +75,7 @@ class DatasetRun:
 class TakenBatches:
     """The batches in one trainer's hands, of one session of a feed without states."""
 
-    lanes: Any = None  # of states that stay with the trainer
+    kept: bool = False  # whether states stay with the trainer
 
     def __init__(self, link: Link) -> None:
         self.explicit = link.member.explicit
@@ -320,7 +319,7 @@ class _Saves:
     """The saves of one batch."""
 
     taken_at: float
-    going: Going | None = None  # how its lanes continue, where states stay here
+    lanes: Any = None  # of its rows, where states stay here
     lock: threading.Lock = field(default_factory=threading.Lock)
     values: dict[str, Any] = field(default_factory=dict)  # by state, once their save begins
     upload: Upload | None = None
@@ -333,7 +332,9 @@ class Saving(TakenBatches):
         super().__init__(link)
         self.explicit = False
         self.layout = layout
-        self.lanes: Lanes | None = Lanes(framework) if layout.kept else None
+        self.kept = layout.kept
+        self._lanes: dict[int, LaneStates] = {}  # kept states by partition
+        self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
         self._framework = framework
         self._maker = BlockMaker(layout.states)
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
@@ -351,20 +352,29 @@ class Saving(TakenBatches):
         )
 
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
-        """Make the batch that was taken."""
+        """Make the batch that was taken.
+
+        BatchGone where it continues a rejected one, until the server begins lanes anew.
+        """
         saves = _Saves(self._link.looked_at)
         save = partial(self._save, saves)
         given, layout = held.given, self.layout
         slots = layout.slots.of(given)
         batch = SegmentBatch(given, slots, block, self._framework, None, layout, save)
-        if self.lanes is not None:
-            saves.going = self.lanes.going(batch)
-            batch._continued = saves.going.state
+        if self.kept:
+            partition = given.partition
+            if partition in self._torn:
+                if len(batch.array("@starts")) < batch.rows:
+                    raise BatchGone
+                self._torn.discard(partition)
+            saves.lanes = batch.array("@lane").copy()
+            for name, value in continued(batch, self._lanes.get(partition)).items():
+                batch._cache["state:" + name] = value
         held.shown = batch, saves  # neither refers to the other: no cycle
         return batch
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
-        if self.lanes is None or block is None or isinstance(error, (BatchGone, HeadraceError)):
+        if not self.kept or block is None or isinstance(error, (BatchGone, HeadraceError)):
             self._give_up(held.given.partition, held.given.token)
         else:  # such as Ctrl-C: later batches go on from this one
             held.source.block = block
@@ -372,8 +382,8 @@ class Saving(TakenBatches):
 
     def _give_up(self, partition: int, token: int) -> None:
         """Give back a batch, and those that continue it in its lanes."""
-        if self.lanes is not None:
-            self.lanes.reject(partition)
+        if self.kept:
+            self._torn.add(partition)
         self._link.give_back(token)
 
     # Commits: here saves of states take their place
@@ -434,7 +444,7 @@ class Saving(TakenBatches):
     def _save(self, saves: _Saves, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""
         self._link.check_usable()
-        saved, lanes = saves.values, self.lanes
+        saved, kept = saves.values, self.kept
         try:
             ready = [self._ready(saved, batch, name, value) for name, value in values.items()]
         except ValueError:
@@ -442,21 +452,23 @@ class Saving(TakenBatches):
                 raise
             return self._traced(batch.token, values)
         # A flush sends the states after the last save, so no save may happen during it.
-        with saves.lock if lanes is None else self._flushing:
-            if lanes is not None and self._is_lost(batch):
+        with self._flushing if kept else saves.lock:
+            if kept and self._is_lost(batch):
                 self._lose(batch)
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
-            states = self._copied(saves, batch, ready, last) if lanes is None else States([])
+            states = States([]) if kept else self._copied(saves, batch, ready, last)
             try:
                 for state, value in ready:
-                    saved[state.name] = None if lanes is None else value
+                    saved[state.name] = value if kept else None
                 if not last:
                     return None
-                if lanes is not None and saves.going is not None:
-                    lanes.keep(batch, saves.going.lanes, saved.copy())
+                if kept:
+                    goes_on = batch._derived_array("valid") & ~batch._derived_array("last")
+                    states_here = LaneStates(batch.token, saves.lanes, goes_on, saved.copy())
+                    self._lanes[batch.partition] = states_here
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if batch.token in self._link.trainer.hands:
@@ -501,7 +513,7 @@ class Saving(TakenBatches):
         if name in saved:
             raise _saved_before(batch, state)
         own = self._framework
-        if self.lanes is None:
+        if not self.kept:
             array = own.on_host(value, state.dtype, (batch.rows, *state.dims))
             if array is not None:
                 return state, array
@@ -517,34 +529,33 @@ class Saving(TakenBatches):
     def _usable(self, state: State, face: Framework, value: Any) -> Any:
         """Return a value in the form that is copied, or that is kept where states stay here."""
         own = self._framework
-        if self.lanes is None:
-            array = host(state, face, value)
+        if not self.kept:
+            array = host(state, value, face)
             return strings_in(state, array) if state.dtype == BYTES else array
         if state.dtype == BYTES:
-            array = host(state, face, value)
+            array = host(state, value, face)
             strings_in(state, array)
             return own.kept(value) if face is own else own.strings(array)
         if face is own:
             return own.kept(value)
         # An array becomes a tensor of the feed.
-        return own.numbers(np.array(host(state, face, value), order="C"), state.dtype)
+        return own.numbers(np.array(host(state, value, face), order="C"), state.dtype)
 
     # Lanes
 
     def flush(self, at_most_s: float = inf) -> None:
         """Send the states of all unfinished sequences to the server, for their next trainer."""
-        if self.lanes is None:
-            return
         fault: HeadraceError | None = None
         with self._flushing:
-            for partition, kept in self.lanes.standing():
-                if kept.token in self._link.member.void:  # other trainers continue its sequences
+            for partition, kept in [*self._lanes.items()]:
+                rows = np.flatnonzero(kept.goes_on).tolist()
+                if not rows or kept.token in self._link.member.void:  # others continue them
                     continue
-                parts = parts_of(kept, self._maker, self._framework)
+                parts = [*self._maker.parts(kept.states, rows, self._framework)]
                 owner = [self._link.session_of(partition)]
                 answer = self._link.ask(flush_states(kept.token, parts), at_most_s, owner)
-                if answer.code == "stale":  # other trainers continue their sequences
-                    self.lanes.hand_over_no_more(kept)
+                if answer.code == "stale":  # others continue them; batches here still do so, too
+                    kept.goes_on[:] = False
                 if answer.code:
                     fault = fault or from_code(answer.code, answer.text)
         if fault is not None:

@@ -23,13 +23,15 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import near
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import ProtocolError, near
+from headrace_proto.record import record
 from headrace_proto.schema import FACTS, RESERVED, Field
-from headrace_proto.segment_layout import SegmentLayout
+from headrace_proto.segment_layout import SegmentLayout, State
 
 from .batch import BatchInHand
-from .state_block import unknown_state
+from .framework import NUMPY
+from .state_block import strings_of, unknown_state
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"
@@ -58,8 +60,6 @@ class SegmentBatch(BatchInHand):
     """
 
     _layout: SegmentLayout
-    #: Returns a state that continues from the batch before, where states stay with the trainer.
-    _continued: Callable[[SegmentBatch, str], Any] | None = None
 
     # Rows
 
@@ -224,13 +224,7 @@ class SegmentBatch(BatchInHand):
         """
         if not isinstance(name, str) or name not in self._layout.states:
             raise unknown_state(name, self._layout.states)
-        if self._continued is None:
-            return self._column("state:" + name)
-        key = "continued:" + name
-        value = self._cache.get(key)
-        if value is None:
-            value = self._cache[key] = self._continued(self, name)
-        return value
+        return self._column("state:" + name)
 
     def initial_state(self, name: str) -> Any:
         """``[1, …]``: the state with which examples begin, at ``resets``, with ``pack=True``."""
@@ -267,9 +261,6 @@ class SegmentBatch(BatchInHand):
         other = super()._changed(change)
         for name in [*FLAGS, *["lane"] * self._layout.ranked]:
             other._cache[name] = change(self._derived(name))
-        for name, state in self._layout.states.items():
-            if self._continued is not None and state.dtype != BYTES:
-                other._cache["continued:" + name] = change(self.state(name))
         return other
 
     def __reduce__(self) -> str:
@@ -403,6 +394,74 @@ class Columns(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<{self._group} of {self._batch!r}>"
+
+
+@record
+class LaneStates:
+    """The states of a partition's lanes after the last saved batch.
+
+    Each is the object that was saved, on its device, so the trainer must not write to it
+    afterwards; a ``tf.Variable`` is read first, since training writes to it.
+    """
+
+    token: int
+    lanes: np.ndarray
+    goes_on: np.ndarray  # whether the example at the end of each row does, and may be flushed
+    states: Mapping[str, Any]
+
+
+def continued(batch: SegmentBatch, kept: LaneStates | None) -> dict[str, Any]:
+    """Return the states with which the rows of a batch begin, where states stay with the trainer.
+
+        batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
+                                                         │        @starts: row 2 begins a sequence
+        batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
+
+    When no sequence begins and rows keep their lanes, the very same objects come back.
+    ProtocolError where a row goes on that was not in this trainer's hands.
+    """
+    states, own = batch._layout.states, batch._framework
+    lanes, starts = batch.array("@lane"), batch.array("@starts").astype(np.int64)
+    source = None  # where the kept state of each row lies; 0 for rows that begin
+    if kept is None or kept.lanes.tobytes() != lanes.tobytes():
+        place = np.full(batch._layout.batch_size, -1, np.int64)
+        if kept is not None:
+            place[kept.lanes] = np.arange(len(kept.lanes))
+        source = place[lanes]
+        source[starts] = 0
+        if (source < 0).any():
+            raise ProtocolError(
+                f"batch {batch.partition}/{batch.number} of lanes goes on in lane "
+                f"{lanes[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
+                "hands"
+            )
+    elif not len(starts):
+        return dict(kept.states)
+    found = {}
+    for name, state in states.items():
+        strings = state.dtype == BYTES
+        initial = _initial(batch, state, len(starts))
+        if kept is None or not len(kept.lanes):
+            found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)
+        elif strings:
+            merged = NUMPY.merged(
+                strings_of(state, kept.states[name], own), source, starts, initial
+            )
+            found[name] = own.strings(merged)
+        else:
+            found[name] = own.merged(kept.states[name], source, starts, initial)
+    return found
+
+
+def _initial(batch: SegmentBatch, state: State, starts: int) -> np.ndarray:
+    """Return the initial states of the rows that begin."""
+    shape = (starts, *state.dims)
+    strings = state.dtype == BYTES
+    initial = np.full(shape, b"", object) if strings else np.zeros(shape, numpy_dtype(state.dtype))
+    if starts and (index := batch.array("@state_of")).max() >= 0:
+        brought = index >= 0
+        initial[brought] = batch.array("state:" + state.name)[index[brought]]
+    return initial
 
 
 def segment_keys(

@@ -23,7 +23,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,11 @@ from headrace_proto.state_buffers import PROOF_BYTES, mapped
 
 from .batch_memory import BufferPool
 from .framework import NUMPY, Framework
+from .requests import StatesPart
 
+#: Maximum bytes of states, and rows, in one message of a flush.
+_PART_BYTES = 16 * 1024**2
+_PART_ROWS = 1000
 #: A list may be cast to a kind on its right: bool, integer, float, complex.
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
 
@@ -71,7 +75,7 @@ def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Fram
     return face, value
 
 
-def host(state: State, face: Framework, value: Any) -> np.ndarray:
+def host(state: State, value: Any, face: Framework) -> np.ndarray:
     """Return a checked value as a numpy array; ValueError where it can not be read here."""
     try:
         return face.state_in(value, state.dtype)
@@ -89,6 +93,13 @@ def strings_in(state: State, array: np.ndarray) -> list[bytes]:
                 f"{type(value).__name__}, wanted bytes"
             )
     return flat
+
+
+def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
+    """Return kept strings as an object array; frameworks without strings keep lists."""
+    if framework.owns(value):
+        return host(state, value, framework)
+    return np.array(value, object).reshape(len(value), *state.dims)
 
 
 def _from_plain(state: State, value: Any) -> np.ndarray:
@@ -216,6 +227,45 @@ class BlockMaker:
             else:
                 np.copyto(array_at(block, slot), values[name])
         return columns, block
+
+    def parts(
+        self, values: Mapping[str, Any], rows: Sequence[int], framework: Framework
+    ) -> Iterator[StatesPart]:
+        """Yield some rows of kept states in messages of bounded size."""
+        whole = {
+            name: (strings_of if state.dtype == BYTES else host)(state, values[name], framework)
+            for name, state in self.states.items()
+        }
+        numbers = sum(state.row_bytes for state in self.states.values())
+        texts = [name for name, state in self.states.items() if state.dtype == BYTES]
+        part: list[int] = []
+        filled = 0
+        for row in rows:
+            size = numbers + sum(
+                sum(map(len, strings_in(self.states[name], whole[name][row : row + 1])))
+                for name in texts
+            )
+            if size > limits.MAX_UPLOAD_BYTES:
+                raise LimitExceeded(
+                    f"the states {', '.join(self.states)} of row {row} take {size} bytes; a "
+                    f"message of a trainer holds {limits.MAX_UPLOAD_BYTES}"
+                )
+            if part and (filled + size > _PART_BYTES or len(part) == _PART_ROWS):
+                yield self._part(part, whole)
+                part, filled = [], 0
+            part.append(row)
+            filled += size
+        if part:
+            yield self._part(part, whole)
+
+    def _part(self, rows: list[int], whole: Mapping[str, np.ndarray]) -> StatesPart:
+        some = {
+            name: strings_in(state, whole[name][rows])
+            if state.dtype == BYTES
+            else whole[name][rows]
+            for name, state in self.states.items()
+        }
+        return tuple(rows), *self.block(len(rows), some)
 
     def _plan(self, rows: int, string_bytes: Mapping[str, int]) -> _Plan:
         slots, nbytes = arrange(

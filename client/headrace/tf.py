@@ -101,9 +101,6 @@ class TensorFlow(Framework):
             raise ValueError("it is symbolic, inside a tf.function, where only tensors are read")
         return value
 
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return tf.zeros(shape, _dtype(dtype))
-
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:

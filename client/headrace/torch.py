@@ -83,9 +83,6 @@ class Torch(Framework):
     def kept(self, value: Any) -> Any:
         return value.detach()
 
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return torch.zeros(shape, dtype=getattr(torch, dtype))
-
     def merged(
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:

@@ -41,14 +41,7 @@ def flattened(batch: Any) -> tuple[SegmentLayout, tuple[Any, ...]]:
             f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
             'connect with framework="tf"'
         )
-    columns = (
-        batch.state(name[6:])
-        if name.startswith("state:")
-        else batch.lane
-        if name == "@lane"
-        else batch._column(name)
-        for name in names
-    )
+    columns = (batch.lane if name == "@lane" else batch._column(name) for name in names)
     return batch._layout, (np.array(batch.token, np.int64), *columns)
 
 

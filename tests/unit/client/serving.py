@@ -170,7 +170,7 @@ def in_hand(told, *batches, framework=None, partitions=None):
 
     def take():
         held = hands.ready[0]
-        if saving.lanes is not None and not saving.accepts(held):
+        if saving.kept and not saving.accepts(held):
             return None
         hands.ready.popleft()
         batch = saving.begin(held, held.source.memory)

@@ -5,11 +5,10 @@ import contextlib
 import numpy as np
 import pytest
 
-from headrace import lanes as lanes_module
+from headrace import state_block
 from headrace.batch_memory import BatchGone
 from headrace.connecting import load
 from headrace.framework import NUMPY
-from headrace.lanes import parts_of
 from headrace.state_block import BlockMaker
 from headrace_proto.errors import ProtocolError
 from headrace_proto.segment_layout import SegmentLayout
@@ -143,21 +142,17 @@ def test_a_row_that_goes_on_without_a_kept_state_is_a_protocol_error(first):
 # Handing over
 
 
-def standing(hands):
-    ((_, kept),) = hands.saving.lanes.standing()
-    return kept
-
-
 def flushed(hands, face=NUMPY):
     maker = BlockMaker(SegmentLayout(schema_of(TOLD), TOLD).states)
-    parts = parts_of(standing(hands), maker, face)
+    (kept,) = hands.saving._lanes.values()
+    parts = maker.parts(kept.states, np.flatnonzero(kept.goes_on).tolist(), face)
     return [(rows, states_in(TOLD, columns, block)) for rows, columns, block in parts]
 
 
 def test_flushed_states_are_sent_in_parts_of_bounded_size(monkeypatch):
     hands = in_hand(TOLD, columns_of(TOLD, rows=4))
     saved(hands, 1)
-    monkeypatch.setattr(lanes_module, "_PART_BYTES", 50)
+    monkeypatch.setattr(state_block, "_PART_BYTES", 50)
     assert [rows for rows, _ in flushed(hands)] == [(0, 1), (2, 3)]
-    monkeypatch.setattr(lanes_module, "_PART_BYTES", 1)  # at least one row to each
+    monkeypatch.setattr(state_block, "_PART_BYTES", 1)  # at least one row to each
     assert [rows for rows, _ in flushed(hands)] == [(0,), (1,), (2,), (3,)]

@@ -20,7 +20,7 @@ def face_of(name):
 
 def read(state, value, rows=2, own=NUMPY):
     face, value = presented(state, value, rows, own)
-    return host(state, face, value)
+    return host(state, value, face)
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
