@@ -61,16 +61,20 @@ _one_link = threading.Lock()
 def _request(file: DataFile, start: int, stop: int) -> bytes:
     """Return a range of a file that is still the one that was listed."""
     if _checked.get(file, -_TRUSTED_S) < time.monotonic() - _TRUSTED_S:
-        if is_remote(file.path):
-            check_remote(file)
-        else:
-            open_stream(file).close()
+        _check(file)
         _checked[file] = time.monotonic()
     what = f"read (bytes {start} … {stop - 1})"
     data = reached(file.path, what, partial(_read, file, start, stop))
     if data is None:
         raise gone(file)
     return data
+
+
+def _check(file: DataFile) -> None:
+    if is_remote(file.path):
+        check_remote(file)
+    else:
+        open_stream(file).close()
 
 
 def _read(file: DataFile, start: int, stop: int) -> bytes:
@@ -88,8 +92,7 @@ def _read(file: DataFile, start: int, stop: int) -> bytes:
             data = stream.read(stop - start)
     if len(data) != stop - start:
         _checked.pop(file, None)
-        if is_remote(file.path):
-            check_remote(file)
+        _check(file)
         raise OSError(f"{len(data)} bytes came in place of {stop - start}")
     return data
 
@@ -258,10 +261,10 @@ class RangedFiles:
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file; what follows is requested while it is read forward."""
+    """A remote file; while it is read forward, its next bytes are requested ahead."""
 
     def __init__(self, file: DataFile) -> None:
-        check_remote(file)
+        _check(file)
         self._file = file
         self._at, self._end = 0, -1  # the place, and the end of the last read
         self._ahead, self._until = 0, 0  # bytes to request ahead, and the end of those requested

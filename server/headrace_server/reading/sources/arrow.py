@@ -7,12 +7,18 @@ move no payload but that of dense columns.  Compressed files, dictionaries, null
 lists of bool, and files that store a column in different types are decoded batch by batch, and
 the last batches are kept; taking scattered rows then decodes many batches for few rows.  A
 compressed *stream* is decoded when it is opened and held in memory: the file format is not.
+
+Remote files are not mapped.  Their headers show where each buffer lies, and a read fetches the
+offsets and the values of its rows; those that are decoded batch by batch are fetched so, too.
 """
 
 from __future__ import annotations
 
+import mmap
+import struct
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
@@ -26,11 +32,12 @@ from headrace_proto.schema import Field
 
 from ...files.extras import require
 from ...files.index_cache import IndexCache
-from ...files.manifest import DataFile
+from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import MappedFiles
+from ...files.ranges import AHEAD_BYTES, BLOCK, RangedFiles, RemoteFile
 from ..chunk import BadRecords, Origin
 from ..column_parts import Batch, ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
-from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items
+from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items, window
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
 
@@ -54,8 +61,6 @@ else:
 # and joins all batches first, which costs hundreds of times as much for rows of many batches.
 
 
-#: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
-Placing = Callable[[pa.Buffer], tuple[np.ndarray, int]]
 #: Rows that break a rule, by a mask, and the rule.
 Unsound = list[tuple[np.ndarray, str]]
 
@@ -71,6 +76,24 @@ _TEXT = {*_WITHOUT_UTF8, *_WITHOUT_UTF8.values()}
 
 #: The errors of Arrow for what it can not read.
 _FAULTS = (pa.ArrowException, OSError, IndexError, UnicodeDecodeError)
+
+
+class FarArray:
+    """The bytes of ranged files as elements of a dtype, fetched when an index takes some."""
+
+    def __init__(self, files: RangedFiles, dtype: str = "u1") -> None:
+        self.files, self._dtype = files, np.dtype(dtype)
+
+    def __getitem__(self, index: np.ndarray) -> np.ndarray:
+        width = self._dtype.itemsize
+        starts = index.reshape(-1) * width
+        data, at = self.files.bytes_at(starts, starts + width)
+        found: np.ndarray = window(data, width)[at].view(self._dtype)
+        return found.reshape(index.shape)
+
+
+#: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
+Placing = Callable[[pa.Buffer], tuple[np.ndarray | FarArray, int]]
 
 
 class NotMapped(Exception):
@@ -111,7 +134,7 @@ class _Level:
     shift: np.ndarray  # int64 [batches]
     size: int | None = None  # number of children of each element; None: by ``entries``
     #: int32 | int64, the offsets of all batches, from shift[b] on, and the children of each batch.
-    entries: np.ndarray = field(default_factory=lambda: _int64([]))
+    entries: np.ndarray | FarArray = field(default_factory=lambda: _int64([]))
     children: np.ndarray = field(default_factory=lambda: _int64([]))
 
     def descend(
@@ -198,11 +221,12 @@ class ArrowColumn:
 
     def _validity(
         self, arrays: Sequence[pa.Array], place: Placing
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    ) -> tuple[np.ndarray | FarArray, np.ndarray] | None:
         """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
             return None
-        raw, first = np.empty(0, np.uint8), []
+        raw: np.ndarray | FarArray = np.empty(0, np.uint8)
+        first = []
         for array in arrays:
             if array.null_count:
                 raw, base = place(array.buffers()[0])
@@ -223,13 +247,16 @@ class ArrowColumn:
     def _offsets(
         self, arrays: Sequence[pa.Array], width: int, place: Placing, children: np.ndarray
     ) -> _Level:
-        raw, shift = np.empty(0, np.uint8), []
+        raw: np.ndarray | FarArray = np.empty(0, np.uint8)
+        shift = []
         for array in arrays:
             holder, base = place(array.buffers()[1])
             if base % width:
                 raise NotMapped
-            raw = holder if holder.size else raw
+            raw = holder if _holds(holder) else raw
             shift.append(base // width + array.offset)
+        if isinstance(raw, FarArray):
+            return _Level(_int64(shift), None, FarArray(raw.files, f"i{width}"), children)
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
         return _Level(_int64(shift), None, entries, children)
 
@@ -254,7 +281,7 @@ class ArrowColumn:
             buffers, offsets = [pa.py_buffer(values.view(np.uint8))], [0]
         self._dtype = np.dtype(self.field.dtype if self._text is None else np.uint8)
         placed = [place(buffer) for buffer in buffers]
-        self._raw = next((raw for raw, _ in placed if raw.size), np.empty(0, np.uint8))
+        self._raw = next((raw for raw, _ in placed if _holds(raw)), np.empty(0, np.uint8))
         # The first bit, or the first byte.
         unit, step = (8, 1) if self._bits else (1, self._dtype.itemsize)
         self._first = _int64(
@@ -303,14 +330,26 @@ class ArrowColumn:
                 len(index), *inner
             )
         starts = self._first[batch] + index * self._dtype.itemsize
-        if not varying and adjacent and len(index):
+        size = prod(inner) * self._dtype.itemsize
+        if not varying and adjacent and len(index) and not isinstance(self._raw, FarArray):
             stop = starts[0] + len(index) * prod(inner) * self._dtype.itemsize
             values: np.ndarray = self._raw[starts[0] : stop].view(self._dtype)
             return values.reshape(len(index), *inner)
         if not varying:
-            return rows_of_items(self._raw, starts, self._dtype, inner)
+            raw, starts = self._here(starts, np.full(len(index), size))
+            return rows_of_items(raw, starts, self._dtype, inner)
         by_row = np.stack(extents[:varying], axis=1)
-        return Ragged(self._raw, self._dtype, starts, by_row, inner)
+        raw, starts = self._here(starts, by_row, size)
+        return Ragged(raw, self._dtype, starts, by_row, inner)
+
+    def _here(
+        self, starts: np.ndarray, extents: np.ndarray, size: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a buffer of values in memory, and the starts in it."""
+        if not isinstance(self._raw, FarArray):
+            return self._raw, starts
+        counts = extents if extents.ndim == 1 else extents.prod(axis=1)
+        return self._raw.files.bytes_at(starts, starts + counts * size)
 
     def _texts(
         self,
@@ -330,7 +369,8 @@ class ArrowColumn:
             rows = np.zeros(n, bool)
             rows[np.repeat(np.arange(n), count)[wrong]] = True
             unsound.append((rows, rule))
-        strings = Strings(self._raw, self._first[of] + begin, lengths)
+        raw, starts = self._here(self._first[of] + begin, lengths)
+        strings = Strings(raw, starts, lengths)
         if not varying:
             return strings.reshape(n, *inner)
         by_row = np.stack(extents[:varying], axis=1)
@@ -351,7 +391,11 @@ def _note_nulls(
             unsound.append((holds, _NULL_WITHIN))
 
 
-def _bits_at(raw: np.ndarray, bit: np.ndarray) -> np.ndarray:
+def _holds(raw: np.ndarray | FarArray) -> bool:
+    return isinstance(raw, FarArray) or raw.size > 0
+
+
+def _bits_at(raw: np.ndarray | FarArray, bit: np.ndarray) -> np.ndarray:
     picked: np.ndarray = (raw[bit >> 3] >> (bit & 7).astype(np.uint8)) & 1
     return picked.view(np.bool_)
 
@@ -396,14 +440,19 @@ class _File:
     """One opened file: its batches by number, read again at each call."""
 
     def __init__(
-        self, file: DataFile, data: pa.Buffer, names: Collection[str] | None, bad: BadRecords
+        self,
+        file: DataFile,
+        data: pa.BufferReader | RemoteFile,
+        names: Collection[str] | None,
+        bad: BadRecords,
     ) -> None:
-        if data.size == 0:
+        if file.size == 0:
             raise DataError(f"{file.path} is empty: not even a schema is in it")
-        in_file = bytes(data[: len(_MAGIC)]) == _MAGIC
+        in_file = data.read(len(_MAGIC)) == _MAGIC
+        data.seek(0)
         fault = f"it is no Arrow IPC file or stream, or it is cut off at byte {file.size}"
         with naming(f"{file.path}: {fault}"):
-            reader = (pa.ipc.open_file if in_file else pa.ipc.open_stream)(pa.BufferReader(data))
+            reader = (pa.ipc.open_file if in_file else pa.ipc.open_stream)(data)
             #: The fields that are read.
             self.fields = fields_of_schema(file.path, reader.schema, names)
         self.file, self.schema = file, reader.schema
@@ -445,12 +494,16 @@ class Arrow(PartsReader):
 
     def __init__(self, opening: Opening) -> None:
         files, bad, cache = opening.files, opening.bad, opening.cache
-        maps = MappedFiles(files, copies=cache.copies)
+        far = any(is_remote(file.path) for file in files)
+        maps = _Headers(files, cache) if far else MappedFiles(files)
         number = {file: i for i, file in enumerate(files)}
 
-        def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
-            data = pa.py_buffer(maps.file_data(number[file]))
-            one = _File(file, data, opening.features, bad)
+        def opened(file: DataFile, decode: bool = False) -> tuple[_File, Mapping[str, Field]]:
+            i = number[file]
+            if isinstance(maps, _Headers) and (decode or not maps.held[i]):
+                one = _File(file, RemoteFile(file), opening.features, bad)
+            else:
+                one = _File(file, pa.BufferReader(maps.file_data(i)), opening.features, bad)
             return one, one.fields
 
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
@@ -458,8 +511,143 @@ class Arrow(PartsReader):
         try:
             parts = _mapped(maps, content, schema, bad)
         except NotMapped:
+            content = [opened(one.file, decode=True)[0] for one in content] if far else content
             parts = _decoded(content, schema, bad, cache)
         super().__init__(schema.fields, parts)
+
+
+# ── the headers of remote files ──────────────────────────────────────────────────────────────────
+#
+#     file     ARROW1 │ message, body │ message, body │ … │ footer: where messages begin │ ARROW1
+#     stream            message, body │ message, body │ …
+#
+# A message is a Flatbuffer that gives the length of its body, and where the buffers lie in it.
+
+
+class _Headers(RangedFiles):
+    """``data`` holds headers at the addresses that they have in the files, and zeros for bodies."""
+
+    def __init__(self, files: Sequence[DataFile], cache: IndexCache) -> None:
+        super().__init__(files)
+        #: By file, whether it has headers here; else it is decoded batch by batch.
+        self.held: list[bool] = []
+        total = int(self.bases[-1]) + files[-1].size
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        self.data = np.frombuffer(mmap.mmap(-1, max(total, 1), flags), np.uint8)
+        for file, base in zip(files, self.bases, strict=True):
+            bounds = cache.get(file, "arrow headers", partial(_headers, file)).reshape(-1, 2) + base
+            self.held.append(len(bounds) > 0)
+            content, at = self.bytes_at(*bounds.T)
+            for (start, stop), place in zip(bounds.tolist(), at.tolist(), strict=True):
+                self.data[start:stop] = content[place : place + stop - start]
+
+    def file_data(self, i: int) -> np.ndarray:
+        base = int(self.bases[i])
+        return self.data[base : base + self.files[i].size]
+
+
+_NORESERVE = 0x4000  # a flag of Linux that the module mmap does not name in all versions
+#: Tags of messages of batches and of dictionaries.
+_DICTIONARY, _BATCH = 2, 3
+
+
+def _headers(file: DataFile) -> np.ndarray:
+    """Return the first and last bytes of the headers; none where bodies must be decoded."""
+    stream = RemoteFile(file)
+    try:
+        bounds = [*_walk(stream, file.size)]
+    except (struct.error, IndexError, NotMapped):
+        bounds = []
+    if any(not 0 <= start <= stop <= file.size for start, stop in bounds):
+        bounds = []
+    return _int64(byte for pair in bounds for byte in pair)
+
+
+def _walk(stream: RemoteFile, size: int) -> Iterator[tuple[int, int]]:
+    if stream.read(len(_MAGIC)) == _MAGIC:
+        stream.seek(size - 10)
+        start = size - 10 - struct.unpack("<i", stream.read(4))[0]
+        if not len(_MAGIC) <= start < size:
+            raise IndexError
+        yield from ((0, 8), (start, size))
+        stream.seek(start)
+        footer = stream.read(size - start)
+        root = _follow(footer, 0)
+        if _length(footer, _entry(footer, root, 2)):
+            raise NotMapped
+        blocks = _entry(footer, root, 3)
+        for i in range(_length(footer, blocks)):
+            at, header = struct.unpack_from("<qi", footer, _follow(footer, blocks) + 4 + 24 * i)
+            if i == 0:
+                stream.seek(at)
+                _body(stream.read(header))
+            yield at, at + header
+        return
+    at = 0
+    while at < size:
+        stream.seek(at)
+        mark, header = struct.unpack("<Ii", stream.read(8))
+        if mark != 0xFFFFFFFF:  # before version 0.15 of Arrow
+            raise NotMapped
+        yield at, at + 8 + header
+        if not header:
+            return
+        stream.seek(at)
+        at += 8 + header + _body(stream.read(8 + header))
+
+
+def _body(message: bytes) -> int:
+    """Return the length of a message's body.  NotMapped where it must be decoded."""
+    root = _follow(message, 8)
+    (kind,) = struct.unpack_from("<B", message, _entry(message, root, 1))
+    compressed = kind == _BATCH and _entry(message, _follow(message, _entry(message, root, 2)), 3)
+    if kind == _DICTIONARY or compressed:
+        raise NotMapped
+    length = _entry(message, root, 3)
+    return int(struct.unpack_from("<q", message, length)[0]) if length else 0
+
+
+def _follow(data: bytes, at: int) -> int:
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _entry(data: bytes, table: int, number: int) -> int:
+    """Return where an entry of a table of a Flatbuffer lies; 0: it has its default."""
+    names = table - struct.unpack_from("<i", data, table)[0]
+    place = 4 + 2 * number
+    if place >= struct.unpack_from("<H", data, names)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, names + place)
+    return table + int(offset) if offset else 0
+
+
+def _length(data: bytes, vector: int) -> int:
+    return int(struct.unpack_from("<I", data, _follow(data, vector))[0]) if vector else 0
+
+
+class _Ahead:
+    """Reads rows in a thread before they are wanted, so that their blocks are here by then."""
+
+    def __init__(self, columns: Mapping[str, StoredColumn], located: _Batches, size: int) -> None:
+        self._columns, self._located = columns, located
+        self._row_bytes = size // max(located.rows, 1) + 1
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, rows: np.ndarray) -> int:
+        if self._thread is not None and self._thread.is_alive():
+            return 0
+        adjacent = rows[-1] - rows[0] == len(rows) - 1
+        each = self._row_bytes if adjacent else max(BLOCK, self._row_bytes)
+        rows = rows[: AHEAD_BYTES // each]
+        self._thread = threading.Thread(target=self._read, args=(rows,), name="headrace-ahead")
+        self._thread.start()
+        return len(rows)
+
+    def _read(self, rows: np.ndarray) -> None:
+        batch, local = self._located.locate(rows)
+        with suppress(Exception):  # which the read itself will find again
+            for column in self._columns.values():
+                column.read(batch, local)
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -499,7 +687,7 @@ class _Batches:
 
 
 def _mapped(
-    maps: MappedFiles, opened: Sequence[_File], schema: Schema, bad: BadRecords
+    maps: MappedFiles | _Headers, opened: Sequence[_File], schema: Schema, bad: BadRecords
 ) -> list[ColumnPart]:
     """Read all files as one mapped range.
 
@@ -507,13 +695,17 @@ def _mapped(
     """
     low = maps.data.ctypes.data
     high = low + maps.data.size
+    far = isinstance(maps, _Headers)
+    if isinstance(maps, _Headers) and not all(maps.held):
+        raise NotMapped
+    raw = FarArray(maps) if isinstance(maps, _Headers) else maps.data
 
-    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
+    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray | FarArray, int]:
         if buffer is None or buffer.size == 0:
-            return maps.data, 0
+            return raw, 0
         if not low <= buffer.address <= buffer.address + buffer.size <= high:
             raise NotMapped
-        return maps.data, buffer.address - low
+        return raw, buffer.address - low
 
     names = [name for name in schema.fields if any(name in one.fields for one in opened)]
     for name in names:  # which files may store differently, or not have
@@ -538,7 +730,12 @@ def _mapped(
         columns[name] = ArrowColumn(arrays, place, decoded=False)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    return [ColumnPart(located.rows, lambda: columns, schema, located.origin, bad, located.locate)]
+    ahead = _Ahead(columns, located, sum(one.file.size for one in opened)) if far else len
+    place_of = located.locate
+    part = ColumnPart(
+        located.rows, lambda: columns, schema, located.origin, bad, place_of, far, ahead
+    )
+    return [part]
 
 
 # ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
