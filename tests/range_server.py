@@ -21,6 +21,7 @@ class RangeServer:
         self.sent: Counter[str] = Counter()  # bytes of content by name of a file
         self.requests = 0
         self.failed: Counter[str] = Counter()
+        self.due: list[str] = []  # kinds of faults of the next answers
         self._draw, self._lock = random.Random(seed), threading.Lock()
         self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -30,10 +31,10 @@ class RangeServer:
         """Return the kind of the fault of an answer, or ""."""
         with self._lock:
             self.requests += 1
-            kind = ""
+            kind = self.due.pop(0) if self.due else ""
             if self._draw.random() < self.faults:
                 kind = self._draw.choice(("503", "reset", "cut"))
-                self.failed[kind] += 1
+            self.failed[kind] += kind != ""
             return kind
 
     def count(self, name: str, size: int) -> None:

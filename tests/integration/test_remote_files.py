@@ -113,8 +113,10 @@ def feed_of(source: hs.Pipeline, kind: str, shuffled: bool) -> hs.Pipeline:
 SHAPES = {"partitions": 2, "workers": 2}
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("kind", "shuffled"),
+    [*((kind, True) for kind in FORMATS), ("tfrecord", False), ("arrow", False), ("tar", False)],
+)
 def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(
     kind: str, shuffled: bool, tmp_path: Path
 ) -> None:
@@ -135,4 +137,6 @@ def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(
             with connect(server, resume=token) as feed:
                 after = stream(feed)
         assert before + after == want
-        assert sum(store.failed.values()) > 0
+        assert store.failed.total() > 0
+        # No process reads a block twice: the supervisor, and the workers before and after.
+        assert store.sent.total() <= 1.3 * (1 + 2 * SHAPES["workers"]) * SIZE

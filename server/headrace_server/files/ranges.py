@@ -43,8 +43,6 @@ AHEAD_BYTES: Final = 1 << 24
 _PATIENCE_S = 30.0
 #: Seconds for which a file counts as unchanged.
 _TRUSTED_S = 60.0
-#: Bytes that a stream reads at once.
-_READ = 4 * BLOCK
 
 Range = tuple[DataFile, int, int]
 _Block = tuple[DataFile, int]
@@ -291,7 +289,7 @@ class RemoteFile(io.RawIOBase):
             pieces = [*_pieces(self.held, *wanted)]
         except KeyError:
             forward = 0 <= self._end <= start <= self._end + BLOCK
-            self._ahead = min(max(2 * self._ahead, _READ), AHEAD_BYTES) if forward else 0
+            self._ahead = min(max(2 * self._ahead, 4 * BLOCK), AHEAD_BYTES) if forward else 0
             self._until = max(self._until, stop) if forward else stop
             here, coming = _cache().begin([wanted])
             if self._until - stop < self._ahead // 2:
@@ -312,7 +310,7 @@ def open_stream(file: DataFile) -> BinaryIO:
     """Return the file as a seekable binary stream."""
     try:
         if is_remote(file.path):
-            return cast(BinaryIO, io.BufferedReader(RemoteFile(file), _READ))
+            return cast(BinaryIO, io.BufferedReader(RemoteFile(file), BLOCK))
         stream = open(file.path, "rb")  # noqa: SIM115
     except FilesMissing:  # is a FileNotFoundError itself
         raise

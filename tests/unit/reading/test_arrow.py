@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,14 @@ WAYS = [
 ]
 
 
+@pytest.fixture(params=["local", "remote"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_every_type_is_read_in_every_order(tmp_path: Path, way: dict[str, Any]) -> None:
-    reader = opened("arrow", write(tmp_path / "a.arrow", table(), **way))
+def test_every_type_is_read_in_every_order(folder: str, way: dict[str, Any]) -> None:
+    reader = opened("arrow", write(f"{folder}/a.arrow", table(), **way))
     assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
@@ -117,7 +123,7 @@ def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> No
     assert np.shares_memory(fixed, column.raw)
 
 
-def test_dictionaries_views_and_nested_dictionaries_are_decoded(tmp_path: Path) -> None:
+def test_dictionaries_views_and_nested_dictionaries_are_decoded(folder: str) -> None:
     n = 7
     source = pa.table(
         {
@@ -131,20 +137,20 @@ def test_dictionaries_views_and_nested_dictionaries_are_decoded(tmp_path: Path) 
         }
     )
     want = rows_of(source)
-    assert all_of(opened("arrow", write(tmp_path / "a", source))) == want
-    assert all_of(opened("arrow", write(tmp_path / "s", source, stream=True))) == want
+    assert all_of(opened("arrow", write(f"{folder}/a", source))) == want
+    assert all_of(opened("arrow", write(f"{folder}/s", source, stream=True))) == want
 
 
-def test_tensors_of_fixed_shape_keep_it(tmp_path: Path) -> None:
+def test_tensors_of_fixed_shape_keep_it(folder: str) -> None:
     values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     column = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
-    reader = opened("arrow", write(tmp_path / "a", pa.table({"x": column})))
+    reader = opened("arrow", write(f"{folder}/a", pa.table({"x": column})))
     assert reader.fields == {"x": Field("float32", (2, 3))}
     assert [row["x"] for row in all_of(reader)] == values.tolist()
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: Any) -> None:
+def test_a_null_is_missing_and_takes_the_default(folder: str, compression: Any) -> None:
     source = pa.table(
         {
             "n": pa.array([1, None, 3, 4]),
@@ -153,7 +159,7 @@ def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: An
             "f": pa.array([None, [1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
         }
     )
-    path = write(tmp_path / "a", source, compression=compression, rows=2)
+    path = write(f"{folder}/a", source, compression=compression, rows=2)
     features = {
         "n": Feature("scalar", "int64", (), -1, True),
         "x": Feature("sequence", "float32", (), [9.0, 9.0], True),
@@ -177,14 +183,14 @@ def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: An
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_rows_that_are_no_array_are_named_and_skipped(tmp_path: Path, compression: Any) -> None:
+def test_rows_that_are_no_array_are_named_and_skipped(folder: str, compression: Any) -> None:
     source = pa.table(
         {
             "g": pa.array([[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [], [[4.0]]], pa.list_(FLOATS)),
             "n": pa.array([[1, 2], [3], [None], [4]], pa.list_(pa.int64())),
         }
     )
-    path = write(tmp_path / "a", source, compression=compression, rows=10)
+    path = write(f"{folder}/a", source, compression=compression, rows=10)
     with pytest.raises(DataError, match=r"record 1, column 'g': its inner lists differ"):
         opened("arrow", path).take(slice(0, 4))
     bad = BadRecords(skip=True)

@@ -1,0 +1,207 @@
+"""Ranges of remote files: how many requests, how many bytes, and faults of the store."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace_proto.errors import FilesMissing
+from headrace_server.files import manifest, ranges
+from headrace_server.files.manifest import DataFile, resolve
+from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
+from headrace_server.pipeline.declaration import Feature
+from tests.range_server import RangeServer
+from tests.unit.readers import opened
+from tests.unit.tfrecord_writer import example, feature, frame
+
+pytest.importorskip("aiohttp")
+CONTENT = np.random.default_rng(0).bytes(40 * BLOCK + 100)
+#: Each example has so many bytes, and there are so many.
+EACH, ROWS = 3 * BLOCK, 40
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    monkeypatch.setattr(manifest, "PAUSES_S", (0.0,) * 5)
+    ranges._cache.cache_clear()  # what other tests left
+    (tmp_path / "a").write_bytes(CONTENT)
+    (tmp_path / "b").write_bytes(CONTENT[::-1])
+    with RangeServer(tmp_path) as server:
+        yield server
+
+
+def files(store: RangeServer, *names: str) -> tuple[DataFile, ...]:
+    return resolve([f"{store.url}/{name}" for name in names])
+
+
+def taken(source: RangedFiles, starts: Any, sizes: Any) -> list[bytes]:
+    starts, sizes = np.array(starts, np.int64), np.array(sizes, np.int64)
+    data, at = source.bytes_at(starts, starts + sizes)
+    pairs = zip(at.tolist(), sizes.tolist(), strict=True)
+    return [data[start : start + size].tobytes() for start, size in pairs]
+
+
+def test_ranges_in_any_order_have_the_bytes_of_the_files(store: RangeServer) -> None:
+    source = RangedFiles(files(store, "a", "b"))
+    draw = np.random.default_rng(1)
+    for _ in range(20):
+        of = draw.integers(0, 2, 30)
+        starts = draw.integers(0, len(CONTENT), 30)
+        sizes = np.minimum(draw.integers(0, 3 * BLOCK, 30), len(CONTENT) - starts)
+        want = [
+            (CONTENT, CONTENT[::-1])[k][start : start + size]
+            for k, start, size in zip(of, starts, sizes, strict=True)
+        ]
+        assert taken(source, source.bases[of] + starts, sizes) == want
+
+
+def test_near_ranges_come_by_one_request_and_each_block_once(store: RangeServer) -> None:
+    source = RangedFiles(files(store, "a"))
+    before = store.requests
+    near = np.random.default_rng(2).permutation(600) * 1000
+    assert taken(source, near, np.full(600, 1000)) == [CONTENT[a : a + 1000] for a in near]
+    assert store.requests - before == 2  # it asks for the file's version, and for 600 records
+    assert store.sent["a"] == -(-600_000 // BLOCK) * BLOCK
+    taken(source, near, np.full(600, 10))
+    taken(source, [30 * BLOCK, 39 * BLOCK], [1, 1])  # too far apart for one
+    assert store.requests - before == 4
+    assert store.sent["a"] == (-(-600_000 // BLOCK) + 2) * BLOCK
+
+
+def test_no_more_blocks_are_kept_than_the_bound(
+    store: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "CACHE_BYTES", 5 * BLOCK)
+    source = RangedFiles(files(store, "a"))
+    assert taken(source, [0], [len(CONTENT)]) == [CONTENT]
+    cache = ranges._cache()
+    assert sum(map(len, cache._kept.values())) == cache._bytes <= 5 * BLOCK
+
+
+def test_a_stream_requests_what_follows_and_a_seek_ends_that(store: RangeServer) -> None:
+    (file,) = files(store, "a")
+    with open_stream(file) as stream:
+        assert stream.read(100) == CONTENT[:100]
+        assert store.sent["a"] == BLOCK
+        assert stream.read() == CONTENT[100:]
+        assert store.sent["a"] == len(CONTENT)
+    assert store.requests < 20
+    raw = RemoteFile(*files(store, "b"))
+    for block in range(0, 40, 8):
+        raw.seek(block * BLOCK)
+        assert raw.read(10) == CONTENT[::-1][block * BLOCK :][:10]
+    assert store.sent["b"] == 5 * BLOCK
+
+
+def test_faults_are_overcome_and_told(store: RangeServer, caplog: pytest.LogCaptureFixture) -> None:
+    (file,) = files(store, "a")
+    with caplog.at_level(logging.WARNING, "headrace.data"), open_stream(file) as stream:
+        store.due = ["503", "reset", "503", "cut", "", "503"]
+        assert stream.read() == CONTENT
+    assert store.failed == {"": 0, "503": 3, "reset": 1, "cut": 1}
+    assert re.search(
+        rf"{file.path} was read \(bytes \d+ … \d+\) at attempt \d: \w+: .", caplog.text
+    )
+
+
+def test_a_store_that_stays_away_is_an_error_that_names_file_range_and_attempts(
+    store: RangeServer,
+) -> None:
+    source = RangedFiles(files(store, "a"))
+    taken(source, [0], [1])
+    store.faults = 1.0
+    with pytest.raises(
+        FilesMissing, match=rf"/a can not be read \(bytes {BLOCK} … {2 * BLOCK - 1}\) in 6 attempts"
+    ):
+        taken(source, [BLOCK], [1])
+    store.faults = 0.0
+    assert taken(source, [BLOCK], [1]) == [CONTENT[BLOCK : BLOCK + 1]]
+
+
+def test_a_file_that_changed_or_went_is_refused(
+    store: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RangedFiles(files(store, "a", "b"))
+    taken(source, [0], [1])
+    (store.directory / "a").write_bytes(CONTENT[::-1])
+    (store.directory / "b").unlink()
+    with pytest.raises(FilesMissing, match="/b went away"):
+        taken(source, source.bases[1:], [1])
+    monkeypatch.setattr(ranges, "_TRUSTED_S", 0.0)
+    with pytest.raises(FilesMissing, match="/a was replaced"):
+        taken(source, [20 * BLOCK], [1])
+
+
+# ── The bytes that formats read ──────────────────────────────────────────────────────────────────
+
+
+def blob(n: int) -> bytes:
+    return np.random.default_rng(n).bytes(EACH)
+
+
+def tfrecord(path: Path) -> None:
+    values = ({"n": feature("int", [n]), "x": feature("bytes", [blob(n)])} for n in range(ROWS))
+    path.write_bytes(b"".join(frame(example(value)) for value in values))
+
+
+def table() -> pa.Table:
+    return pa.table({"n": range(ROWS), "x": [blob(n) for n in range(ROWS)]})
+
+
+def arrow(path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table().schema) as out:
+        out.write_table(table(), max_chunksize=10)
+
+
+def parquet(path: Path) -> None:
+    pq.write_table(table(), path, row_group_size=10, compression=None, use_dictionary=False)
+
+
+def tar(path: Path) -> None:
+    with tarfile.open(path, "w") as out:
+        for n in range(ROWS):
+            for name, data in ((f"{n}.x", blob(n)), (f"{n}.n.cls", b"%d" % n)):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                out.addfile(member, io.BytesIO(data))
+
+
+FEATURES = {"n": Feature("scalar", "int64"), "x": Feature("scalar", "bytes")}
+
+
+@pytest.mark.parametrize("write", [tfrecord, arrow], ids=["tfrecord", "arrow"])
+def test_rows_at_random_cost_their_own_bytes(
+    store: RangeServer, write: Callable[[Path], None]
+) -> None:
+    kind = write.__name__
+    write(store.directory / kind)
+    reader = opened(kind, f"{store.url}/{kind}", features=FEATURES)
+    ranges._cache.cache_clear()  # the index of a TFRecord file is the result of one pass
+    before = store.sent[kind]
+    assert before <= ROWS * EACH * 1.1 if kind == "tfrecord" else before <= 12 * BLOCK
+    chunk = reader.take(np.array([31, 4]))
+    assert [chunk.columns["x"].row(i) for i in (0, 1)] == [blob(31), blob(4)]
+    assert store.sent[kind] - before <= 2 * (EACH + 2 * BLOCK) + 8 * BLOCK
+
+
+@pytest.mark.parametrize("write", [arrow, parquet, tar], ids=["arrow", "parquet", "tar"])
+def test_columns_that_are_not_wanted_are_not_read(
+    store: RangeServer, write: Callable[[Path], None]
+) -> None:
+    kind = write.__name__
+    write(store.directory / kind)
+    name = "n.cls" if kind == "tar" else "n"
+    reader = opened(kind, f"{store.url}/{kind}", features={name: FEATURES["n"]})
+    chunk, _ = reader.read(0, b"", ROWS)
+    assert chunk.columns[name].tolist() == [*range(ROWS)]
+    assert store.sent[kind] <= ROWS * EACH * 0.7
