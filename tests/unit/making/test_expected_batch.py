@@ -8,7 +8,7 @@ import numpy as np
 
 import headrace_server as hs
 from headrace_server.leasing.protocol import Outlook
-from tests.unit.segment_player import Player
+from tests.unit.segment_player import Player, same_states
 
 
 def test_the_room_of_a_prepared_batch_is_there_for_others(tmp_path: Path):
@@ -27,3 +27,17 @@ def test_the_room_of_a_prepared_batch_is_there_for_others(tmp_path: Path):
     player.slab.free(blocks[0])
     taken = player.taken(player.step())
     assert taken["@sequence"].tolist() == [1, 1] and (taken["state:s"] == 1).all()
+
+
+def test_the_room_of_a_batch_that_was_prepared_and_not_wanted_is_free_again(tmp_path: Path):
+    """A change of the batch size comes after it was prepared."""
+    examples = [{"k": f"key{i}", "x": np.arange(4)} for i in range(8)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        "k", ["x"], [], None, {"s": hs.zeros((3,))}, num_unroll=2, batch_size=2
+    )
+    player = Player(pipeline, tmp_path)
+    first = player.take()
+    assert player.feed.prepare()
+    player.order("batch_size", [3])
+    player.save(first, same_states(first))
+    assert len(player.take()) == 3 and player.slab._arena.used_bytes == 0

@@ -229,3 +229,15 @@ def test_handed_states_do_not_keep_the_block_in_which_they_came():
     assert rows == 1 and columns["state:n"].tolist()[-1] == [3, 4]
     handed.forget([5, 6])
     assert entries(handed) == before
+
+
+def test_constants_are_handed_once_for_all_rows_that_begin_with_them():
+    handed = HandedStates(
+        [plain("n", "constant", "int16", [2], np.array([7, 8], np.int16).tobytes())]
+    )
+    rows = {"starts": np.arange(3), "segments": np.zeros(3, np.int64), "slots": np.arange(3)}
+    batch: Any = SimpleNamespace(**rows, chunks=np.zeros(3, np.int64), rows=np.arange(3))
+    offers: Any = {0: None}
+    columns, count = handed.columns(batch, offers)
+    assert count == 1 and columns["@state_of"].tolist() == [0, 0, 0]
+    assert columns["state:n"].tolist() == [[7, 8]]

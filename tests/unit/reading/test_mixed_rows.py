@@ -30,10 +30,11 @@ def share(reader, bad=None):
     return part
 
 
-def test_a_mix_that_stops_at_the_first_end_stops_where_that_source_is_drawn_again():
+@pytest.mark.parametrize("limit", [1, 7])  # also where a read begins after that end
+def test_a_mix_that_stops_at_the_first_end_stops_where_that_source_is_drawn_again(limit):
     reader = mix([Numbered(10), Numbered(1000)], [ReadingOrder(), ReadingOrder()], stop="first")
     endless = mix([Numbered(1000), Numbered(1000)], [ReadingOrder(), ReadingOrder()])
-    got, all_of_it = rows(share(reader), 0, [7]), rows(share(endless), 0, [7])
+    got, all_of_it = rows(share(reader), 0, [limit]), rows(share(endless), 0, [7])
     assert got == all_of_it[: len(got)]
     assert all_of_it[len(got)] == 10  # example 10 of the first, which ``reader`` lacks
 
