@@ -45,3 +45,11 @@ def test_every_room_of_the_server_has_its_line() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     rooms = {path.parent.name for path in SERVER.glob("*/__init__.py")}
     assert rooms == {room for room in rooms if f"| `{room}` |" in page}
+
+
+@pytest.mark.parametrize("room", ["shaping", "leasing"])
+def test_a_pure_room_uses_no_global_chance_no_file_and_no_salted_hash(room: str) -> None:
+    """Its imports are of import-linter."""
+    forbidden = re.compile(r"\b(np|numpy)\.random\b|\b(open|print|eval|exec|__import__|hash)\(")
+    modules = [*(SERVER / room).rglob("*.py")]
+    assert modules and not [path for path in modules if forbidden.search(path.read_text())]

@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import re
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -38,6 +37,7 @@ from headrace_server.reading.conversion import ArrowPart
 from headrace_server.server import crew
 from headrace_server.worker.sessions import SessionTable
 from tests.patience import PATIENCE_S, eventually
+from tests.shortage import small_disk
 
 from .serving import connect, kill_worker
 
@@ -47,18 +47,10 @@ PAGE = 4096
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file system without room for one more byte; names it still has room for."""
-    disk = tmp_path_factory.mktemp("disk")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk(tmp_path_factory.mktemp("disk"), "8m") as disk:
         (disk / "feeds" / "f").mkdir(parents=True)
         (disk / "feeds" / "f" / "feed.json").write_text("{}" + " " * 3 * PAGE)
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
-from .serving import connect, kill_worker
+from .segment_streams import Ledger, cells_of, chained, of_counts, save_all, train
+from .serving import connect
 from .test_faults import eventually
 from .test_watching import inspected
 
@@ -90,15 +89,3 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
             assert "max_bad_examples=5" in server.failed_feeds()["default"]
-
-
-def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, over_tcp: None):
-    """Neither holds a batch that it does not train: the other may wait for its states."""
-    with run(ledger, state_dir=tmp_path) as server:
-        with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
-            for owner in range(_OWNERS):
-                at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
-                kill_worker(server, owner)
-            at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
-        assert server.wait(PATIENCE_S)
-    ledger.assert_complete()

@@ -1,4 +1,4 @@
-"""File systems of a trial's own: small ones, and ones whose disk is a file that can be copied."""
+"""File systems of a trial's own, whose disk is a file that can be copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .frame import NotHere
 
-__all__ = ["command", "image", "mounted", "tmpfs"]
+__all__ = ["command", "image", "mounted"]
 
 
 def command(*words: str) -> None:
@@ -32,11 +32,6 @@ def mounted(at: Path, options: Sequence[str]) -> Iterator[Path]:
     finally:
         if subprocess.run(["umount", str(at)], capture_output=True).returncode:
             command("umount", "-l", str(at))
-
-
-def tmpfs(at: Path, size: str) -> contextlib.AbstractContextManager[Path]:
-    """A file system in memory that is full soon."""
-    return mounted(at, ["-t", "tmpfs", "-o", f"size={size}", "headrace-trial"])
 
 
 def image(file: Path, size: int) -> None:

@@ -28,6 +28,7 @@ from headrace_server.journal.journal import WORKER, Journal, JournalDamaged
 from headrace_server.journal.journal_file import JournalFile
 from headrace_server.shaping.stored_state import Change, Saved
 from tests.nursery import WarmPopen, environment
+from tests.shortage import small_disk
 from tests.trials.power import WRITER, fault_of
 from tests.unit.changes import Example, Model, example, examples_of, random_change
 
@@ -282,18 +283,10 @@ def test_a_full_disk_is_reported_and_waited_out_and_loses_no_commit(then: str, t
     assert (done == submitted) == (then == "again")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+@pytest.fixture(name="small_disk")
+def disk_of_48_mb(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "48m") as disk:
+        yield disk
 
 
 def fill(file: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_server.making.arena import Block
 from headrace_server.making.slab import Slab, map_segment, segment_name
 from tests.patience import PATIENCE_S
+from tests.shortage import small_disk
 
 PAGE = 4096
 
@@ -127,15 +127,8 @@ def test_a_block_larger_than_the_slab_names_the_option(tmp_path: Path):
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A file system of shared memory with room for 8 pages."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={8 * PAGE}", "none", str(tmp_path)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no tmpfs can be mounted here: {getattr(error, 'stderr', error)}")
-    try:
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with small_disk(tmp_path, str(8 * PAGE)) as disk:
+        yield disk
 
 
 def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs: Path):
