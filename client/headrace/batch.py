@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import FeedClosed, ProtocolError, near
-from headrace_proto.layout import Slot, array_at, strings_at
+from headrace_proto.layout import Slot, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
@@ -83,7 +83,7 @@ class BatchInHand:
             raise self._unknown(name)
         if slot.dtype == BYTES:
             return strings_at(self._block, slot)
-        return array_at(self._block, slot)
+        return np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
 
     def _unknown(self, name: object) -> KeyError:
         known = [*self] if isinstance(self, Mapping) else [*self._slots]

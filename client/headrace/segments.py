@@ -27,7 +27,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import ProtocolError, near
 from headrace_proto.record import record
 from headrace_proto.schema import FACTS, RESERVED, Field
-from headrace_proto.segment_layout import SegmentLayout, State
+from headrace_proto.segment_layout import SegmentLayout
 
 from .batch import BatchInHand
 from .framework import NUMPY
@@ -437,10 +437,17 @@ def continued(batch: SegmentBatch, kept: LaneStates | None) -> dict[str, Any]:
             )
     elif not len(starts):
         return dict(kept.states)
+    index = batch.array("@state_of")  # of the initial states that the server sends; -1: zeros
+    brought = index >= 0
     found = {}
     for name, state in states.items():
-        strings = state.dtype == BYTES
-        initial = _initial(batch, state, len(starts))
+        strings, shape = state.dtype == BYTES, (len(starts), *state.dims)
+        if strings:
+            initial = np.full(shape, b"", object)
+        else:
+            initial = np.zeros(shape, numpy_dtype(state.dtype))
+        if brought.any():
+            initial[brought] = batch.array("state:" + name)[index[brought]]
         if kept is None or not len(kept.lanes):
             found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)
         elif strings:
@@ -451,17 +458,6 @@ def continued(batch: SegmentBatch, kept: LaneStates | None) -> dict[str, Any]:
         else:
             found[name] = own.merged(kept.states[name], source, starts, initial)
     return found
-
-
-def _initial(batch: SegmentBatch, state: State, starts: int) -> np.ndarray:
-    """Return the initial states of the rows that begin."""
-    shape = (starts, *state.dims)
-    strings = state.dtype == BYTES
-    initial = np.full(shape, b"", object) if strings else np.zeros(shape, numpy_dtype(state.dtype))
-    if starts and (index := batch.array("@state_of")).max() >= 0:
-        brought = index >= 0
-        initial[brought] = batch.array("state:" + state.name)[index[brought]]
-    return initial
 
 
 def segment_keys(
