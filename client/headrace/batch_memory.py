@@ -215,18 +215,15 @@ class Attachment:
             if not _SEGMENT.fullmatch(segment):
                 raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
             with opening_files("a batch in shared memory needs 2 open files"):
-                mapping = _mapped(os.path.join(self._directory, segment))
+                fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    write = mmap.PROT_READ | mmap.PROT_WRITE
+                    mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=write)
+                finally:
+                    os.close(fd)
             memory = np.frombuffer(mapping, np.uint8)
             known = self._segments[segment] = mapping, _address(memory), memory
         return known
-
-
-def _mapped(path: str) -> mmap.mmap:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
-        os.close(fd)
 
 
 class BufferPool:

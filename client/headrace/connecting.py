@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
+_CLASSES = {"tf": "TensorFlow", "torch": "Torch", "jax": "Jax"}
 _CHOICES = {
-    "framework": ("numpy", "tf", "torch", "jax"),
+    "framework": ("numpy", *_CLASSES),
     "commit": ("on_next", "explicit"),
     "order": ("feed", "any"),
 }
@@ -151,19 +153,10 @@ def connect(
 
 def load(name: str) -> Framework:
     """Return a framework; modules of others are not loaded."""
-    if name == "tf":
-        from .tf import TensorFlow
-
-        return TensorFlow()
-    if name == "torch":
-        from .torch import Torch
-
-        return Torch()
-    if name == "jax":
-        from .jax import Jax
-
-        return Jax()
-    return NUMPY
+    if name == "numpy":
+        return NUMPY
+    made: Framework = getattr(import_module(f".{name}", __package__), _CLASSES[name])()
+    return made
 
 
 def _check_prefetch(prefetch: object) -> None:

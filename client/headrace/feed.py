@@ -116,7 +116,7 @@ class Feed:
                 if (failure := self._link.failure) is not None:
                     raise failure
                 return {}
-            known = self._link.properties
+            known = self._link.session.properties
             layout = schema_from_wire(welcome.schema)
             self._layout = rows_open(layout) if known.get("resized") is True else layout
             if known.get("shape") == "sequences":
@@ -471,7 +471,7 @@ class Feed:
         feed is no mix, or can not be drawn so.
         """
         self._link.check_usable()
-        names = self._link.properties.get("sources")
+        names = self._link.session.properties.get("sources")
         if names is None:
             raise ValueError("set_weights(): the feed is no mix (hs.mix), so it has no weights")
         if not isinstance(weights, Mapping):
@@ -499,7 +499,7 @@ class Feed:
         sizes = _sizes_of(batch_size)
         since = self._change(requests.set_batch_size(sizes), repr(batch_size))
         _ = self.schema
-        self._link.properties["resized"] = True
+        self._link.session.properties["resized"] = True
         if self._segments is not None:
             self._segments.open_rows()
         self._layout = rows_open(self._layout)

@@ -187,7 +187,7 @@ class Link:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
         started = self.clock()
         self._await(lambda session: session.served, started)
-        firsts = [one.with_owner(0, self._places_of(one)) for one in self._servers(started)]
+        firsts = [self._first_of(one) for one in self._servers(started)]
         nameless = self.member.hello.rank >= 0 and not self.member.hello.run
         # the first owner names the run
         for greeted in (1, len(firsts)) if nameless else (len(firsts),):
@@ -221,10 +221,13 @@ class Link:
             started=started,
         )
 
-    def _places_of(self, session: Session) -> tuple[str, ...]:
-        """Return the addresses of the owners of the server that a session has asked."""
-        assert session.served is not None
-        return places_of(session.served, self.reached(session.address))
+    def _first_of(self, asked: Session) -> Session:
+        """Return a session with the first owner of the server whose locator was asked."""
+        address, served = asked.address, asked.served
+        assert served is not None
+        self.member.learns(feed=served.feed)
+        owners = places_of(served, self.reached(address))
+        return Session(self.member, address, 0, len(owners), served.share, served.shares, owners)
 
     def _servers(self, started: float) -> list[Session]:
         """Return the lookup at each server of the feed, by share, once there are all."""
@@ -366,11 +369,6 @@ class Link:
             if session.failure is not None:
                 return session.failed()
         return None
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """The description of the feed beside its schema; empty where it is not known yet."""
-        return self.session.properties
 
     @property
     def announced(self) -> list[dict[str, Any]]:

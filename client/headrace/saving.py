@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -453,8 +453,10 @@ class Saving(TakenBatches):
             return self._traced(batch.token, values)
         # A flush sends the states after the last save, so no save may happen during it.
         with self._flushing if kept else saves.lock:
-            if kept and self._is_lost(batch):
-                self._lose(batch)
+            held = self._link.trainer.hands.get(batch.token) if kept else None
+            if kept and (held is None or held.stale):
+                self._give_up(batch.partition, batch.token)
+                raise StaleLease(f"{named(batch)}: {_LOST}")
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
@@ -492,16 +494,6 @@ class Saving(TakenBatches):
         for state, value in ready:
             upload.put(state, value)
         return States(*upload.finish()) if last else None
-
-    def _is_lost(self, batch: SegmentBatch) -> bool:
-        """Return whether another trainer has got a batch in hand."""
-        held = self._link.trainer.hands.get(batch.token)
-        return held is None or held.stale
-
-    def _lose(self, batch: SegmentBatch) -> NoReturn:
-        """Forget a batch whose session is gone, and its lanes with it."""
-        self._give_up(batch.partition, batch.token)
-        raise StaleLease(f"{named(batch)}: {_LOST}")
 
     def _ready(
         self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any

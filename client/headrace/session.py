@@ -249,14 +249,6 @@ class Session:
 
     # Other sessions of this trainer
 
-    def with_owner(self, owner: int, addresses: tuple[str, ...]) -> Session:
-        """Return a session with an owner of the server whose locator this one has asked."""
-        served = self.served
-        assert served is not None
-        self.member.learns(feed=served.feed)
-        place = self.address, owner, len(addresses), served.share, served.shares, addresses
-        return Session(self.member, *place)
-
     def beside(self, owner: int, owners: int) -> Session:
         """Return a session with another owner of the same server."""
         place = self.address, owner, owners, self.share, self.shares, self.addresses
@@ -516,7 +508,7 @@ class Session:
             for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
                 block, committed = b"", states is not False
                 if states and states.block is not None:
-                    block = bytes_of(states.block)
+                    block = bytes(states.block)
                     committed = 0 < len(block) <= room
                 columns = states.columns if states and block and committed else ()
                 if committed:
@@ -583,7 +575,9 @@ class Session:
             elif type(states.block) is StateBuffer and states.block.owner is self.buffers:
                 light.append(Save(token, FIRST_BUFFER + states.block.number, states.columns))
             else:
-                heavy.append((Save(token, 1, states.columns), [frame_of(states.block)]))
+                # a copy of a state buffer, which is used again
+                block = bytes(states.block) if type(states.block) is StateBuffer else states.block
+                heavy.append((Save(token, 1, states.columns), [block]))
         saves, frames = light, []
         if heavy:
             saves, frames = [*light, heavy[0][0]], heavy[0][1]
@@ -635,17 +629,6 @@ class Session:
         if self.connected and self.welcome is not None:
             return Bye(self.welcome.session)
         return Bye(0) if self.greets else None
-
-
-def bytes_of(block: Any) -> bytes:
-    """Return the bytes of a block of states, which may lie in a state buffer."""
-    array = block.array if type(block) is StateBuffer else block
-    return bytes(array)
-
-
-def frame_of(block: Any) -> Any:
-    """Return what is sent of a block of states: a copy of a state buffer, which is used again."""
-    return bytes_of(block) if type(block) is StateBuffer else block
 
 
 def named(batch: Any) -> str:

@@ -143,6 +143,9 @@ class StateBuffer:
         self.number = number
         self.array = array  # its bytes; keep none of its views beyond this object
 
+    def __bytes__(self) -> bytes:
+        return bytes(self.array)
+
     def __del__(self) -> None:
         if not hasattr(self, "array"):  # Ctrl-C came while it was made
             return

@@ -316,15 +316,12 @@ class Trainer:
         self._taken += 1
         held.taken = self._taken
         if (self._of or self._ready) and not self.prefetch and self.rank < 0:
-            self._leave_to_others()
+            # Others may wait meanwhile for what the loop has not taken.
+            if not self.any_order:
+                self._withdraw([*self._of])
+            if not self.lanes:
+                self.let_go()
         return held
-
-    def _leave_to_others(self) -> None:
-        """Hold nothing but what the loop has taken: others may wait for that meanwhile."""
-        if not self.any_order:
-            self._withdraw([*self._of])
-        if not self.lanes:
-            self.let_go()
 
     def untake(self, held: Held) -> None:
         """Put a batch back that the loop has not used: it is the next one again."""
@@ -404,7 +401,7 @@ class Trainer:
             cell = self._cells[key[3]]
             if key != cell.key:
                 heapq.heappop(asks)
-            elif self.any_order and self._is_overtaken(key[3]):
+            elif self.any_order and self._lags(self._owners[self.owner_of[key[3]]]):
                 overtaken.append(heapq.heappop(asks))
             else:
                 found = None if self.strict and key[0] > self.least else cell
@@ -413,9 +410,8 @@ class Trainer:
             heapq.heappush(asks, key)
         return found
 
-    def _is_overtaken(self, partition: int) -> bool:
+    def _lags(self, owner: _Owner) -> bool:
         """Return whether an owner has an open request that is older than a batch of another."""
-        owner = self._owners[self.owner_of[partition]]
         return bool(owner.asked) and (not owner.welcome or next(iter(owner.asked)) < self._last)
 
     def _home_to_ask(self) -> _Cell | None:
@@ -443,7 +439,7 @@ class Trainer:
         wanted = self.prefetch + self.waits
         under_way = self._flying
         if self.any_order:
-            under_way -= self._lagging()
+            under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
         if not self.waits and wanted - under_way < self._part:
             return
         if self.waits and self._reordered and not self._next() and (cell := self._comes_again()):
@@ -455,14 +451,6 @@ class Trainer:
                 return
             self._get(cell)
             under_way += 1
-
-    def _lagging(self) -> int:
-        """Return the number of requests at owners that are overtaken."""
-        return sum(
-            len(owner.asked)
-            for owner in self._owners
-            if owner.asked and (not owner.welcome or next(iter(owner.asked)) < self._last)
-        )
 
     def _get(self, cell: _Cell) -> None:
         self._request = request = self._request + 1
