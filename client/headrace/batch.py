@@ -243,15 +243,6 @@ def columns_of(layout: Mapping[str, Field]) -> dict[str, Field]:
     return columns
 
 
-def facts_of(layout: Mapping[str, Field]) -> dict[str, Field]:
-    """Return the facts of each row of a batch, beside its columns."""
-    return {
-        name[1:]: field
-        for name, field in layout.items()
-        if name[0] == RESERVED and not name.startswith(OFFSETS)
-    }
-
-
 class RaggedBatch(Batch):
     """A batch with ragged columns."""
 

@@ -340,7 +340,10 @@ class Connection:
         """
         session = self.session
         if not session.connected:
-            self._look_at_handshakes(now)
+            # The locator has let this trainer in; a busy owner may break handshakes off.
+            known = session.welcome is not None or bool(session.owner_address)
+            if (refused := self._handshakes.fault(now, known)) is not None:
+                raise refused
             self._drop_channel()
         messages = session.outgoing(now)
         if messages:
@@ -351,14 +354,6 @@ class Connection:
                 if session.connected is not connected:  # all is sent again after the greeting
                     break
             self.amid_message = False
-
-    def _look_at_handshakes(self, now: float) -> None:
-        """Check whether the server refuses this trainer."""
-        # The locator has let this trainer in; a busy owner may break handshakes off.
-        known = self.session.welcome is not None or bool(self.session.owner_address)
-        fault = self._handshakes.fault(now, known)
-        if fault is not None:
-            raise fault
 
     def _send(self, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)

@@ -23,13 +23,13 @@ import numpy as np
 
 from headrace_proto.errors import from_code
 from headrace_proto.layout import KnownSlots
-from headrace_proto.messages import Answered
-from headrace_proto.schema import Field, rows_open, schema_from_wire
+from headrace_proto.messages import Answered, Resize, Retarget
+from headrace_proto.schema import OFFSETS, RESERVED, Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from . import requests
-from .batch import Batch, BatchInHand, RaggedBatch, columns_of, facts_of
+from .batch import Batch, BatchInHand, RaggedBatch, columns_of
 from .batch_memory import BatchGone, Blocks
 from .framework import Framework
 from .link import Link, opened
@@ -138,7 +138,11 @@ class Feed:
     def facts(self) -> Mapping[str, Field]:
         """Facts of each row of a batch, beside its columns: ``length``, ``label`` …"""
         _ = self.schema
-        return facts_of(self._layout)
+        return {
+            name[1:]: field
+            for name, field in self._layout.items()
+            if name[0] == RESERVED and not name.startswith(OFFSETS)
+        }
 
     @property
     def states(self) -> Mapping[str, Field]:
@@ -461,7 +465,7 @@ class Feed:
             wanted = tuple(map(float, probs))
         except (TypeError, ValueError):
             raise TypeError(f"probs={probs!r:.80} is not a list of numbers") from None
-        return self._change(requests.set_target_probs(wanted), str([*wanted]))
+        return self._change(str([*wanted]), "set_target_probs", Retarget, wanted)
 
     def set_weights(self, weights: Mapping[str, float]) -> dict[int, int]:
         """Change the weights by which examples of a mix are drawn, for all trainers.
@@ -484,7 +488,7 @@ class Feed:
             raise TypeError(
                 f"weights={weights!r:.80} is not a dict of sources to numbers"
             ) from None
-        return self._change(requests.set_weights(wanted), repr(weights))
+        return self._change(repr(weights), "set_weights", Retarget, wanted, True)
 
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
@@ -497,7 +501,7 @@ class Feed:
         """
         self._link.check_usable()
         sizes = _sizes_of(batch_size)
-        since = self._change(requests.set_batch_size(sizes), repr(batch_size))
+        since = self._change(repr(batch_size), "set_batch_size", Resize, sizes)
         _ = self.schema
         self._link.session.properties["resized"] = True
         if self._segments is not None:
@@ -506,10 +510,10 @@ class Feed:
         self._schema = columns_of(self._layout)
         return since
 
-    def _change(self, change: requests.Request, given: str) -> dict[int, int]:
-        answer = self._link.ask(change)
+    def _change(self, given: str, call: str, kind: type, *fields: Any) -> dict[int, int]:
+        answer = self._link.ask(requests.change(call, kind, *fields))
         if answer.code:
-            raise ValueError(f"{change.call}({given:.80}): {answer.text}")
+            raise ValueError(f"{call}({given:.80}): {answer.text}")
         return dict(answer.value)
 
     def stats(self) -> dict[str, int]:

@@ -50,7 +50,6 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from math import inf
@@ -71,7 +70,7 @@ from headrace_proto.errors import (
 )
 from headrace_proto.interrupts import start
 from headrace_proto.messages import Answered, Pulse, Refused, ServedShare, Welcome
-from headrace_proto.placement import Placement
+from headrace_proto.placement import partitions_of
 from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
@@ -299,11 +298,12 @@ class Link:
     def _number_owners(self, partitions: int) -> None:
         """Number the sessions by share and owner."""
         self.sessions = sorted(self.sessions, key=lambda one: (one.share, one.owner))
-        owners = Counter(session.share for session in self.sessions)
-        placement = Placement([owners[share] for share in sorted(owners)])
-        self._owner_of = [*map(placement.owner_of, range(partitions))]
-        for number, session in enumerate(self.sessions):
-            session.number = number
+        self._owner_of = [0] * partitions
+        for number, one in enumerate(self.sessions):
+            one.number = number
+            share = one.share, max(one.shares, 1)
+            for p in partitions_of(max(one.owner, 0), max(one.owners, 1), partitions, share):
+                self._owner_of[p] = number
 
     # The sessions
 

@@ -53,12 +53,8 @@ def looked_up(address: str) -> list[str]:
 def places_of(served: ServedShare, reached: str) -> tuple[str, ...]:
     """Return the address of each owner of a server whose locator was ``reached`` at this one."""
     here = host_and_port(reached)
-    return tuple(_beside(worker, here and here[0]) for worker in served.workers)
-
-
-def _beside(worker: str, host: str | None) -> str:
-    there = host_and_port(worker)
-    return worker if there is None or host is None else f"tcp://{host}:{there[1]}"
+    found = [(worker, host_and_port(worker)) for worker in served.workers]
+    return tuple(f"tcp://{here[0]}:{at[1]}" if here and at else worker for worker, at in found)
 
 
 def ask(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.messages import Answered, Drain, Flush, Resize, Retarget, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Flush, Snapshot, Stats
 from headrace_proto.record import record
 
 #: The answer to a change, of an owner whose feed has ended.
@@ -54,19 +54,9 @@ def drain(cancel: bool) -> Request:
     return Request("drain", Drain, [((cancel,), [])], at_end=Answered(0, 0))
 
 
-def set_target_probs(probs: tuple[float, ...]) -> Request:
-    """Draw classes in other proportions; each owner answers with the first changed batches."""
-    return Request("set_target_probs", Retarget, [((probs,), [])], _since, _ENDED)
-
-
-def set_weights(weights: tuple[float, ...]) -> Request:
-    """Draw the sources of a mix by other weights, as ``set_target_probs`` does of classes."""
-    return Request("set_weights", Retarget, [((weights, True), [])], _since, _ENDED)
-
-
-def set_batch_size(sizes: tuple[int, ...]) -> Request:
-    """Make batches of other sizes; each owner answers with the first changed batches."""
-    return Request("set_batch_size", Resize, [((sizes,), [])], _since, _ENDED)
+def change(call: str, kind: type, *fields: Any) -> Request:
+    """Have other batches made; each owner answers with the first changed ones."""
+    return Request(call, kind, [(fields, [])], _since, _ENDED)
 
 
 def _since(answers: Sequence[Answered]) -> Answered:

@@ -86,7 +86,8 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but converts
     tensors to arrays first.
     """
-    form = elements_of(feed, facts, tokens)
+    segments = feed._segments is not None
+    form = _of_segments(feed) if segments else _of_rows(feed, facts, tokens)
     spec, arrays = form.spec, form.arrays
     dtypes = [one.dtype for one in tf.nest.flatten(spec)]
     iterations = Runs(feed)
@@ -209,11 +210,6 @@ class Elements(NamedTuple):
     tensors: Callable[[Any], dict[str, Any]]
     #: Whether a ragged column is two tensors of the spec, its values and its offsets.
     ragged: bool = False
-
-
-def elements_of(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
-    """Return the form of a feed's batches; ``facts`` and ``tokens`` are those of ``as_dataset``."""
-    return _of_segments(feed) if feed._segments is not None else _of_rows(feed, facts, tokens)
 
 
 def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:

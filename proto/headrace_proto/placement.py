@@ -12,9 +12,6 @@ those t with t mod n = i, so no two servers of a feed issue the same token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-
 from .errors import kind_of
 
 #: Number of a server among those of a feed, and how many there are.
@@ -60,17 +57,3 @@ def share_of(value: object) -> Share:
     if not 0 <= index < servers:
         raise ValueError(f"is share {index}, and those of {servers} servers are 0 … {servers - 1}")
     return index, servers
-
-
-class Placement:
-    """The owners of a feed at all its servers, numbered: those of share 0 come first."""
-
-    def __init__(self, owners: Sequence[int]) -> None:
-        """``owners``: their number at the server of each share."""
-        self._owners = tuple(owners)
-        self._first = (0, *accumulate(owners))  # by share: the number of its first owner
-
-    def owner_of(self, partition: int) -> int:
-        """Return the number of the owner of a partition."""
-        share = partition % len(self._owners)
-        return self._first[share] + partition // len(self._owners) % self._owners[share]
