@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow as pa
 import pytest
-from pyarrow import feather
 
 import headrace
 import headrace_server as hs
@@ -23,20 +19,6 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
             connect(server) as feed,
         ):
             list(feed)
-
-
-def test_servers_share_the_copies_of_remote_files(tmp_path: Path) -> None:
-    feather.write_feather(pa.table({"i": range(10)}), str(tmp_path / "a.arrow"), "uncompressed")
-    pipeline = hs.read_arrow(f"file://{tmp_path}/a.arrow").batch(5)
-    copies = tmp_path / "copies"
-    for _ in range(2):
-        with serving(pipeline, remote_cache=copies, remote_cache_bytes=2**20) as server:
-            with connect(server) as feed:
-                assert [batch["i"].tolist() for batch in feed] == [list(range(5)), [5, 6, 7, 8, 9]]
-        (copy,) = copies.glob("*.copy")
-        assert copy.read_bytes() == (tmp_path / "a.arrow").read_bytes()
-    with pytest.raises(ValueError, match="remote_cache_bytes=1048576 needs remote_cache"):
-        serving(pipeline, remote_cache_bytes=2**20)
 
 
 def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns() -> None:

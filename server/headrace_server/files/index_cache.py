@@ -24,7 +24,6 @@ import numpy as np
 
 from .durable_file import locked, writing
 from .manifest import DataFile
-from .mapped_files import RemoteCopies
 
 logger = logging.getLogger("headrace.data")
 
@@ -39,12 +38,11 @@ class IndexCache:
     """Integers per (file, kind): on disk under a directory, or in memory where that is None.
 
     ``progress`` is called with the number of bytes of a file that were scanned, at the end all of
-    them, and with 0 while another process builds the entry.  ``copies`` are those of remote files.
+    them, and with 0 while another process builds the entry.
     """
 
     directory: str | None
     progress: Callable[[DataFile, int], None] = lambda file, done: None
-    copies: RemoteCopies | None = None
 
     def __post_init__(self) -> None:
         self._kept: dict[str, np.ndarray] = {}

@@ -7,7 +7,7 @@
 A file has blocks of 64 KiB.  Blocks that are near each other come by one request of at most 1 MiB,
 and a request that fails is made again.  Callers say early which ranges they will read, so
 a read mostly finds its blocks.  All sources of a process share the blocks that were used last,
-CACHE_BYTES in all; the requests under way and the rows at hand are beside that.
+``remote_cache_bytes`` in all; the requests under way and the rows at hand are beside that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
@@ -35,8 +35,6 @@ BLOCK: Final = 1 << 16
 _MOST_BLOCKS, _GAP = 16, 4
 #: Number of requests at once: of scattered records some hundred come in a second.
 _AT_ONCE = 32
-#: Maximum bytes of kept blocks in a process.
-CACHE_BYTES = 1 << 28
 #: Bytes that a reader requests ahead: 16 requests of 1 MiB, or 256 scattered blocks.
 AHEAD_BYTES: Final = 1 << 24
 #: Seconds after which a request without an answer has failed.
@@ -56,23 +54,15 @@ _checked: dict[DataFile, float] = {}
 _one_link = threading.Lock()
 
 
-def _request(file: DataFile, start: int, stop: int) -> bytes:
-    """Return a range of a file that is still the one that was listed."""
-    if _checked.get(file, -_TRUSTED_S) < time.monotonic() - _TRUSTED_S:
-        _check(file)
-        _checked[file] = time.monotonic()
-    what = f"read (bytes {start} … {stop - 1})"
-    data = reached(file.path, what, partial(_read, file, start, stop))
-    if data is None:
-        raise gone(file)
-    return data
-
-
 def _check(file: DataFile) -> None:
-    if is_remote(file.path):
-        check_remote(file)
-    else:
-        open_stream(file).close()
+    """Raise FilesMissing where a file has changed; it counts as unchanged for a minute."""
+    now = time.monotonic()
+    if _checked.get(file, now - _TRUSTED_S) <= now - _TRUSTED_S:
+        if is_remote(file.path):
+            check_remote(file)
+        else:
+            open_stream(file).close()
+        _checked[file] = now
 
 
 def _read(file: DataFile, start: int, stop: int) -> bytes:
@@ -103,7 +93,7 @@ class _Cache:
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Block, bytes] = OrderedDict()
         self._coming: dict[_Block, Future[_Blocks]] = {}
-        self._bytes = 0
+        self._bytes, self.most_bytes = 0, 1 << 28
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
 
     def begin(self, ranges: Iterable[Range]) -> tuple[dict[_Block, bytes], set[Future[_Blocks]]]:
@@ -136,7 +126,11 @@ class _Cache:
         blocks: _Blocks = {}
         first, stop = run[0], min((run[-1] + 1) * BLOCK, file.size)
         try:
-            data = _request(file, first * BLOCK, stop)
+            _check(file)
+            what = f"read (bytes {first * BLOCK} … {stop - 1})"
+            data = reached(file.path, what, partial(_read, file, first * BLOCK, stop))
+            if data is None:
+                raise gone(file)
             starts = range(0, len(data), BLOCK)
             blocks = {(file, first + i): data[at : at + BLOCK] for i, at in enumerate(starts)}
             return blocks
@@ -147,16 +141,19 @@ class _Cache:
                 for block in blocks.keys() - self._kept.keys():
                     self._kept[block] = blocks[block]
                     self._bytes += len(blocks[block])
-                while self._bytes > CACHE_BYTES:
+                while self._bytes > self.most_bytes:
                     self._bytes -= len(self._kept.popitem(last=False)[1])
                 if not self._coming and self._pool is not None:  # its threads end
                     self._pool.shutdown(wait=False)
                     self._pool = None
 
 
-@lru_cache(1)
-def _cache() -> _Cache:
-    return _Cache()
+_cache = _Cache()
+
+
+def keep_at_most(size: int) -> None:
+    """Set the bound of the bytes that this process keeps."""
+    _cache.most_bytes = size
 
 
 def _numbers(start: int, stop: int) -> range:
@@ -177,12 +174,12 @@ def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
 
 def expect(ranges: Iterable[Range]) -> None:
     """Begin to fetch ranges that will be read."""
-    _cache().begin(ranges)
+    _cache.begin(ranges)
 
 
 def load(ranges: Iterable[Range]) -> _Blocks:
     """Return the blocks of ranges."""
-    blocks, coming = _cache().begin(ranges)
+    blocks, coming = _cache.begin(ranges)
     for request in coming:
         blocks.update(request.result())
     return blocks
@@ -192,20 +189,6 @@ def _pieces(blocks: _Blocks, file: DataFile, start: int, stop: int) -> Iterator[
     for number in _numbers(start, stop):
         at = number * BLOCK
         yield memoryview(blocks[file, number])[max(start - at, 0) : stop - at]
-
-
-def first_bytes(files: Iterable[DataFile], size: int) -> list[bytes]:
-    """Return the first bytes of each file."""
-    ranges = [(file, 0, min(size, file.size)) for file in files]
-    blocks = load(one for one in ranges if is_remote(one[0].path))
-    heads = []
-    for file, start, stop in ranges:
-        if is_remote(file.path):
-            heads.append(b"".join(_pieces(blocks, file, start, stop)))
-            continue
-        with open_stream(file) as stream:
-            heads.append(stream.read(size))
-    return heads
 
 
 # ── Files of a source, as one range of addresses.
@@ -266,8 +249,6 @@ class RemoteFile(io.RawIOBase):
         self._file = file
         self._at, self._end = 0, -1  # the place, and the end of the last read
         self._ahead, self._until = 0, 0  # bytes to request ahead, and the end of those requested
-        #: Blocks that stay here whatever the process keeps.
-        self.held: _Blocks = {}
 
     def readable(self) -> bool:
         return True
@@ -285,25 +266,16 @@ class RemoteFile(io.RawIOBase):
         if start >= stop:
             return 0
         wanted = self._file, start, stop
-        try:
-            pieces = [*_pieces(self.held, *wanted)]
-        except KeyError:
-            forward = 0 <= self._end <= start <= self._end + BLOCK
-            self._ahead = min(max(2 * self._ahead, 4 * BLOCK), AHEAD_BYTES) if forward else 0
-            self._until = max(self._until, stop) if forward else stop
-            here, coming = _cache().begin([wanted])
-            if self._until - stop < self._ahead // 2:
-                begin, self._until = self._until, min(stop + self._ahead, self._file.size)
-                expect([(self._file, begin, self._until)])
-            for request in coming:
-                here.update(request.result())
-            pieces = [*_pieces(here, *wanted)]
+        forward = 0 <= self._end <= start <= self._end + BLOCK
+        self._ahead = min(max(2 * self._ahead, 4 * BLOCK), AHEAD_BYTES) if forward else 0
+        self._until = max(self._until, stop) if forward else stop
+        expect([wanted])  # before those ahead
+        if self._until - stop < self._ahead // 2:
+            begin, self._until = self._until, min(stop + self._ahead, self._file.size)
+            expect([(self._file, begin, self._until)])
         self._at = self._end = stop
-        at = 0
-        for piece in pieces:
-            buffer[at : at + len(piece)] = piece
-            at += len(piece)
-        return at
+        buffer[: stop - start] = b"".join(_pieces(load([wanted]), *wanted))
+        return stop - start
 
 
 def open_stream(file: DataFile) -> BinaryIO:

@@ -70,9 +70,7 @@ class Limits:
     max_messages_per_s: messages of a trainer to one worker in a second, beyond which it is
       refused
     max_state_bytes: bytes of the states of one example at the server
-    remote_cache: where copies of remote files are kept, shared by workers and servers
-    remote_cache_bytes: bytes of all files in remote_cache; beyond that the least recently used
-      are removed
+    remote_cache_bytes: bytes of remote files that a worker keeps in memory, those used last
     """
 
     workers: int = _integer(1, most=1024)
@@ -80,10 +78,7 @@ class Limits:
     max_credits: int = _integer(64, most=4096)
     max_messages_per_s: int = _integer(50_000, least=100)
     max_state_bytes: int = _integer(1024**2, most=2**40)
-    remote_cache: str | os.PathLike[str] | None = _path(
-        absent="each worker has copies of its own, which end with it"
-    )
-    remote_cache_bytes: int | None = _integer(least=1024**2, most=2**60, absent="any")
+    remote_cache_bytes: int = _integer(2**28, least=1024**2, most=2**60)
 
 
 @dataclass(frozen=True)
@@ -174,18 +169,8 @@ class RunSettings(Limits):
                 object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
 
     def limits(self) -> dict[str, object]:
-        """Return the options that ``RunConfig`` takes as they are, paths absolute."""
-        if self.remote_cache_bytes is not None and self.remote_cache is None:
-            raise ValueError(
-                f"remote_cache_bytes={self.remote_cache_bytes} needs remote_cache, the directory "
-                "that it bounds"
-            )
-        limits = {one.name: getattr(self, one.name) for one in fields(Limits)}
-        if self.remote_cache is not None:
-            cache = limits["remote_cache"] = os.path.abspath(os.fsdecode(self.remote_cache))
-            if os.path.exists(cache) and not os.path.isdir(cache):
-                raise ValueError(f"remote_cache={cache!r} is not a directory")
-        return limits
+        """Return the options that ``RunConfig`` takes as they are."""
+        return {one.name: getattr(self, one.name) for one in fields(Limits)}
 
     def refuse_state(self) -> None:
         """Raise ValueError for an option that needs a state directory, which is not given."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class Opening:
     ``files`` are those that the paths name, in their order; each has a ``path`` and a ``size``.
     ``features`` are the declared columns; None: the source shows which it has.
     ``bad.report(DataError(…), reason)`` takes a bad record: it raises the error, or counts it where
-    the pipeline skips such records.  ``cache`` keeps indexes of files, and copies of remote files.
+    the pipeline skips such records.  ``cache`` keeps indexes of files.
     """
 
     files: tuple[DataFile, ...]
@@ -158,10 +158,6 @@ def _moved(rows: Rows, by: int) -> Rows:
     return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
 
 
-#: Maximum number of parts that are fetched ahead: each may be large.
-_PARTS_AHEAD = 2
-
-
 class PartsReader(IndexedSource):
     """An IndexedSource over parts."""
 
@@ -174,18 +170,10 @@ class PartsReader(IndexedSource):
             self._starts.append(self._starts[-1] + part.length)
         self._bounds = np.array(self._starts, np.int64)
         self.length = self._starts[-1]
-        self.far = any(part.far for part in self._parts)
+        self.far = len(self._parts) == 1 and self._parts[0].far
 
     def expect(self, rows: np.ndarray) -> int:
-        part = np.searchsorted(self._bounds, rows, side="right") - 1
-        bounds = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(rows)]
-        bounds = bounds[: _PARTS_AHEAD + 1]
-        for start, stop in pairwise(bounds):
-            i = int(part[start])
-            begun = self._parts[i].expect(rows[start:stop] - self._starts[i])
-            if begun < stop - start:
-                return start + begun
-        return bounds[-1]
+        return self._parts[0].expect(rows)
 
     def take(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):

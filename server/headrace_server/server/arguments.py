@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -163,14 +162,6 @@ def index_directory(state_dir: str | os.PathLike[str]) -> str:
             f"state_dir={os.fspath(state_dir)!r} is not a directory, or holds a file 'index'"
         ) from None
     return path
-
-
-def check_cache(remote_cache: str | os.PathLike[str] | None) -> None:
-    """Make the directory of remote files; an error here names it, and a worker's comes late."""
-    if remote_cache is not None:
-        with usable("remote_cache", remote_cache), writing(remote_cache):
-            os.makedirs(remote_cache, exist_ok=True)
-            tempfile.TemporaryFile(dir=remote_cache).close()
 
 
 def is_local(address: str) -> bool:

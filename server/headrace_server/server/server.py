@@ -24,7 +24,6 @@ from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from .arguments import (
     as_feeds,
     as_tokens,
-    check_cache,
     index_directory,
     refuse_in_worker,
     share_in,
@@ -270,7 +269,6 @@ def start(settings: RunSettings) -> Server:
         slab_bytes=settings.slab_bytes or 0,
         **settings.limits(),
     )
-    check_cache(settings.remote_cache)
     watched = HttpOptions.of(settings.http, settings.http_token_file, share)
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:

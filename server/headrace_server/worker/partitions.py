@@ -27,7 +27,7 @@ from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, cod
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..files.mapped_files import RemoteCopies
+from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook
 from ..making.composition import compose
@@ -127,10 +127,8 @@ class Partitions:
         #: Seconds by what it waits for.
         self._rested = dict.fromkeys(("trainers", "states", "slab"), 0.0)
         index = config.index_directory or Path(config.directory, "index")
-        copies = None
-        if config.remote_cache is not None:
-            copies = RemoteCopies(str(config.remote_cache), config.remote_cache_bytes)
-        self._cache = IndexCache(str(index), self._indexed, copies)
+        keep_at_most(config.remote_cache_bytes)
+        self._cache = IndexCache(str(index), self._indexed)
         self._logged = time.monotonic()
         self._readers: dict[str, StreamSource] = {}
         self._bad: dict[str, BadRecords] = {}

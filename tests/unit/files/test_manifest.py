@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from headrace_proto.errors import FilesMissing
-from headrace_server.files import manifest
+from headrace_server.files import manifest, ranges
 from headrace_server.files.manifest import is_remote, resolve
 from headrace_server.files.mapped_files import mapped
 from headrace_server.files.ranges import open_stream
@@ -85,7 +85,7 @@ def test_a_file_that_was_replaced_or_removed_is_refused(tmp_path: Path, opener: 
         opener(file)
 
 
-def test_remote_files_resolve_and_read_like_local_ones() -> None:
+def test_remote_files_resolve_and_read_like_local_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = f"memory://{uuid.uuid4().hex}"
     for name in ("b", "a"):
         with fsspec.open(f"{folder}/{name}", "wb") as stream:
@@ -100,6 +100,8 @@ def test_remote_files_resolve_and_read_like_local_ones() -> None:
         assert stream.read() == b"aaa"
     with fsspec.open(files[0].path, "wb") as stream:
         stream.write(b"longer")
+    open_stream(files[0]).close()  # it counts as unchanged for a minute
+    monkeypatch.setattr(ranges, "_TRUSTED_S", 0.0)
     with pytest.raises(FilesMissing, match="was replaced"):
         open_stream(files[0])
     with pytest.raises(FilesMissing, match="does not exist"):

@@ -73,11 +73,3 @@ def test_options_that_need_a_state_directory_are_refused_without_one_and_others_
         ((name, value),) = given.items()
         with pytest.raises(ValueError, match=f"^{name}={value!r} needs a state_dir"):
             RunSettings(BATCHES, **given).refuse_state()  # type: ignore[arg-type]
-
-
-def test_a_cache_of_remote_files_is_a_directory(tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(ValueError, match=r"^remote_cache=.*file' is not a directory"):
-        RunSettings(BATCHES, remote_cache=file).limits()
-    assert RunSettings(BATCHES, remote_cache=tmp_path / "new").limits()

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -78,22 +78,31 @@ _TEXT = {*_WITHOUT_UTF8, *_WITHOUT_UTF8.values()}
 _FAULTS = (pa.ArrowException, OSError, IndexError, UnicodeDecodeError)
 
 
+_BYTE = np.dtype(np.uint8)
+
+
 class FarArray:
     """The bytes of ranged files as elements of a dtype, fetched when an index takes some."""
 
-    def __init__(self, files: RangedFiles, dtype: str = "u1") -> None:
-        self.files, self._dtype = files, np.dtype(dtype)
+    size = 1 << 62
 
-    def __getitem__(self, index: np.ndarray) -> np.ndarray:
+    def __init__(self, files: RangedFiles, dtype: np.dtype = _BYTE) -> None:
+        self.files, self._dtype = files, dtype
+
+    def view(self, dtype: np.dtype) -> FarArray:
+        return FarArray(self.files, dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):  # of all
+            return self
         width = self._dtype.itemsize
         starts = index.reshape(-1) * width
         data, at = self.files.bytes_at(starts, starts + width)
-        found: np.ndarray = window(data, width)[at].view(self._dtype)
-        return found.reshape(index.shape)
+        return window(data, width)[at].view(self._dtype).reshape(index.shape)
 
 
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
-Placing = Callable[[pa.Buffer], tuple[np.ndarray | FarArray, int]]
+Placing = Callable[[pa.Buffer], tuple[Any, int]]
 
 
 class NotMapped(Exception):
@@ -134,7 +143,7 @@ class _Level:
     shift: np.ndarray  # int64 [batches]
     size: int | None = None  # number of children of each element; None: by ``entries``
     #: int32 | int64, the offsets of all batches, from shift[b] on, and the children of each batch.
-    entries: np.ndarray | FarArray = field(default_factory=lambda: _int64([]))
+    entries: Any = field(default_factory=lambda: _int64([]))
     children: np.ndarray = field(default_factory=lambda: _int64([]))
 
     def descend(
@@ -221,12 +230,11 @@ class ArrowColumn:
 
     def _validity(
         self, arrays: Sequence[pa.Array], place: Placing
-    ) -> tuple[np.ndarray | FarArray, np.ndarray] | None:
+    ) -> tuple[Any, np.ndarray] | None:
         """Return validity bytes and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
             return None
-        raw: np.ndarray | FarArray = np.empty(0, np.uint8)
-        first = []
+        raw, first = np.empty(0, np.uint8), []
         for array in arrays:
             if array.null_count:
                 raw, base = place(array.buffers()[0])
@@ -247,16 +255,13 @@ class ArrowColumn:
     def _offsets(
         self, arrays: Sequence[pa.Array], width: int, place: Placing, children: np.ndarray
     ) -> _Level:
-        raw: np.ndarray | FarArray = np.empty(0, np.uint8)
-        shift = []
+        raw, shift = np.empty(0, np.uint8), []
         for array in arrays:
             holder, base = place(array.buffers()[1])
             if base % width:
                 raise NotMapped
-            raw = holder if _holds(holder) else raw
+            raw = holder if holder.size else raw
             shift.append(base // width + array.offset)
-        if isinstance(raw, FarArray):
-            return _Level(_int64(shift), None, FarArray(raw.files, f"i{width}"), children)
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
         return _Level(_int64(shift), None, entries, children)
 
@@ -281,7 +286,7 @@ class ArrowColumn:
             buffers, offsets = [pa.py_buffer(values.view(np.uint8))], [0]
         self._dtype = np.dtype(self.field.dtype if self._text is None else np.uint8)
         placed = [place(buffer) for buffer in buffers]
-        self._raw = next((raw for raw, _ in placed if _holds(raw)), np.empty(0, np.uint8))
+        self._raw = next((raw for raw, _ in placed if raw.size), np.empty(0, np.uint8))
         # The first bit, or the first byte.
         unit, step = (8, 1) if self._bits else (1, self._dtype.itemsize)
         self._first = _int64(
@@ -391,11 +396,7 @@ def _note_nulls(
             unsound.append((holds, _NULL_WITHIN))
 
 
-def _holds(raw: np.ndarray | FarArray) -> bool:
-    return isinstance(raw, FarArray) or raw.size > 0
-
-
-def _bits_at(raw: np.ndarray | FarArray, bit: np.ndarray) -> np.ndarray:
+def _bits_at(raw: Any, bit: np.ndarray) -> np.ndarray:
     picked: np.ndarray = (raw[bit >> 3] >> (bit & 7).astype(np.uint8)) & 1
     return picked.view(np.bool_)
 
@@ -573,14 +574,15 @@ def _walk(stream: RemoteFile, size: int) -> Iterator[tuple[int, int]]:
         stream.seek(start)
         footer = stream.read(size - start)
         root = _follow(footer, 0)
-        if _length(footer, _entry(footer, root, 2)):
+        dictionaries, blocks = (_follow(footer, _entry(footer, root, i)) for i in (2, 3))
+        if struct.unpack_from("<I", footer, dictionaries)[0]:
             raise NotMapped
-        blocks = _entry(footer, root, 3)
-        for i in range(_length(footer, blocks)):
-            at, header = struct.unpack_from("<qi", footer, _follow(footer, blocks) + 4 + 24 * i)
-            if i == 0:
-                stream.seek(at)
-                _body(stream.read(header))
+        count = struct.unpack_from("<I", footer, blocks)[0]
+        for i in range(count):
+            at, header = struct.unpack_from("<qi", footer, blocks + 4 + 24 * i)
+            stream.seek(at)
+            if i == 0 and _encoded(stream.read(header)):
+                raise NotMapped
             yield at, at + header
         return
     at = 0
@@ -593,18 +595,19 @@ def _walk(stream: RemoteFile, size: int) -> Iterator[tuple[int, int]]:
         if not header:
             return
         stream.seek(at)
-        at += 8 + header + _body(stream.read(8 + header))
+        message = stream.read(8 + header)
+        if _encoded(message):
+            raise NotMapped
+        body = _entry(message, _follow(message, 8), 3)
+        at += len(message) + (struct.unpack_from("<q", message, body)[0] if body else 0)
 
 
-def _body(message: bytes) -> int:
-    """Return the length of a message's body.  NotMapped where it must be decoded."""
+def _encoded(message: bytes) -> bool:
+    """Return whether a message is a dictionary, or a batch that is compressed."""
     root = _follow(message, 8)
-    (kind,) = struct.unpack_from("<B", message, _entry(message, root, 1))
-    compressed = kind == _BATCH and _entry(message, _follow(message, _entry(message, root, 2)), 3)
-    if kind == _DICTIONARY or compressed:
-        raise NotMapped
-    length = _entry(message, root, 3)
-    return int(struct.unpack_from("<q", message, length)[0]) if length else 0
+    kind = message[_entry(message, root, 1)]
+    batch = _follow(message, _entry(message, root, 2))
+    return kind == _DICTIONARY or (kind == _BATCH and _entry(message, batch, 3) > 0)
 
 
 def _follow(data: bytes, at: int) -> int:
@@ -621,33 +624,20 @@ def _entry(data: bytes, table: int, number: int) -> int:
     return table + int(offset) if offset else 0
 
 
-def _length(data: bytes, vector: int) -> int:
-    return int(struct.unpack_from("<I", data, _follow(data, vector))[0]) if vector else 0
+def _ahead(
+    columns: Mapping[str, StoredColumn], located: _Batches, most: int, rows: np.ndarray
+) -> int:
+    """Read rows in a thread before they are wanted, so that their blocks are here by then."""
+    rows = rows[:most]
 
-
-class _Ahead:
-    """Reads rows in a thread before they are wanted, so that their blocks are here by then."""
-
-    def __init__(self, columns: Mapping[str, StoredColumn], located: _Batches, size: int) -> None:
-        self._columns, self._located = columns, located
-        self._row_bytes = size // max(located.rows, 1) + 1
-        self._thread: threading.Thread | None = None
-
-    def __call__(self, rows: np.ndarray) -> int:
-        if self._thread is not None and self._thread.is_alive():
-            return 0
-        adjacent = rows[-1] - rows[0] == len(rows) - 1
-        each = self._row_bytes if adjacent else max(BLOCK, self._row_bytes)
-        rows = rows[: AHEAD_BYTES // each]
-        self._thread = threading.Thread(target=self._read, args=(rows,), name="headrace-ahead")
-        self._thread.start()
-        return len(rows)
-
-    def _read(self, rows: np.ndarray) -> None:
-        batch, local = self._located.locate(rows)
+    def read() -> None:
+        batch, local = located.locate(rows)
         with suppress(Exception):  # which the read itself will find again
-            for column in self._columns.values():
+            for column in columns.values():
                 column.read(batch, local)
+
+    threading.Thread(target=read, name="headrace-ahead").start()
+    return len(rows)
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -730,7 +720,8 @@ def _mapped(
         columns[name] = ArrowColumn(arrays, place, decoded=False)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    ahead = _Ahead(columns, located, sum(one.file.size for one in opened)) if far else len
+    row_bytes = sum(one.file.size for one in opened) // max(located.rows, 1)
+    ahead = partial(_ahead, columns, located, AHEAD_BYTES // (BLOCK + row_bytes) + 1)
     place_of = located.locate
     part = ColumnPart(
         located.rows, lambda: columns, schema, located.origin, bad, place_of, far, ahead

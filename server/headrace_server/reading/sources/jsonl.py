@@ -78,7 +78,7 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """Return the part that has the lines of one file."""
-    data = mapped(file, cache.copies)
+    data = mapped(file)
     index = cache.get(file, "jsonl lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index.reshape(2, -1)
     view = data.data

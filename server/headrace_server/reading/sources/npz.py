@@ -94,7 +94,7 @@ class Npz(PartsReader):
     def __init__(self, opening: Opening, ragged: Mapping[str, str] | None = None) -> None:
         def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
             with rewording(DataError, f"{file.path}: ", DataError, but=(FilesMissing,)):
-                data = mapped(file, opening.cache.copies)
+                data = mapped(file)
                 columns = _columns(_arrays(file, data), ragged or {})
             return columns, {name: field_of(column) for name, column in columns.items()}
 

@@ -13,8 +13,8 @@ An example of a grouped file is a list of its rows, so Arrow's columns of lists 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from headrace_proto.schema import Field
 from ...files.extras import require
 from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import mapped
-from ...files.ranges import CACHE_BYTES, Range, RemoteFile, expect, load
+from ...files.ranges import RemoteFile
 from ..column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from ..source import Opening, PartsReader
 from .arrow import decoded_column, fields_of_schema, naming
@@ -40,8 +40,6 @@ else:
     pc = require("pyarrow.compute", "server", "read_parquet")
     pq = require("pyarrow.parquet", "server", "read_parquet")
 _KEPT_GROUPS = 2
-#: Bytes at the end of a file that hold its footer, mostly.
-_FOOTER = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +48,6 @@ class _File:
 
     file: DataFile
     content: pq.ParquetFile
-    remote: RemoteFile | None
     counts: list[int]
     schema: pa.Schema
     #: The rows in which examples begin, and the number of all rows; None where each is a row.
@@ -74,23 +71,17 @@ class Parquet(PartsReader):
     """Row groups of files; their footers, or the values of ``group_by``, have all places."""
 
     def __init__(self, opening: Opening, group_by: str | None = None) -> None:
-        far = [file for file in opening.files if is_remote(file.path)]
-        expect((file, max(file.size - _FOOTER, 0), file.size) for file in far)
         opened = partial(_opened, opening, group_by)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         last = lru_cache(1)(_table)  # the next part may begin in it
-        loaded = lru_cache(_KEPT_GROUPS)(partial(_load, group_by, last))
+        load = lru_cache(_KEPT_GROUPS)(partial(_load, group_by, last))
         parts: list[ColumnPart] = []
         for _, file, fields in served:
             names, first = tuple(name for name in fields if name in schema.fields), 0
             for groups, rows, cuts in _parts(file):
-                columns = partial(loaded, _Part(file, names, groups, cuts))
+                columns = partial(load, _Part(file, names, groups, cuts))
                 origin = origin_in(file.file.path, first)
-                part = ColumnPart(rows, columns, schema, origin, opening.bad)
-                if file.remote:
-                    ahead = partial(_ahead, file, groups, names)
-                    part = replace(part, far=True, ahead=ahead)
-                parts.append(part)
+                parts.append(ColumnPart(rows, columns, schema, origin, opening.bad))
                 first += rows
         super().__init__(schema.fields, parts)
 
@@ -101,9 +92,9 @@ def _opened(
     """Return an open file, and its fields."""
     fault = f"it is no Parquet file, or it is cut off at byte {file.size}"
     with naming(f"{file.path}: {fault}"):
-        remote = RemoteFile(file) if is_remote(file.path) else None
-        data = remote or pa.BufferReader(mapped(file))
-        content = pq.ParquetFile(data, page_checksum_verification=True)
+        far = is_remote(file.path)
+        data = RemoteFile(file) if far else pa.BufferReader(mapped(file))
+        content = pq.ParquetFile(data, page_checksum_verification=True, pre_buffer=far)
         schema = content.schema_arrow
         if group_by is not None:
             schema = _of_lists(file.path, schema, group_by)
@@ -111,45 +102,19 @@ def _opened(
     rows = [content.metadata.row_group(i).num_rows for i in range(content.num_row_groups)]
     if min(rows, default=0) < 0:
         raise DataError(f"{file.path}: its footer is damaged: a row group has {min(rows)} rows")
-    opened = _File(file, content, remote, rows, schema, None)
+    opened = _File(file, content, rows, schema, None)
     if group_by is None:
         return opened, fields
     starts = opening.cache.get(file, f"groups {group_by}", partial(_starts, opened, group_by))
-    return replace(opened, starts=starts), fields
+    return _File(file, content, rows, schema, starts), fields
 
 
 def _table(file: _File, number: int, names: tuple[str, ...]) -> pa.Table:
     with naming(f"{file.file.path}, row group {number}: it is damaged"):
-        if file.remote:
-            file.remote.held = load(_ranges(file, number, names))
         table = file.content.read_row_group(number, columns=list(names), use_threads=False)
-        if file.remote:
-            file.remote.held = {}
         if table.num_rows != file.counts[number]:
             raise IndexError(f"it holds {table.num_rows} rows, not as many as its footer says")
     return table
-
-
-def _ranges(file: _File, number: int, names: Collection[str]) -> list[Range]:
-    """Return where the columns of a row group lie in a remote file."""
-    group, found = file.content.metadata.row_group(number), list[Range]()
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema.partition(".")[0] in names:
-            start = column.dictionary_page_offset or column.data_page_offset
-            start = min(start, column.data_page_offset)
-            stop = start + column.total_compressed_size
-            if 0 <= start <= stop <= file.file.size:  # else its footer is damaged
-                found.append((file.file, start, stop))
-    return found
-
-
-def _ahead(file: _File, groups: range, names: Collection[str], rows: np.ndarray) -> int:
-    """Begin to fetch row groups, which come whole, if they leave room for others."""
-    ranges = [one for number in groups for one in _ranges(file, number, names)]
-    if sum(stop - start for _, start, stop in ranges) > CACHE_BYTES // 4:
-        return 0
-    expect(ranges)
-    return len(rows)
 
 
 def _load(

@@ -27,7 +27,7 @@ from headrace_proto.errors import DataError, near
 from ...files.extras import require
 from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import MappedFiles
-from ...files.ranges import RangedFiles, first_bytes, open_stream
+from ...files.ranges import RangedFiles, expect, open_stream
 from ...pipeline.declaration import Feature, Plain
 from ..chunk import BadRecords, Chunk, Faults, Origin, without
 from ..columns import (
@@ -978,8 +978,9 @@ class Tfrecord(Source):
     def open(cls, opening: Opening) -> StreamSource:
         features = opening.features or {}
         fields = {name: feature.field for name, feature in features.items()}
-        heads = first_bytes(opening.files, HEAD)
-        compressions = [*map(_detected, opening.files, heads)]
+        far = [file for file in opening.files if is_remote(file.path)]
+        expect((file, 0, min(HEAD, file.size)) for file in far)
+        compressions = [_detected(file) for file in opening.files]
         parser = ExampleParser(features)
         if any(compressions):
 
@@ -1085,8 +1086,10 @@ class _Records(IndexedSource):
 # ── compressed files ─────────────────────────────────────────────────────────────────────────────
 
 
-def _detected(file: DataFile, head: bytes) -> Compression:
+def _detected(file: DataFile) -> Compression:
     """Return the compression of a file, by its first bytes, or by its name where it has too few."""
+    with open_stream(file) as stream:
+        head = stream.read(HEAD)
     if len(head) == HEAD and length_is_sound(head):
         return None
     if head[:3] == b"\x1f\x8b\x08":

@@ -20,7 +20,7 @@ from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 
 from ...files.manifest import DataFile
-from ...files.mapped_files import RemoteCopies, mapped
+from ...files.mapped_files import mapped
 from ..column_parts import whole_part
 from ..columns import Column, Ragged, Strings
 from ..example_rows import Schema
@@ -35,7 +35,7 @@ class Tokens(PartsReader):
         self, opening: Opening, dtype: str | None, window: int | None, lanes: int | None, shift: int
     ) -> None:
         files = opening.files
-        arrays = [_tokens(file, dtype, opening.cache.copies) for file in files]
+        arrays = [_tokens(file, dtype) for file in files]
         first = arrays[0].dtype
         for file, array in zip(files, arrays, strict=True):
             if array.dtype != first:
@@ -63,9 +63,9 @@ class Tokens(PartsReader):
         super().__init__(fields, parts)
 
 
-def _tokens(file: DataFile, dtype: str | None, copies: RemoteCopies | None) -> np.ndarray:
+def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
     """Return the tokens of a file, as a view of it."""
-    data = mapped(file, copies)
+    data = mapped(file)
     if not file.path.endswith(".npy"):
         assert dtype is not None  # it is declared where a file needs it
         item = np.dtype(dtype).itemsize
