@@ -1,4 +1,4 @@
-"""How fast a feed comes: ``python -m headrace.bench ADDRESS --consume``, or ``headrace bench``.
+"""How fast a feed comes: ``headrace bench``, whose options come here as JSON.
 
     connect ─► [ next() ─► (save every state as it came) ] until the time is over ─► figures
 
@@ -8,11 +8,10 @@ trainer gets them.  Therefore it needs ``--consume``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,52 +66,28 @@ def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
     }
 
 
-def _prefetch(text: str) -> int | str:
+def main(options: Mapping[str, Any]) -> int:
+    """Run the command with these options of ``headrace bench``; return the exit code."""
+    seconds, prefetch = options.get("seconds", 5.0), options.get("prefetch", AUTO)
+    names = ("feed", "framework", "timeout", "keys")
     try:
-        return text if text == AUTO else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is neither an integer nor {AUTO}") from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("headrace bench", description=__doc__.partition("\n")[0])
-    parser.add_argument("address", metavar="ADDRESS")
-    parser.add_argument("--feed")
-    parser.add_argument("--framework", default="numpy")
-    parser.add_argument("--prefetch", type=_prefetch, default=AUTO)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--timeout", type=float, default=30.0)
-    parser.add_argument("--keys")
-    parser.add_argument("--consume", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        if not options.consume:
+        if not options.get("consume"):
             raise ValueError(
                 "bench commits the batches that it takes, so no trainer gets them: give --consume, "
                 "on a feed that nobody trains on"
             )
-        if not 0 < options.seconds <= 3600:
-            raise ValueError(f"--seconds {options.seconds:g} is not more than 0 and at most 3600")
-        keys = {} if options.keys is None else {"keys": options.keys}
+        if not 0 < seconds <= 3600:
+            raise ValueError(f"--seconds {seconds:g} is not more than 0 and at most 3600")
         with connect(
-            options.address,
-            feed=options.feed,
-            framework=options.framework,
-            prefetch=options.prefetch,
-            timeout=options.timeout,
-            **keys,
+            options["address"],
+            prefetch=int(prefetch) if prefetch.isdecimal() else prefetch,
+            **{name: options[name] for name in names if name in options},
         ) as feed:
-            found = measure(feed, options.seconds)
+            found = measure(feed, seconds)
     except (HeadraceError, ValueError, TypeError, ImportError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2 if is_mistake(error) else 1
-    if options.json:
+    if options.get("json"):
         print(json.dumps(found))
         return 0
     print(
@@ -127,4 +102,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -6,6 +6,7 @@ protocol, and a measurement has to be that of an ordinary trainer.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -39,11 +40,6 @@ def bench(options: Namespace) -> int:
     keys: keys of a trainer, where the server has keys
     timeout: the deadline of every wait
     """
-    words = [options.address]
-    for option in bench.options[1:]:
-        value = getattr(options, option.name)
-        if option.kind == "flag":
-            words += [option.flag] if value else []
-        elif value is not None:
-            words += [option.flag, str(value)]
-    return subprocess.run([sys.executable, "-m", "headrace.bench", *words]).returncode
+    given = {option.name: getattr(options, option.name) for option in bench.options}
+    words = json.dumps(given, default=str)
+    return subprocess.run([sys.executable, "-m", "headrace.bench", words]).returncode
