@@ -143,11 +143,13 @@ class Buckets(QueuedRows):
         self._check_open(chunk)
         if not rows:
             return
-        ids = facts.get("bucket", np.zeros(rows, np.int64)).astype(self._narrow)
-        order = np.argsort(ids, kind="stable")
+        counts, order = np.array([rows]), np.arange(rows)
+        if len(self._queues) > 1:
+            ids = facts["bucket"].astype(self._narrow)
+            order = np.argsort(ids, kind="stable")
+            counts = np.bincount(ids)
         lengths = facts["length"][order].clip(0, MAX_COUNTER) if "length" in facts else -1
         items = waiting(chunk, order, lengths, facts["cost"][order] if self._window else 0)
-        counts = np.bincount(ids, minlength=len(self._queues))
         full: list[tuple[int, int, int]] = []  # position of the last row, bucket, number of rows
         start = 0
         for bucket in counts.nonzero()[0].tolist():
@@ -269,9 +271,9 @@ class Buckets(QueuedRows):
         ((bucket, count),) = rows
         return self._fixed and count != self._declared[bucket]
 
-    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
+    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
         ((bucket, count),) = rows
-        known = lengths.tolist()
+        known = items[:, LENGTH].tolist()
         if (longest := max(known)) >= 0:
             real = sum(known)
             padded = real if self._ragged else self._padded(longest, bucket) * count
@@ -312,5 +314,5 @@ class PlainBatches(Buckets):
         del self._settings["batch_sizes"], self._settings["max_padded_elements"]
         self._settings["batch_size"] = batch_size
 
-    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
+    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
         return -1

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,15 +58,18 @@ def _stretches(items: np.ndarray) -> list[np.ndarray]:
     """Divide rows into those of the same chunk, in ascending order."""
     chunks, rows = items[:, _CHUNK], items[:, ROW]
     ends = (chunks[1:] != chunks[:-1]) | (rows[1:] < rows[:-1])
-    return np.split(items, ends.nonzero()[0] + 1)
+    cuts = [0, *(ends.nonzero()[0] + 1).tolist(), len(items)]
+    return [items[start:stop] for start, stop in pairwise(cuts)]
 
 
-def _part(items: np.ndarray) -> Part:
-    rows = items[:, ROW]
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):  # rows of a chunk are in ascending order
-        return Part(int(items[0, _CHUNK]), slice(first, last + 1))
-    return Part(int(items[0, _CHUNK]), rows)
+def _parts(items: np.ndarray) -> list[Part]:
+    """Return rows of which those of the same chunk ascend, as parts of a batch."""
+    item, end = items.item, len(items) - 1  # quicker than an index
+    chunk, first, last = item(0, _CHUNK), item(0, ROW), item(end, ROW)
+    if chunk != item(end, _CHUNK):
+        return [part for stretch in _stretches(items) for part in _parts(stretch)]
+    whole = last - first == end
+    return [Part(chunk, slice(first, last + 1) if whole else items[:, ROW])]
 
 
 def _plain(items: np.ndarray) -> list[Any]:
@@ -73,7 +77,7 @@ def _plain(items: np.ndarray) -> list[Any]:
 
     Consecutive rows are [start, stop], others packed integers, as are lengths.
     """
-    part = _part(items)
+    (part,) = _parts(items)
     rows = part.rows
     plain = [rows.start, rows.stop] if isinstance(rows, slice) else packed_integers(rows)
     lengths, costs = items[:, LENGTH], items.view(np.float64)[:, COST]
@@ -125,8 +129,8 @@ class QueuedRows(RowShaper):
     def _is_resized(self, rows: Rows) -> bool:
         """Return whether a batch has another size than was declared, if sizes were changed."""
 
-    def _drafted(self, rows: Rows, lengths: np.ndarray) -> int:
-        """Count a batch, of which these are the last queue's lengths; return its bucket."""
+    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
+        """Count a batch, of which these are the items of the last queue; return its bucket."""
         return -1
 
     def _form(self, rows: Rows, times: int = 1) -> None:
@@ -145,9 +149,8 @@ class QueuedRows(RowShaper):
         parts: list[Part] = []
         for queue, count in formed.rows:
             items = self._queues[queue].get(count)
-            whole = items[0, _CHUNK] == items[-1, _CHUNK]  # rows of a batch ascend
-            parts += map(_part, [items] if whole else _stretches(items))
-        return Draft(tuple(parts), self._drafted(formed.rows, items[:, LENGTH]))
+            parts += _parts(items)
+        return Draft(tuple(parts), self._drafted(formed.rows, items))
 
     def ready(self) -> int:
         return sum(formed.times for formed in self._formed)
