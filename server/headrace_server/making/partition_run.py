@@ -93,7 +93,7 @@ class Run(ABC):
         self.number, self.gone = machine.number, machine.gone
         self.ahead, self.lanes = machine.ahead, machine.lanes
         self.returned, self.live, self.seat = machine.returned, machine.live, machine.seat
-        self.waits_for = machine.waits_for
+        self.waits_for, self.seek = machine.waits_for, machine.seek
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
         self._begun: Written | None = None  # the first of these
@@ -163,10 +163,6 @@ class Run(ABC):
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         """Return the batch sizes that an order asks for; ValueError where they can not be."""
 
-    @abstractmethod
-    def _sizes(self) -> dict[str, int]:
-        """Return counts of rows, or segments, that wait."""
-
     def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
@@ -174,10 +170,6 @@ class Run(ABC):
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         return
-
-    def seek(self, key: bytes) -> list[list[Plain]]:
-        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
-        return []
 
     def _mark_here(self) -> None:
         """Store how a later life goes on here, if commits alone do not say it."""
@@ -406,7 +398,7 @@ class Run(ABC):
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
-        sizes = self._sizes()
+        sizes = self.machine.sizes()
         if self._unplaced:
             waiting = (1 if self.ahead else plan.batch.rows for plan in self._unplaced)
             sizes["ready"] = sizes.get("ready", 0) + sum(waiting)

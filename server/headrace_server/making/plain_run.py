@@ -91,10 +91,6 @@ class PlainRun(Run):
         padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts}
         return {**super().status(), "padding": padding}
 
-    def _sizes(self) -> dict[str, int]:
-        """Return the number of rows that were read and are in no batch yet."""
-        return {"incomplete": self.machine.shaper.waiting()}
-
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         return self.shape.sizes_checked(batch_sizes)
 
@@ -156,7 +152,7 @@ class PlainRun(Run):
                 self.intake.stages.restore(stages)
             self._hold(read, stages, self.intake.read_again(read))
         self.intake.stages.restore(cursor["stages"])
-        at = stored.cursor
+        at = cursor["machine"]
         self.intake.resume(at["epoch"], at["position"], cursor["dropped"])
 
 

@@ -31,7 +31,7 @@ from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.declaration import Plain
-from ..reading.columns import Ragged, Strings, ranges
+from ..reading.columns import Column, Ragged, Strings, ranges
 from ..reading.columns import window as windows_of
 from ..shaping.slots import Rows
 from ..shaping.stored_state import Column as StateColumn
@@ -440,8 +440,9 @@ class SegmentBlock:
         return [text for part in parts for text in part]
 
 
-def _flat(column: Any, rows: slice | np.ndarray) -> list[bytes]:
+def _flat(column: Column, rows: slice | np.ndarray) -> list[bytes]:
     """Return the strings of some rows of a column, in C order."""
+    assert isinstance(column, Strings)
     texts: list[bytes] = column.take(rows).to_objects().reshape(-1).tolist()
     return texts
 

@@ -426,10 +426,3 @@ class SegmentRun(Run):
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
         standing = machine.standing()
         return {**super().status(), "segments": segments, "segment_standing": standing}
-
-    def _sizes(self) -> dict[str, int]:
-        """Return the number of ready and incomplete segments, and of examples in flight."""
-        return self.machine.sizes()
-
-    def seek(self, key: bytes) -> list[list[Plain]]:
-        return self.machine.seek(key)

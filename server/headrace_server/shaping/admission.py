@@ -13,16 +13,16 @@ came back are older than fresh ones.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from .fifo import Fifo
 from .plan import Shaper
 from .slots import Rows, Slots
-from .stored_state import CHUNK, INDEX, Examples
+from .stored_state import CHUNK, INDEX, Examples, Key
 
 #: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
@@ -88,7 +88,7 @@ class OldestFirst:
 class OfferedExamples:
     """Facts of a chunk's examples while some of them wait."""
 
-    keys: Sequence[Hashable]
+    keys: Sequence[Key]
     counts: np.ndarray
     columns: np.ndarray  # columns of the tables
     line: int  # of its first example
@@ -101,10 +101,10 @@ class OfferedExamples:
             counts.sum() if self.known is None else counts[self.known[start:stop] == 0].sum()
         )
 
-    def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def seek(self, key: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Return epoch and number of segments of each example with this key."""
         for row in range(start, stop):
-            epoch, name = cast("tuple[int, Hashable]", self.keys[row])
+            epoch, name = self.keys[row]
             if name == key and (self.known is None or not self.known[row]):
                 yield epoch, int(self.counts[row])
 
@@ -365,7 +365,7 @@ class Admission(Shaper):
         """Return the chunks whose payload is still needed."""
         return set(self._uses)
 
-    def seek_in(self, key: Hashable, out: Iterable[tuple[int, Rows]]) -> list[list[Any]]:
+    def seek_in(self, key: bytes, out: Iterable[tuple[int, Rows]]) -> list[list[Any]]:
         """Return a key's examples of all epochs: epoch, segment, number of segments, place, batch.
 
         ``out``: batches that are not committed, by number, the oldest first.  The place is "ready"

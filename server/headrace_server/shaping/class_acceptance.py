@@ -25,7 +25,7 @@ _REMEMBERED: Final = 64
 _MOST_NUMBERS: Final = 2048
 
 
-def probabilities(name: str, values: Any) -> np.ndarray:
+def probabilities(name: str, values: object) -> np.ndarray:
     """Return one probability per class, as float64; ValueError names the argument and the fault."""
     try:
         array = np.asarray(values)
@@ -53,7 +53,7 @@ def probabilities(name: str, values: Any) -> np.ndarray:
 class Proportions:
     """The wanted proportions of classes, and the batches from which earlier ones held."""
 
-    def __init__(self, name: str, values: Any) -> None:
+    def __init__(self, name: str, values: object) -> None:
         self._name = name
         self.changes: list[tuple[int, np.ndarray]] = [(0, probabilities(name, values))]
 
@@ -61,23 +61,23 @@ class Proportions:
     def now(self) -> np.ndarray:
         return self.changes[-1][1]
 
-    def checked(self, values: Any) -> np.ndarray:
+    def checked(self, values: object) -> np.ndarray:
         """Return other proportions of these classes; ValueError for wrong ones."""
         probs = probabilities(self._name, values)
         if len(probs) != len(self.now):
             raise ValueError(f"{self._name} has {len(probs)} classes; there are {len(self.now)}")
         return probs
 
-    def change(self, values: Any, since: int) -> None:
+    def change(self, values: object, since: int) -> None:
         """Want others from batch ``since`` on."""
         known = [change for change in self.changes if change[0] != since]
         self.changes = [*known, (since, self.checked(values))][-_REMEMBERED:]
 
-    def to_plain(self) -> list[list[Any]]:
+    def to_plain(self) -> list[list[object]]:
         """Return the first batch and the proportions of each change."""
         return [[number, probs.tolist()] for number, probs in self.changes]
 
-    def recent(self) -> list[list[Any]]:
+    def recent(self) -> list[list[object]]:
         """Return the last changes, as many as fit a message."""
         return self.to_plain()[-max(1, _MOST_NUMBERS // len(self.now)) :]
 
@@ -86,12 +86,12 @@ class Proportions:
         return [(int(number), self.checked(probs)) for number, probs in plain]
 
 
-def rejected_fraction(init: Any, target: Any) -> float:
+def rejected_fraction(init: object, target: object) -> float:
     """Return the share of the input that acceptance will reject."""
     return float(((1 - acceptance(init, target)) * probabilities("init_probs", init)).sum())
 
 
-def acceptance(init: Any, target: Any) -> np.ndarray:
+def acceptance(init: object, target: object) -> np.ndarray:
     """Return the probability with which a row of each class is kept."""
     init = probabilities("init_probs", init)
     target = probabilities("target_probs", target)
@@ -179,7 +179,8 @@ class ClassEstimator:
 
     def restore(self, state: State) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
-        counts, rows = stored_fields(state, "a class estimator", {"counts": list, "rows": int})
+        fields = stored_fields(state, "a class estimator", {"counts": list, "rows": int})
+        counts, rows = fields.values()
         if len(counts) != self.num_classes:
             raise ValueError(
                 f"the field 'counts' has {len(counts)} classes, the pipeline {self.num_classes}"

@@ -23,7 +23,6 @@ what waits is dropped (counted as ``remainder``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ class ClassQueues(QueuedRows):
     def __init__(
         self,
         num_classes: int,
-        probs: Any,
+        probs: object,
         batch_size: int,
         queue_capacity: int = 16,
         seed: int = 0,
@@ -96,12 +95,12 @@ class ClassQueues(QueuedRows):
             self.set_probs(target_probs)
         return number
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, object]:
         """Return the waiting rows by class, and first batch and proportions of each mix."""
         held = [queue.count for queue in self._queues]
         return {"waiting": held, "changes": [self._mix.recent()]}
 
-    def set_probs(self, probs: Any) -> int:
+    def set_probs(self, probs: object) -> int:
         """Use another mix from the first unformed batch on; return that batch's number."""
         since = self.first_not_formed
         self._mix.change(probs, since)

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from .plan import Position, Read, Shaper, State, stored_fields
+from .plan import Draft, Plan, Position, Read, Shaper, State, stored_fields
 
 VERSION = 3
 #: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
 #: partition may be empty by chance, if stages drop rows.
 HOPELESS_EPOCHS = 1000
+#: The attributes that a cursor has; those of the input come first.
 _INPUT: dict[str, type] = {
     "epoch": int,
     "epoch_rows": int,
@@ -34,15 +34,13 @@ _INPUT: dict[str, type] = {
     "position": object,
     "read": int,
 }
-_FIELDS: dict[str, type | tuple[type, ...]] = {
+_STATE: dict[str, type] = {
     **_INPUT,
     "next_chunk": int,
     "next_number": int,
     "first_of_epoch": int,
     "finished": bool,
     "closed": bool,
-    "reads": list,
-    "shaper": Mapping,
 }
 
 
@@ -65,26 +63,26 @@ class Input:
         self._epochs = epochs
         self.across_batches = across_batches
         self.first_of_epoch = 0  # number of its first batch, without ``across_batches``
-        self._closed = False
+        self.closed = False
         # the epoch that is read; without ``across_batches`` also that of the next batch
         self.epoch = 0
-        self._position: Position | None = start if epochs is None or epochs > 0 else None
-        self._epoch_rows = 0
-        self._empty_epochs = 0  # number of them in a row
-        self._next_chunk = 0
-        self.rows = 0  # of the source, that were read
+        self.position: Position | None = start if epochs is None or epochs > 0 else None
+        self.epoch_rows = 0
+        self.empty_epochs = 0  # number of them in a row
+        self.next_chunk = 0
+        self.read = 0  # of the source, that were read
         self.next_number = 0  # number of the next draft
         self._reading: Read | None = None  # the read under way
-        self._finished = False  # whether the shape knows that the epoch, or the input, has ended
+        self.finished = False  # whether the shape knows that the epoch, or the input, has ended
         self._reads: dict[int, Read] = {}  # reads of chunks with waiting rows
 
     def __str__(self) -> str:
-        return f"chunk {self._next_chunk} (epoch {self.epoch}, batch {self.next_number})"
+        return f"chunk {self.next_chunk} (epoch {self.epoch}, batch {self.next_number})"
 
     @property
     def all_read(self) -> bool:
         """Whether nothing of this epoch, or of the input, is left to read."""
-        return self._position is None
+        return self.position is None
 
     @property
     def next_epoch(self) -> int:
@@ -95,7 +93,7 @@ class Input:
         waiting = (self._reads[chunk].epoch for chunk in self._shaper.chunks())
         return max(waiting, default=self.epoch)
 
-    def next_step(self, limit: int) -> Any:
+    def next_step(self, limit: int) -> Read | Draft | list[Plan] | type[Rest] | None:
         """Return the next step; ``limit`` bounds the rows of a read and does not affect drafts."""
         assert self._reading is None, f"{self} is being read"
         while True:
@@ -105,9 +103,9 @@ class Input:
                 return draft
             if not self.all_read:
                 return self.next_read(limit) or Rest
-            if self._finished:
+            if self.finished:
                 return Rest if self._goes_on or not self._shaper.done else None
-            self._finished = True
+            self.finished = True
             self._shaper.finish()
 
     def arrived(
@@ -122,13 +120,13 @@ class Input:
         if read != self._reading:
             raise ValueError(f"chunk {read.chunk} was not being read")
         self._reading = None
-        self._next_chunk += 1
-        self._epoch_rows += rows
-        self.rows += taken
+        self.next_chunk += 1
+        self.epoch_rows += rows
+        self.read += taken
         if rows:
             self._reads[read.chunk] = read
             self._shaper.offer(read.chunk, rows, facts or {})
-        self._position = next_position
+        self.position = next_position
         if next_position is None and self.across_batches:
             self._next_epoch()
 
@@ -141,18 +139,18 @@ class Input:
 
         With ``cancel`` rows that were read and not drafted are dropped.
         """
-        self._reading = self._position = None
-        self._closed = True
+        self._reading = self.position = None
+        self.closed = True
         if cancel:
-            self._finished = True
+            self.finished = True
             self._shaper.finish(drop=True)
 
     def _next_epoch(self) -> None:
-        self._empty_epochs = 0 if self._epoch_rows else self._empty_epochs + 1
-        self._epoch_rows = 0
+        self.empty_epochs = 0 if self.epoch_rows else self.empty_epochs + 1
+        self.epoch_rows = 0
         self.epoch += 1
-        if self._wants(self.epoch) and self._empty_epochs < HOPELESS_EPOCHS:
-            self._position = self._start
+        if self._wants(self.epoch) and self.empty_epochs < HOPELESS_EPOCHS:
+            self.position = self._start
 
     def _wants(self, epoch: int) -> bool:
         return self._epochs is None or epoch < self._epochs
@@ -161,7 +159,7 @@ class Input:
     def hopeless(self) -> bool:
         """Whether epochs are left out, since many in a row were empty."""
         across = self.across_batches
-        empty = self._empty_epochs if across else self._empty_epochs_in_all
+        empty = self.empty_epochs if across else self._empty_epochs_in_all
         return empty >= HOPELESS_EPOCHS and self._wants(self.epoch + (not across))
 
     @property
@@ -170,7 +168,7 @@ class Input:
 
         An epoch without a batch counts as an empty one.
         """
-        if self.across_batches or self._closed:
+        if self.across_batches or self.closed:
             return False
         return self._wants(self.epoch + 1) and self._empty_epochs_in_all < HOPELESS_EPOCHS
 
@@ -178,23 +176,23 @@ class Input:
     def _empty_epochs_in_all(self) -> int:
         """The number of empty epochs in a row, including the current one."""
         empty = self.next_number == self.first_of_epoch
-        return self._empty_epochs + 1 if empty else 0
+        return self.empty_epochs + 1 if empty else 0
 
     @property
     def at_border(self) -> bool:
         """Whether this epoch is finished and another one follows."""
-        return self._finished and self._shaper.done and self._goes_on
+        return self.finished and self._shaper.done and self._goes_on
 
     def begin_epoch(self) -> None:
         """Begin the next epoch at the border of this one."""
         if not self.at_border:
             raise ValueError(f"epoch {self.epoch} has not ended, or is the last one")
-        self._empty_epochs = self._empty_epochs_in_all
+        self.empty_epochs = self._empty_epochs_in_all
         self.epoch += 1
-        self._epoch_rows = 0
+        self.epoch_rows = 0
         self.first_of_epoch = self.next_number
-        self._finished = False
-        self._position = self._start
+        self.finished = False
+        self.position = self._start
         self._shaper.begin_epoch(self.epoch)
 
     def chunks(self) -> set[int]:
@@ -211,20 +209,14 @@ class Input:
 
     def reading(self) -> State:
         """Return the state of the input before the current read."""
-        return {
-            "epoch": self.epoch,
-            "epoch_rows": self._epoch_rows,
-            "empty_epochs": self._empty_epochs,
-            "position": self._position,
-            "read": self.rows,
-        }
+        return {name: getattr(self, name) for name in _INPUT}
 
     def next_read(self, limit: int) -> Read | None:
         """Return a read though no batch is wanted; None at the end of the input or without room."""
-        if self._position is None or not self._shaper.hungry:
+        if self.position is None or not self._shaper.hungry:
             return None
         assert self._reading is None, f"{self} is being read"
-        self._reading = Read(self._next_chunk, self.epoch, self._position, limit)
+        self._reading = Read(self.next_chunk, self.epoch, self.position, limit)
         return self._reading
 
     def lessen(self, limit: int) -> Read:
@@ -235,10 +227,8 @@ class Input:
 
     def resume_reading(self, state: State, next_chunk: int) -> None:
         """Resume from a state of the input; number chunks from ``next_chunk`` on."""
-        self.epoch, self._epoch_rows, self._empty_epochs, self._position, self.rows = stored_fields(
-            state, "a partition's input", _INPUT
-        )
-        self._next_chunk = next_chunk
+        vars(self).update(stored_fields(state, "a partition's input", _INPUT))
+        self.next_chunk = next_chunk
 
     def resume_epoch(self, done: int) -> None:
         """Resume in an epoch of which so many batches were done; numbers begin anew."""
@@ -257,12 +247,7 @@ class Input:
         return {
             "version": VERSION,
             "shape": self._shaper.kind,
-            **self.reading(),
-            "next_chunk": self._next_chunk,
-            "next_number": self.next_number,
-            "first_of_epoch": self.first_of_epoch,
-            "finished": self._finished,
-            "closed": self._closed,
+            **{name: getattr(self, name) for name in _STATE},
             "reads": [
                 [r.chunk, r.epoch, r.position, r.limit]
                 for r in self._reads.values()
@@ -276,7 +261,7 @@ class Input:
 
         ValueError, and no change, when the state is of another version or another shape.
         """
-        version, shape = stored_fields(state, "a partition", {"version": object, "shape": object})
+        version, shape = state.get("version"), state.get("shape")
         if version != VERSION:
             raise ValueError(
                 f"the state of a partition has version {version!r}; this release reads {VERSION}"
@@ -285,14 +270,11 @@ class Input:
             raise ValueError(
                 f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        *_, next_chunk, number, first, finished, closed, reads, shaper = stored_fields(
-            state, "a partition", _FIELDS
-        )
+        found = stored_fields(state, "a partition", {**_STATE, "reads": list, "shaper": Mapping})
+        reads, shaper = found.pop("reads"), found.pop("shaper")
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
         self._shaper.restore(shaper)
-        self.resume_reading(state, next_chunk)
-        self.next_number, self.first_of_epoch, self._closed = number, first, closed
-        self._finished = finished
+        vars(self).update(found)
         self._reading = None
         self._reads = known
         return [known[chunk] for chunk in sorted(self.chunks())]

@@ -9,30 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from ..leasing.protocol import Batch, Order
 from .input import Input
-from .plan import Plan
+from .plan import Plan, Target
 
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
 #: Number of stored orders; of older ones only the effect is stored.
 _REMEMBERED = 64
-
-
-class Target(Protocol):
-    """A stage or shape with proportions that an order can change."""
-
-    def check_target(self, target: list[float], /) -> None:
-        """Raise ValueError where these can not be used."""
-
-    def set_target(self, target: list[Any], number: int, /) -> object:
-        """Use others from a batch on."""
-
-    def stats(self) -> Mapping[str, object]:
-        """Return what came, and the proportions."""
 
 
 class Machine(ABC):
@@ -84,7 +71,7 @@ class Machine(ABC):
         if place is None:
             return None
         count = self.orders[-1].count + 1 if self.orders else 1
-        order = Order(count, self.input.rows, place[0], kind, what, place[1])
+        order = Order(count, self.input.read, place[0], kind, what, place[1])
         self.orders = [*self.orders, order][-_REMEMBERED:]
         self._pending.append(order)
         return order
@@ -96,7 +83,7 @@ class Machine(ABC):
     def _up_to_order(self, limit: int) -> int:
         """Carry out the orders whose place is reached; bound a read by the place of the next."""
         self._carry_out()
-        left = self._pending[0].read - self.input.rows if self._pending else 0
+        left = self._pending[0].read - self.input.read if self._pending else 0
         return min(limit, left) if left > 0 else limit
 
     def _carry_out(self) -> None:
@@ -113,7 +100,7 @@ class Machine(ABC):
                 target.set_target(order.what, order.since)
 
     def _reached(self, order: Order) -> bool:
-        return order.read <= self.input.rows
+        return order.read <= self.input.read
 
     def _close(self, cancel: bool) -> None:
         """Read nothing more; with ``cancel`` drop what waits."""
@@ -122,3 +109,13 @@ class Machine(ABC):
     @abstractmethod
     def _resize(self, batch_sizes: Sequence[int]) -> None:
         """Use other sizes for the batches that are not formed."""
+
+    # Queries
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Return counts of rows, or segments, that wait."""
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """Return a key's examples: epoch, segment, number of segments, place, batch number."""
+        return []

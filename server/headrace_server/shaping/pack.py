@@ -229,8 +229,8 @@ class Packing(RowShaper):
         }
 
     def restore(self, state: State) -> None:
-        values = stored_fields(state, "a shape 'pack'", _FIELDS, **self._settings)
-        opened, full, self._balanced, made, finished, dropped, sizes, padding = values
+        fields = stored_fields(state, "a shape 'pack'", _FIELDS, **self._settings)
+        opened, full, self._balanced, made, finished, dropped, sizes, padding = fields.values()
         rows = decoded("open", lambda: [self._row(*plain) for plain in opened])
         self._full = decoded("full", lambda: deque(self._row(*plain) for plain in full))
         self._open, self._rooms = rows, sorted((row.room, row.age) for row in rows)

@@ -45,10 +45,10 @@ class Numbers:
         self.base = self.first_open = base  # the latter: the first that is not done
         self._done = {number for number in done if number >= base}
         #: In their order: number of the next batch, and how a later life goes on there.
-        self._marks: deque[tuple[int, Any]] = deque()
+        self._marks: deque[tuple[int, object]] = deque()
         self._pass_done()
 
-    def mark(self, number: int, cursor: Any) -> tuple[int, Any] | None:
+    def mark(self, number: int, cursor: object) -> tuple[int, object] | None:
         """Add a mark; return it if a later life goes on from it at once."""
         self._marks.append((number, cursor))
         return self._advance()
@@ -69,7 +69,7 @@ class Numbers:
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
 
-    def done(self, number: int) -> tuple[int, Any] | None:
+    def done(self, number: int) -> tuple[int, object] | None:
         """Note a done batch; return the new mark from which a later life goes on, if any."""
         self._done.add(number)
         self._pass_done()
@@ -79,7 +79,7 @@ class Numbers:
         while self.first_open in self._done:
             self.first_open += 1
 
-    def _advance(self) -> tuple[int, Any] | None:
+    def _advance(self) -> tuple[int, object] | None:
         moved = None
         while self._marks and self._marks[0][0] <= self.first_open:
             moved = self._marks.popleft()
@@ -95,7 +95,7 @@ class Stored:
     """The state that a later life finds: the fold of the records."""
 
     base: int = 0
-    cursor: Any = None  # None: at the beginning
+    cursor: State | None = None  # None: at the beginning
     done: set[int] = field(default_factory=set)  # from the base on
     orders: list[list[Any]] = field(default_factory=list)
     deals: int = 0  # number of runs that have begun, of ranks or of others
@@ -288,7 +288,7 @@ class Plain(Machine):
     def seat(self, slot: Slot) -> None:
         """Nothing: no slot has lanes."""
 
-    def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
+    def commit(self, batch: Batch, token: Token, payload: object) -> tuple[str, str] | None:
         number = batch.number
         if self._numbers.is_done(number):
             return "stale", f"batch {batch} is done"
@@ -396,7 +396,7 @@ class Plain(Machine):
 
     # Other lives
 
-    def mark(self, cursor: Any) -> None:
+    def mark(self, cursor: object) -> None:
         """Note how a later life goes on here: by ``cursor()``, and what the caller adds to it."""
         if (moved := self._numbers.mark(self.input.next_number, cursor)) is not None:
             self._records.append(("mark", *moved))
@@ -449,3 +449,7 @@ class Plain(Machine):
 
     def waits_for(self) -> str:
         return self.shaper.waits_for()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of rows that were read and are in no batch yet."""
+        return {"incomplete": self.shaper.waiting()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Part:
 
 
 #: Property of a feed whose batches may have another number of rows than was declared.
-RESIZED: Mapping[str, Any] = {"resized": True}
+RESIZED: State = {"resized": True}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,14 +82,14 @@ def unpacked_integers(plain: bytes) -> np.ndarray:
 
 
 def stored_fields(
-    state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: Any
-) -> list[Any]:
-    """Return the fields of stored plain data, in the order of ``kinds``.
+    state: State, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: object
+) -> dict[str, Any]:
+    """Return the fields of stored plain data that ``kinds`` names.
 
     ValueError names a field that is missing or invalid, or an entry of ``settings`` that had
     another value when the snapshot was taken.
     """
-    values = []
+    fields = {}
     of_settings = {name: str if type(one) is str else _SETTING for name, one in settings.items()}
     for name, kind in {**of_settings, **kinds}.items():
         if not isinstance(state, Mapping) or name not in state:
@@ -98,13 +98,13 @@ def stored_fields(
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ValueError(f"the field {name!r} of the state of {what} can not be {value!r:.80}")
         if name not in settings:
-            values.append(value)
+            fields[name] = value
         elif value != settings[name]:
             raise ValueError(
                 f"the snapshot was taken with {name}={value}, the pipeline has "
                 f"{name}={settings[name]}"
             )
-    return values
+    return fields
 
 
 def balanced(costs: np.ndarray, batches: int) -> np.ndarray:
@@ -123,6 +123,19 @@ def balanced(costs: np.ndarray, batches: int) -> np.ndarray:
         sums[cheapest] += costs[rows]
     found.sort(axis=1)
     return found[np.argsort(found[:, 0])]
+
+
+class Target(Protocol):
+    """A stage or shape with proportions that an order can change."""
+
+    def check_target(self, target: list[float], /) -> None:
+        """Raise ValueError where these can not be used."""
+
+    def set_target(self, target: list[Any], number: int, /) -> object:
+        """Use others from a batch on."""
+
+    def stats(self) -> Mapping[str, object]:
+        """Return what came, and the proportions."""
 
 
 class Shaper(ABC):
@@ -165,7 +178,7 @@ class Shaper(ABC):
         self._finished = False
 
     @abstractmethod
-    def next_draft(self) -> Any:
+    def next_draft(self) -> Draft | list[Plan] | None:
         """Return the next batch if one is possible now, else None."""
 
     @abstractmethod
@@ -209,7 +222,7 @@ class RowShaper(Shaper):
         """Use other sizes for the batches that are not formed."""
         self.batch_sizes = tuple(batch_sizes)
 
-    def targets(self) -> Sequence[Any]:
+    def targets(self) -> Sequence[Target]:
         """Return itself, if its proportions of classes can be changed."""
         return ()
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import chance
 from .plan import State, stored_fields
@@ -30,7 +31,9 @@ _DRAWS: Final = 1  # a use of keys: the draws of a large rate
 _ROWS: Final = 2  # … the rows that stage 0 makes of one; those of stage n have _ROWS + n
 
 
-def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray) -> np.ndarray:
+def poisson(
+    rates: ArrayLike, seed: int, stage: int, epoch: int, ordinals: np.ndarray
+) -> np.ndarray:
     """Return the number of copies of each row; ``rates``: one per row, or one for all."""
     rates = np.broadcast_to(np.asarray(rates, np.float64), ordinals.shape)
     bad = np.flatnonzero(~((rates >= 0) & (rates <= MAX_RATE)))
@@ -169,6 +172,5 @@ class RunningMean:
     def restore(self, state: State) -> None:
         """Restore a snapshot; ValueError names the field that does not fit."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        values = stored_fields(state, "a running mean", _STATE, **settings)
-        for name, value in zip(_STATE, values, strict=True):
+        for name, value in stored_fields(state, "a running mean", _STATE, **settings).items():
             setattr(self, name, value)

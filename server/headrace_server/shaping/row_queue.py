@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from .plan import (
     stored_fields,
     unpacked_integers,
 )
+
+T = TypeVar("T")
 
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
@@ -72,7 +74,7 @@ def _parts(items: np.ndarray) -> list[Part]:
     return [Part(chunk, slice(first, last + 1) if whole else items[:, ROW])]
 
 
-def _plain(items: np.ndarray) -> list[Any]:
+def _plain(items: np.ndarray) -> list[object]:
     """Return rows of a chunk as [chunk, rows], with their lengths and costs where they have them.
 
     Consecutive rows are [start, stop], others packed integers, as are lengths.
@@ -114,7 +116,7 @@ class QueuedRows(RowShaper):
         super().__init__()
         self._queues = [Fifo(4) for _ in range(queues)]
         #: The options with which a snapshot must have been taken.
-        self._settings: dict[str, Any] = {}
+        self._settings: dict[str, object] = {}
         #: Sizes of batches that are not formed yet: one, or one for each bucket.
         self.batch_sizes = self._declared = tuple(batch_sizes)
         self._formed: deque[_Formed] = deque()
@@ -240,7 +242,7 @@ class QueuedRows(RowShaper):
         self._measure()
 
     def _stored(self, state: State, kinds: Mapping[str, type]) -> list[Any]:
-        return stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings)
+        return [*stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings).values()]
 
     def _batch(self, plain: list[Any]) -> _Formed:
         rows = tuple((_below(queue, len(self._queues)), int(count)) for queue, count in plain[0])
@@ -249,7 +251,7 @@ class QueuedRows(RowShaper):
         return _Formed(rows, plain[1])
 
 
-def decoded(name: str, read: Callable[[], Any]) -> Any:
+def decoded(name: str, read: Callable[[], T]) -> T:
     """Decode a field of a snapshot; ValueError names the field."""
     try:
         return read()

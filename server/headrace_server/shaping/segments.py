@@ -38,10 +38,10 @@ import numpy as np
 
 from ..leasing.protocol import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import Admission
-from .input import Rest
 from .machine import TOO_LATE, Machine
 from .plan import Plan, Read
 from .slots import NO_NUMBERS, Rows, laid_out, read_place
+from .stored_state import Key
 
 #: Places of the states of segments.
 AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
@@ -58,7 +58,7 @@ class Out:
     batch: Batch
     rows: Rows
     seat: Seat | None  # of its lanes
-    keys: Sequence[Any] = ()  # of its examples, once it is committed
+    keys: Sequence[Key] = ()  # of its examples, once it is committed
 
 
 @dataclass(slots=True, eq=False)
@@ -126,9 +126,8 @@ class Segments(Admission, Machine):
             step = self.input.next_step(limit)
             if step is None:
                 return Outlook.ENDED
-            if step is not Rest:
-                made: Read | list[Plan] = step
-                return made
+            if isinstance(step, Read | list):
+                return step
             if not self.input.at_border:
                 return Outlook.IDLE
             if epoch == here:
@@ -176,7 +175,7 @@ class Segments(Admission, Machine):
         elif self.lanes:
             drafts = self._seated(slot)
         else:
-            drafts = self._first_arrived()
+            drafts = self._round([ANYONE])
         return [Plan(out.batch, out.rows) for out in drafts] or None
 
     def _draft(
@@ -218,17 +217,6 @@ class Segments(Admission, Machine):
         self._leave_capacity(rows.ended)
         self._admit()
         return out
-
-    # The order of arrival
-
-    def _first_arrived(self) -> list[Out]:
-        n = min(self.batch_size, self.ready)
-        if n < self.batch_size and not (self._closed and self.allow_small and n):
-            return []
-        out = self._draft(ANYONE, self._index, self._take_ready(n))
-        self._index += 1
-        self._drop_leftovers()
-        return [out]
 
     def _drop_leftovers(self) -> None:
         """Drop examples that can not fill a batch or a round any more, unless it may be smaller."""
@@ -553,14 +541,17 @@ class Segments(Admission, Machine):
             return drafts
         if any(self._lacks.values()) or (self._out and self.chained):
             return []
-        drafts = self._members(list(range(self.world)), self._index)
+        return self._round([*range(self.world)])
+
+    def _round(self, ranks: list[int]) -> list[Out]:
+        drafts = self._members(ranks, self._index)
         if drafts:
             self._index += 1
             self._drop_leftovers()
         return drafts
 
     def _members(self, ranks: list[int], index: int, some: bool = False) -> list[Out]:
-        """Draft a round, or with ``some`` those of its members that ranks lack."""
+        """Draft a round, a batch for ANYONE, or with ``some`` the members that ranks lack."""
         if self.lanes:
             return self._members_of_lanes(ranks, index, some)
         rows = len(ranks) * self.batch_size
@@ -571,7 +562,8 @@ class Segments(Admission, Machine):
         drafts = []
         for at, rank in enumerate(ranks):
             own = slots[at :: len(ranks)]
-            drafts.append(self._draft(rank, index, own, np.arange(len(own))))
+            places = np.arange(len(own)) if self.world else NO_NUMBERS
+            drafts.append(self._draft(rank, index, own, places))
         return drafts
 
     def _members_of_lanes(self, ranks: list[int], index: int, some: bool) -> list[Out]:
@@ -825,7 +817,7 @@ class Segments(Admission, Machine):
         for order in orders:
             if order.kind == "batch_size":
                 (self.batch_size,) = order.what
-            elif order.kind == "close" or order.read >= self.input.rows:
+            elif order.kind == "close" or order.read >= self.input.read:
                 self._pending.append(order)
         self._adapt()
         self._carry_out()

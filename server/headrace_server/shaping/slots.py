@@ -12,13 +12,13 @@ reused when that segment is committed.  Tables only grow, and an example stays i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from .stored_state import CHUNK, COUNT, LINE, ROW, VERSION, Examples
+from .stored_state import CHUNK, COUNT, LINE, ROW, VERSION, Examples, Key
 
 NO_NUMBERS = np.empty(0, np.int64)
 _NUMBERS = ("line", "index", "chunk", "row", "segment", "count", "version")  # as in Examples
@@ -175,8 +175,8 @@ class Slots:
         self.live = 0  # number of slots in use
         self.size = 0  # of the tables
         self._resumed = False  # whether an earlier process began some examples
-        self._key_of: dict[int, Hashable] = {}
-        self._slot_of: dict[Hashable, int] = {}  # by key in flight; -1 before it has a slot
+        self._key_of: dict[int, Key] = {}
+        self._slot_of: dict[Key, int] = {}  # by key in flight; -1 before it has a slot
         self._free: list[int] = []
         self._expected: Rows | None = None
         self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
@@ -197,11 +197,11 @@ class Slots:
         """Return one row for each of the names in Examples."""
         return self._numbers.take(slots, 1)
 
-    def are_new(self, keys: Sequence[Hashable]) -> bool:
+    def are_new(self, keys: Sequence[Key]) -> bool:
         """Return whether these keys are different ones, none of which is in flight."""
         return self._slot_of.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
 
-    def reserve(self, key: Hashable, line: int) -> bool:
+    def reserve(self, key: Key, line: int) -> bool:
         """Put a key in flight; return False if an earlier example has it in flight.
 
         A later example may also have it, if an earlier process began that example.
@@ -220,7 +220,7 @@ class Slots:
         columns[ROW], columns[COUNT] = rows, counts
         return columns
 
-    def enter(self, columns: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
+    def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:
         """Add examples of one chunk whose keys are reserved; return their slots."""
         slots = self._take(keys)
         self._tables[:, slots] = columns
@@ -234,7 +234,7 @@ class Slots:
         self.done[slots] = self.kept[slots] = self.segment[slots]
         return slots
 
-    def _take(self, keys: Sequence[Hashable]) -> np.ndarray:
+    def _take(self, keys: Sequence[Key]) -> np.ndarray:
         n = len(keys)
         if len(self._free) < n:
             self._grow(max(2 * self.size, self.live + n))
@@ -276,22 +276,21 @@ class Slots:
         slots = np.fromiter(self._key_of, np.int64, len(self._key_of))
         return int((self.count[slots] - self.segment[slots]).sum())
 
-    def all_keys(self) -> Iterable[Any]:
+    def all_keys(self) -> Iterable[Key]:
         """Return the keys of all examples that have not ended."""
         return self._key_of.values()
 
-    def key_of(self, slot: int) -> Any:
+    def key_of(self, slot: int) -> Key:
         """Return the key of an example that has not ended."""
         return self._key_of[slot]
 
-    def keys_of(self, slots: np.ndarray) -> list[Any]:
+    def keys_of(self, slots: np.ndarray) -> list[Key]:
         """Return the keys of examples that have not ended."""
         return list(map(self._key_of.__getitem__, slots.tolist()))
 
-    def of_name(self, name: Hashable) -> list[tuple[int, int]]:
+    def of_name(self, name: bytes) -> list[tuple[int, int]]:
         """Return slot and epoch of each example whose key is (epoch, name)."""
-        keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())
-        return [(slot, key[0]) for slot, key in keys if key[1] == name]
+        return [(slot, epoch) for slot, (epoch, key) in self._key_of.items() if key == name]
 
     def find(self, indices: np.ndarray) -> np.ndarray:
         """Return slots by insertion index; -1 for an example that is not here."""

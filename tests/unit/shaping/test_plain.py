@@ -133,6 +133,6 @@ def test_an_order_waits_for_no_batch_that_no_earlier_life_has_made():
         made += partition.make()
     for batch in made:
         partition.commit(batch, 1, None)
-    read = partition.machine.input.rows
+    read = partition.machine.input.read
     order = partition.propose(("close", False))
     assert (order.read, order.number) == (read, len(made))
