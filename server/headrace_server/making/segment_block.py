@@ -311,7 +311,8 @@ class SegmentBlock:
             flat = {n: c.reshape(-1, *c.shape[2:]) for n, c in columns.items() if c.ndim > 1}
         for name, of_it in layout.of_batch:
             flat[name][self._examples] = getattr(batch, of_it)
-        padded = bool(layout.masks or layout.values)
+        sides = [name for name in LENGTHS[2:] if name in columns]
+        padded = bool(layout.masks or layout.values or sides)
         there = np.zeros((self.rows, geometry.width) if padded else 0, bool)  # in the example …
         real = np.zeros_like(there)  # … and in its declared length
         for offer, at, rows in self._groups:
@@ -332,10 +333,6 @@ class SegmentBlock:
                 begins = geometry.begins(batch.segments[at], firsts)
                 own = sizes = geometry.sizes(batch.segments[at], firsts)
             columns["@length"][to] = np.minimum(np.maximum(totals - begins, 0), own)
-            if geometry.left:
-                columns["@left_length"][to] = geometry.left_lengths(totals, begins)
-            if geometry.right:
-                columns["@right_length"][to] = geometry.right_lengths(totals, begins, own)
             for name, source in layout.sequences:
                 column, offset = offer.sequences[source], places.arrays[name][2]
                 item = column.item_bytes
@@ -348,6 +345,10 @@ class SegmentBlock:
                 real[to] = (steps >= 0) & (steps < totals[:, None])
         if layout.packed:
             there = real = columns["@segment_ids"] > 0
+        after = geometry.left + geometry.num_unroll
+        for name in sides:
+            side = slice(geometry.left) if name == "@left_length" else slice(after, None)
+            columns[name][:] = real[:, side].sum(1)
         for name, value in layout.values:
             columns[name][~there] = value
         for name in layout.masks:
@@ -632,23 +633,20 @@ class HandedStates(StateTable):
         """Return ``@state_of``, the distinct states from which rows start, and their number."""
         which: list[int] = []
         parts: list[list[np.ndarray]] = []
-        shared = -1  # row of the constants, once one is needed
         own = any(state.column is not None for state in self._states)
+        shared = -1 if self._zeros else None  # the states of all examples that begin, once known
         segments = batch.segments[batch.starts].tolist()
         for place, segment in zip(batch.starts.tolist(), segments, strict=True):
-            if segment:
-                parts.append(self._handed[int(batch.slots[place])])
-            elif self._zeros:
-                which.append(-1)
-                continue
-            elif own or shared < 0:
-                offer, row = offers[int(batch.chunks[place])], batch.rows[place : place + 1]
-                shared = len(parts)
-                parts.append([initial(state, offer, row) for state in self._states])
-            else:
+            if not segment and shared is not None:
                 which.append(shared)
                 continue
-            which.append(len(parts) - 1)
+            which.append(len(parts))
+            if segment:
+                parts.append(self._handed[int(batch.slots[place])])
+                continue
+            offer, row = offers[int(batch.chunks[place])], batch.rows[place : place + 1]
+            shared = None if own else len(parts)
+            parts.append([initial(state, offer, row) for state in self._states])
         columns: StateColumns = {"@state_of": np.array(which, np.int32)}
         for i, state in enumerate(self._states):
             blank = self._tables[i]

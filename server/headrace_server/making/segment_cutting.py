@@ -101,19 +101,6 @@ class Geometry:
         steps[(at >= own) & (after < 0)] = -1
         return steps
 
-    def left_lengths(self, totals: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Return the number of real steps of the context before segments."""
-        first = np.maximum(begins - self.left, 0)
-        lengths: np.ndarray = np.maximum(np.minimum(begins, totals) - first, 0)
-        return lengths
-
-    def right_lengths(
-        self, totals: np.ndarray, begins: np.ndarray, sizes: np.ndarray | int
-    ) -> np.ndarray:
-        """Return the number of real steps of the context after segments."""
-        lengths: np.ndarray = np.minimum(np.maximum(totals - begins - sizes, 0), self.right)
-        return lengths
-
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
