@@ -105,7 +105,6 @@ class Segments(Admission, Machine):
         self._places_before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
         self._loose: set[int] = set()  # examples that left their lanes with a segment in a batch
         self._crowded = False  # more examples came back than there are places
-        self._over = False  # whether no round follows
         self._asking: Slot | None = None  # for whom a batch is drafted
         self._last_epoch = 0  # of a batch with rows
 
@@ -143,7 +142,6 @@ class Segments(Admission, Machine):
         super().begin_epoch(epoch)
         self._index, self._committed = 0, (self._committed[0], 0)
         self._rank_next = [0] * self.world
-        self._over = False
 
     @property
     def done(self) -> bool:
@@ -172,10 +170,8 @@ class Segments(Admission, Machine):
             return None
         if self.world:
             drafts = self._members_for(slot)
-        elif self.lanes:
-            drafts = self._seated(slot)
         else:
-            drafts = self._round([ANYONE])
+            drafts = self._round(slot if self.lanes else ANYONE)
         return [Plan(out.batch, out.rows) for out in drafts] or None
 
     def _draft(
@@ -269,26 +265,33 @@ class Segments(Admission, Machine):
         self._withdraw(slots)
         seat.lanes[lanes] = slots
 
-    def _seated(self, slot: Slot) -> list[Out]:
-        seat = self._seat(slot, others=True)
-        if seat.out and (self.chained or seat.over):
+    def _of_lanes(self, slots: Sequence[Slot], index: int, some: bool) -> list[Out]:
+        """Draft a batch for each of these slots, from their lanes."""
+        for rank in range(self.world):
+            self._seat(rank)  # each has its own examples again
+        seats = [self._seat(slot, others=not self.world) for slot in slots]
+        over = any(seat.over for seat in seats)
+        if not (over or self._fill(seats, some)):
             return []
-        if not seat.over:
-            if np.count_nonzero(seat.lanes < 0) and not self._fill([seat]):
+        if not some:
+            rows = sum(int(np.count_nonzero(seat.lanes >= 0)) for seat in seats)
+            small = rows < self.batch_size * len(seats)
+            if over or not rows or (small and not self.allow_small):
+                if not any(seat.out for seat in seats):
+                    self._end_seats(slots)
                 return []
-            taken = np.count_nonzero(seat.lanes >= 0)
-            if taken and (taken == self.batch_size or self.allow_small):
-                if (rows := self._rows_of([seat])) is None:
-                    return []
-                out = self._draft(slot, self._index, *rows[0])
-                self._index += 1
-                seat.over = self.cancelled
-                return [out]
-        if not seat.out:  # it can not be filled any more
-            del self._seats[slot]
-            self._drop(seat.lanes[seat.lanes >= 0], "cancelled" if self.cancelled else "remainder")
-            self._drop_leftovers()
-        return []
+        if (seated := self._rows_of(seats)) is None:
+            return []
+        for seat in seats:
+            seat.over = self.cancelled
+        return [self._draft(slot, index, *one) for slot, one in zip(slots, seated, strict=True)]
+
+    def _end_seats(self, slots: Sequence[Slot]) -> None:
+        """Drop the examples in lanes that can not all be filled any more."""
+        for slot in slots:
+            lanes = self._seats.pop(slot).lanes
+            self._drop(lanes[lanes >= 0], "cancelled" if self.cancelled else "remainder")
+        self._drop_leftovers()
 
     def _rows_of(self, seats: list[Seat]) -> list[_Seated] | None:
         """Return the next rows of seats; None if packed ones have to wait for more input.
@@ -541,19 +544,23 @@ class Segments(Admission, Machine):
             return drafts
         if any(self._lacks.values()) or (self._out and self.chained):
             return []
-        return self._round([*range(self.world)])
+        return self._round(*range(self.world))
 
-    def _round(self, ranks: list[int]) -> list[Out]:
-        drafts = self._members(ranks, self._index)
+    def _round(self, *slots: Slot) -> list[Out]:
+        """Draft a round, or a batch for a session or for ANYONE."""
+        seats = [self._seats[slot] for slot in slots if slot in self._seats]
+        if any(seat.out and (self.chained or seat.over) for seat in seats):
+            return []
+        drafts = self._members(slots, self._index)
         if drafts:
             self._index += 1
             self._drop_leftovers()
         return drafts
 
-    def _members(self, ranks: list[int], index: int, some: bool = False) -> list[Out]:
-        """Draft a round, a batch for ANYONE, or with ``some`` the members that ranks lack."""
+    def _members(self, ranks: Sequence[Slot], index: int, some: bool = False) -> list[Out]:
+        """Draft a batch for each slot, or with ``some`` the members of a round that ranks lack."""
         if self.lanes:
-            return self._members_of_lanes(ranks, index, some)
+            return self._of_lanes(ranks, index, some)
         rows = len(ranks) * self.batch_size
         n = min(rows, self.ready)
         if n < rows and not (self._closed and (some or (self.allow_small and n))):
@@ -565,31 +572,6 @@ class Segments(Admission, Machine):
             places = np.arange(len(own)) if self.world else NO_NUMBERS
             drafts.append(self._draft(rank, index, own, places))
         return drafts
-
-    def _members_of_lanes(self, ranks: list[int], index: int, some: bool) -> list[Out]:
-        every = [self._seat(rank) for rank in range(self.world)]  # each has its own examples again
-        seats = [every[rank] for rank in ranks]
-        if not (self._over or self._fill(seats, some)):
-            return []
-        if not some:
-            rows = sum(int(np.count_nonzero(seat.lanes >= 0)) for seat in seats)
-            small = rows < self.batch_size * self.world
-            if self._over or not rows or (small and not self.allow_small):
-                return self._end_rounds(seats)
-        if (seated := self._rows_of(seats)) is None:
-            return []
-        self._over = self.cancelled
-        return [self._draft(rank, index, *one) for rank, one in zip(ranks, seated, strict=True)]
-
-    def _end_rounds(self, seats: list[Seat]) -> list[Out]:
-        """Drop the examples in lanes, once no member is out, if no whole round can be formed."""
-        if not self._out:
-            for seat in seats:
-                going = seat.lanes[seat.lanes >= 0]
-                self._drop(going, "cancelled" if self.cancelled else "remainder")
-                seat.lanes[:] = -1
-            self._drop_leftovers()
-        return []
 
     def deal(self, run: int, world: int) -> list[Plan]:
         """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
@@ -612,7 +594,6 @@ class Segments(Admission, Machine):
         self.run, self.world, self._places_before = run, world, places
         self._lacks, self._rank_next = {}, [index] * world
         self._index, self._committed = index, (self._next_number, index)
-        self._over = False
         self._adapt()
         return []
 
@@ -832,8 +813,7 @@ class Segments(Admission, Machine):
         if cancel and self.lanes:
             self._drop_ready("cancelled")
             for seat in self._seats.values():
-                seat.over = seat.over or bool(seat.out)
-            self._over = self._over or bool(self.world and self._out)
+                seat.over = seat.over or bool(self._out if self.world else seat.out)
         self._drop_leftovers()
 
     def finish(self, drop: bool = False) -> None:
