@@ -213,6 +213,10 @@ class RowShaper(Shaper):
         #: By bucket: elements of all batches with padding, and the real ones.
         self.padding: dict[int, list[int]] = {}
 
+    @abstractmethod
+    def next_draft(self) -> Draft | None:
+        """Return the next batch if one is possible now, else None."""
+
     @property
     def resized(self) -> bool:
         """Whether batches may have other sizes than were declared."""
