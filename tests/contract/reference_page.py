@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import headrace
 import headrace_server as hs
 from headrace_server.pipeline import sources
 
@@ -54,6 +55,15 @@ def _functions(prefix: str, called: str, names: Iterable[str]) -> list[Entry]:
 
 def _methods(kind: str, *members: str) -> list[Entry]:
     return [(f"headrace_server:{kind}", f"hs.{kind}", kind.lower(), members)]
+
+
+def _own(kind: type) -> tuple[str, ...]:
+    """The public members that a class itself defines."""
+    return tuple(name for name, member in vars(kind).items() if _is_told(name, member))
+
+
+def _is_told(name: str, member: object) -> bool:
+    return name[0] != "_" and (isinstance(member, property) or inspect.isroutine(member))
 
 
 PARTS: dict[str, list[Entry]] = {
@@ -95,7 +105,9 @@ PARTS: dict[str, list[Entry]] = {
         ("headrace:Field", "headrace.Field", "field", ("ragged_dims", "admits")),
     ],
     "batch": [("headrace:Batch", "headrace.Batch", "batch", ())],
-    "segments": [("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", ())],
+    "segments": [
+        ("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", _own(headrace.SegmentBatch)),
+    ],
     "keras": _functions(
         "headrace.keras:",
         "headrace.keras.",
@@ -151,7 +163,7 @@ def _entry(where: str, name: str, short: str, members: tuple[str, ...]) -> Itera
         thing = getattr(thing, step)
     paragraphs = _told(thing)
     call = "" if inspect.isclass(thing) else _call(name, thing)
-    yield from (f"### `{name}`", "")
+    yield f"### `{name}`"
     if len(call) > _WIDTH or not call:
         yield from (*(["```text", _block(name, thing), "```", ""] if call else []), paragraphs[0])
     else:
@@ -179,7 +191,7 @@ def _names(kind: type) -> dict[str, list[str]]:
     package = kind.__module__.partition(".")[0]
     bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == package]
     for name, member in chain.from_iterable(vars(base).items() for base in bases):
-        if name[0] == "_" or not (isinstance(member, property) or inspect.isroutine(member)):
+        if not _is_told(name, member):
             continue
         if id(member) in first:
             names[first[id(member)]].append(name)
