@@ -214,12 +214,14 @@ class Feed:
         try:
             block = self._blocks.block(held)
             if isinstance(hands, Saving):
-                return hands.begin(held, block)
+                batch = hands.begin(held, block)
+                batch._feed = self._itself
+                return batch
             given = held.given
             slots, segments = self._slots.of(given), self._segments
-            batch = self._batch(given, slots, block, self._framework, self._itself, segments)
+            plain = self._batch(given, slots, block, self._framework, self._itself, segments)
             held.shown = True
-            return batch
+            return plain
         except BaseException as error:
             hands.reject(held, block, error)
             raise
@@ -233,6 +235,18 @@ class Feed:
             return within
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
+
+    def _report(self, token: int, report: bytes) -> None:
+        """Have the commit of a batch take a report along."""
+        self._link.check_usable()
+        with self._link.lock:
+            held = self._link.trainer.hands.get(token)
+            if held is None:
+                raise ValueError(
+                    f"batch.report(): token={token} is of no batch in this trainer's hands: report "
+                    "before the commit, which asking for the next batch may be"
+                )
+            held.report = report
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.

@@ -528,7 +528,8 @@ class Link:
         """Send the commit of a batch soon."""
         with self.lock:
             held = self.trainer.hands.get(token)
-            if held is not None and not self.trainer.commit(token):
+            reported = States([], None, held.report) if held is not None and held.report else None
+            if held is not None and not self.trainer.commit(token, reported):
                 self.member.refused.append(StaleLease(f"{named(held.given)} {STALE}"))
 
     def give_back(self, token: int) -> None:
@@ -543,7 +544,10 @@ class Link:
         sent with the request for the next batch.
         """
         with self.lock:
-            counts = token in self.trainer.hands and self.trainer.commit(token, states)
+            held = self.trainer.hands.get(token)
+            if held is not None and held.report:
+                states = (states or States([]))._replace(report=held.report)
+            counts = held is not None and self.trainer.commit(token, states)
             self.tell()
         self.say_soon(False)
         return counts

@@ -62,6 +62,8 @@ _SILENT = 2.5  # heartbeats without an answer after which the server counts as l
 #: Maximum number of released batches in one message: any number may go at once, and a header is
 #: bounded.
 _PER_MESSAGE = 1000
+#: Saves without a frame in one message: each may have a report of all sources.
+_SAVES = 8
 #: Maximum mapped batches that a heartbeat lists; with more of them it lists none.
 _MAX_MAPPED = 4000
 #: Maximum number of batches, of open requests and of acknowledged commits in a Hello, since its
@@ -79,13 +81,14 @@ Said = tuple[Any, list[Any]]
 
 
 class States(NamedTuple):
-    """What a trainer saves with a commit: where each state lies in a block, and the block.
+    """What a trainer saves with a commit: where each state lies in a block, the block, a report.
 
-    Without a block the states stay with the trainer.
+    Without a block the states stay with the trainer, or there are none.
     """
 
     columns: list[Any]
     block: Any = None
+    report: bytes = b""
 
 
 @dataclass(slots=True)
@@ -506,18 +509,19 @@ class Session:
             room = limits.MAX_UPLOAD_BYTES
             every = [*((one, False) for one in held), *commits]
             for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
-                block, committed = b"", states is not False
+                block, committed, report = b"", states is not False, b""
                 if states and states.block is not None:
                     block = bytes(states.block)
                     committed = 0 < len(block) <= room
                 columns = states.columns if states and block and committed else ()
                 if committed:
-                    room -= len(block)
-                    blocks.append(block)
+                    report = states.report if states else b""
+                    room -= len(block) + len(report)
+                    blocks += block, report
                     left.remove(given.token)
                 place = given.partition, given.number, given.turn_epoch, given.turn_index
                 sizes = given.rows, len(given.place), committed, len(block) if committed else 0
-                batches.append(Handed(given.token, *place, *sizes, columns))
+                batches.append(Handed(given.token, *place, *sizes, columns, len(report)))
                 places.append(given.place)
             member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
@@ -571,20 +575,23 @@ class Session:
             if states is None:
                 tokens.append(token)
             elif states.block is None:
-                light.append(Save(token))
+                light.append(Save(token, report=states.report))
             elif type(states.block) is StateBuffer and states.block.owner is self.buffers:
-                light.append(Save(token, FIRST_BUFFER + states.block.number, states.columns))
+                number = FIRST_BUFFER + states.block.number
+                light.append(Save(token, number, states.columns, states.report))
             else:
                 # a copy of a state buffer, which is used again
                 block = bytes(states.block) if type(states.block) is StateBuffer else states.block
-                heavy.append((Save(token, 1, states.columns), [block]))
-        saves, frames = light, []
+                heavy.append((Save(token, 1, states.columns, states.report), [block]))
+        saves, frames = light[:_SAVES], []
         if heavy:
-            saves, frames = [*light, heavy[0][0]], heavy[0][1]
+            saves, frames = [*saves, heavy[0][0]], heavy[0][1]
         asked = tuple([Get(*get) for get in gets])
         what = tuple(tokens), released, tuple(returned), tuple(withdrawn), asked, tuple(saves)
         self._stepped_at = now
         steps.append((Step(session, *what), frames))
+        later = (light[at : at + _SAVES] for at in range(_SAVES, len(light), _SAVES))
+        steps += [(Step(session, saves=tuple(some)), []) for some in later]
         steps += [(Step(session, saves=(save,)), block) for save, block in heavy[1:]]
         return steps
 

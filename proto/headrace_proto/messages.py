@@ -12,7 +12,7 @@
       ◄─────────────────────────── Idle             none before trainers act: the request stands
       ◄─────────────────────────── Over             none of this epoch, or none at all
       Step (commits, returned, released) ──►        done with these, their memory is free
-      Step (saves)        + states ────────►        segments: their states after them
+      Step (saves)        + states ────────►        segments: their states after them; reports
       ◄─────────────────────────── Answer           committed, or stale; it rides with a Give
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
@@ -71,8 +71,8 @@ __all__ = ["FROM_SERVER", "FROM_TRAINER", "Answer", "Get", "Give", "Given", "Sav
 class Handed:
     """A batch in a trainer's hands, or committed and not answered, as its owner described it.
 
-    Frame 1 of the Hello has the places of all of them, one after another, and frame 2 the states of
-    those that are committed.
+    Frame 1 of the Hello has the places of all of them, one after another, and frame 2 the states
+    and the reports of those that are committed.
     """
 
     token: Count
@@ -85,6 +85,7 @@ class Handed:
     committed: Flag = False
     state_bytes: Count = 0  # of its states, in frame 2 …
     columns: Plain = ()  # … and where each lies in these: [offset, nbytes, shape]
+    report_bytes: Count = 0  # of its report, which follows them
 
 
 @message(FROM_TRAINER, 1)

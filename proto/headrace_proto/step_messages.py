@@ -1,6 +1,6 @@
 """The messages of each training step, and their packed layouts.
 
-    Step          layout op │ counts │ session │ tokens … gets … │ token frame size columns │ …
+    Step          layout op │ counts │ session │ tokens … gets … │ token frame sizes columns … │ …
     Give, Answer  layout op │ counts │ session │ tokens … │ faults │ batch columns place name │ …
 
 msgpack and a check per field would cost more than all other handling of such a message.  Its
@@ -31,11 +31,12 @@ FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 
 @record
 class Save:
-    """The commit of a batch of segments.  Its states, in the feed's order, are one block."""
+    """The commit of a batch with states, or with a report.  States, in order, are one block."""
 
     token: Count
-    frame: Count = 0  # of this message, or a state buffer; 0: the states stay with the trainer
+    frame: Count = 0  # of this message, or a state buffer; 0: no states, or the trainer keeps them
     columns: Plain = ()  # per state: [offset, nbytes, shape]
+    report: Blob = b""  # float64: the number of a source, its rows, the sum of their values …
 
 
 @record
@@ -107,8 +108,8 @@ class Answer:
 
 #: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
 _STEP = struct.Struct("<BBHHHHHHQ")
-#: Token and frame of a save, bytes of its columns.
-_SAVE = struct.Struct("<QHH")
+#: Token and frame of a save, bytes of its columns and of its report.
+_SAVE = struct.Struct("<QHHH")
 #: First byte, op, how many committed, stale and batches follow, bytes of the faults; session.
 _ANSWER = struct.Struct("<BBHHHHQ")
 #: The numbers of a batch, in the order of its fields; bytes of the columns, of the place, of the
@@ -192,8 +193,8 @@ def _pack_step(message: Step) -> bytes:
     if numbers:
         head += struct.pack(f"<{len(numbers)}Q", *numbers)
     for save in saves:
-        packed = _pack_columns(save.columns)
-        head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
+        packed, report = _pack_columns(save.columns), save.report
+        head += _SAVE.pack(save.token, save.frame, len(packed), len(report)) + packed + report
     return head
 
 
@@ -204,12 +205,12 @@ def _unpack_step(data: bytes) -> Step:
         numbers, at = _numbers(data, _STEP.size, commits + released + returned + withdrawn, gets)
         listed = []
         for _ in range(saves):
-            token, frame, length = _SAVE.unpack_from(data, at)
+            token, frame, length, reported = _SAVE.unpack_from(data, at)
             start = at + _SAVE.size
-            at = start + length
+            stop, at = start + length, start + length + reported
             if at > size:
                 raise _short("Save", data)
-            listed.append(Save(token, frame, _unpack_columns(data[start:at])))
+            listed.append(Save(token, frame, _unpack_columns(data[start:stop]), data[stop:at]))
     except struct.error:
         raise _short("Step", data) from None
     if at != size:

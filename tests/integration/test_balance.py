@@ -39,21 +39,28 @@ def cost_of(batch: headrace.Batch) -> float:
 
 
 @pytest.mark.parametrize("declare", [batched, bucketed, packed])
-def test_the_batches_of_a_round_cost_nearly_the_same(declare: Any) -> None:
-    def worst(server: hs.Server, feed: str) -> float:
-        """Return the mean of dearest over mean of all rounds of 4 ranks."""
+def test_the_batches_of_a_round_cost_nearly_the_same_and_the_status_shows_it(declare: Any) -> None:
+    def ratios(server: hs.Server, feed: str) -> Any:
+        """Return dearest over mean of each round of 4 ranks."""
         feeds = [connect(server, feed=feed, rank=rank, world_size=4) for rank in range(4)]
         with ThreadPoolExecutor(4) as pool:
             costs = np.array([*pool.map(lambda feed: [*map(cost_of, feed)], feeds)])
         for one in feeds:
             one.close()
         assert costs.shape[1] > 6
-        return float((costs.max(0) / costs.mean(0)).mean())
+        return costs.max(0) / costs.mean(0)
 
     feeds = {"plain": declare(), "balanced": declare(balance=squares, balance_batches=8)}
     with serving(feeds) as server:
-        plain, balanced = worst(server, "plain"), worst(server, "balanced")
-    assert plain > 1.1 and balanced < 1 + (plain - 1) / 5
+        plain, balanced = ratios(server, "plain"), ratios(server, "balanced")
+        status = server.stats()
+    assert plain.mean() > 1.1 and balanced.mean() < 1 + (plain.mean() - 1) / 5
+    assert "balance" not in status["plain"] and len(balanced) <= 100
+    assert status["balanced"]["balance"] == {
+        "rounds": len(balanced),
+        "mean": pytest.approx(balanced.mean()),
+        "worst": pytest.approx(balanced.max()),
+    }
 
 
 def test_a_cost_that_is_none_is_a_bad_example() -> None:

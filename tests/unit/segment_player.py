@@ -16,6 +16,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
 from headrace_server.making.composition import compose
+from headrace_server.making.partition_run import Payload
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
@@ -114,7 +115,7 @@ class Player:
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
         """Save all states of a batch; return the partition's fault."""
         block, columns = self.block(states or {})
-        return self.feed.commit(taken.batch, next(self.tokens), (columns, block))
+        return self.feed.commit(taken.batch, next(self.tokens), Payload(columns, block))
 
     def flush(self, taken: Taken, rows: list[int], states: Mapping[str, Any]) -> None:
         block, columns = self.block(states)

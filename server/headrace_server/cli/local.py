@@ -24,6 +24,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
 from ..making.composition import compose
+from ..making.partition_run import Payload
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -115,7 +116,7 @@ class LocalFeed:
                     for name, slot in zip(self.run.schema, made.body.slots, strict=True)
                     if name.startswith("state:")
                 ]
-            payload = states, block
+            payload = Payload(states, block)
         self._token += 1
         if fault := self.run.commit(made, self._token, payload):
             raise AssertionError(fault)

@@ -306,6 +306,7 @@ class SegmentRun(Run):
         if isinstance(out, tuple):
             return out
         self._note(out, payload)
+        self._take_report(payload)
         self._forget_freed()
         return None
 
@@ -313,9 +314,9 @@ class SegmentRun(Run):
         rows = out.rows
         if self.machine.chained and len(rows.ended) < len(rows):
             # Ended examples too: their slots are not read before other examples begin there.
-            assert payload is not None  # the desk's caller has checked the states
-            columns, block = payload
-            arrays = arrays_of(self.cutting.states, block, columns)
+            # the desk's caller has checked the states
+            assert payload is not None and payload.block is not None
+            arrays = arrays_of(self.cutting.states, payload.block, payload.columns)
             if rows.size:
                 arrays = [array[rows.lanes[rows.tails]] for array in arrays]
             self.states.grow(self.machine.slots)
@@ -344,7 +345,7 @@ class SegmentRun(Run):
     def take_records(self) -> list[Change]:
         """Return the changes since the last call."""
         self._settle()
-        machine, meta = self.machine, dict[str, bytes]()
+        machine, meta = self.machine, self._reported()
         if (turns := machine.turns()) != self._turns:
             self._turns = [*turns[:-1], list(turns[-1])]
             meta["turns"] = pack(turns)
@@ -390,6 +391,7 @@ class SegmentRun(Run):
     def resume(self, saved: Saved) -> None:
         """Go on as an earlier life left it."""
         machine, meta = self.machine, saved.meta
+        self._resume_reports(saved)
         if "base" in meta:
             self._go_on(saved)
         if "turns" in meta:

@@ -102,6 +102,13 @@ def _classes(values: Sequence[Mapping[str, Plain]]) -> dict[str, Plain]:
     return {**counts, "changes": changes} if changes else counts
 
 
+def _balance(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the rounds of all, the mean ratio of them, and the worst of the last."""
+    rounds = sum(one["rounds"] for one in values)
+    mean = sum(one["mean"] * one["rounds"] for one in values) / (rounds or 1)
+    return {"rounds": rounds, "mean": mean, "worst": max(one["worst"] for one in values)}
+
+
 def _all(values: Sequence[Sequence[Plain]]) -> list[Plain]:
     return [*chain.from_iterable(values)]
 
@@ -244,6 +251,9 @@ class PartitionCounts(TypedDict):
     classes: Annotated[dict[str, Plain], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
     sources: Annotated[NotRequired[dict[str, int]], added, "examples_by_source_total"]
+    weights: Annotated[NotRequired[dict[str, list[float]]], added]
+    reported: Annotated[NotRequired[dict[str, list[float]]], added]
+    balance: Annotated[NotRequired[dict[str, float]], _balance]
 
 
 class FeedStatus(PartitionCounts):
@@ -277,6 +287,10 @@ class FeedStatus(PartitionCounts):
     padding_ratio[bucket]: The part of a bucket's elements that is padding.
     rows_by_class_total[class,outcome]: Rows of a stratified feed, accepted and rejected.
     examples_by_source_total[source]: Examples that were drawn from each source of a mix.
+    weight[source]: Weight of each source of a mix now, of all: the mean of the partitions.
+    reported_mean[source]: Mean of what trainers report of its rows, where they do.
+    round_cost_ratio[kind]: Cost of the dearest rank over the mean of all, by round of a feed with
+      balance: the mean since the worker began, and the worst of the last 100.
     rows_waiting[class]: Rows that wait for those of other classes.
     partitions[state]: Partitions by what they are: opening, open, done.
     """

@@ -93,6 +93,10 @@ def _by_class(feed: statuses.FeedStatus, counts: str) -> dict[str, float]:
     return _bounded({str(i): n for i, n in enumerate(feed["classes"].get(counts) or ())})
 
 
+def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: total / count for name, (total, count) in sums.items() if count}
+
+
 def _refused(one: statuses.FeedStatus | statuses.TrainerStatus) -> dict[str, float]:
     return added([{"stale": one["stale"]}, one["refused"]])
 
@@ -133,6 +137,11 @@ _VALUES: Mapping[str, Callable[[Plain], _Value]] = {
         (number, outcome): n
         for outcome in ("accepted", "rejected")
         for number, n in _by_class(feed, outcome).items()
+    },
+    "weight": lambda feed: _means(feed.get("weights", {})),
+    "reported_mean": lambda feed: _means(feed.get("reported", {})),
+    "round_cost_ratio": lambda feed: {
+        kind: ratio for kind, ratio in feed.get("balance", {}).items() if kind != "rounds"
     },
     "rows_waiting": lambda feed: _by_class(feed, "waiting"),
     "partitions": _partitions,

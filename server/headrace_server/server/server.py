@@ -138,7 +138,10 @@ class Server:
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
         each partition, from which batch on which target proportions hold.  ``segments``, of a feed
         of segments: examples ``in_flight``, segments ``rewound``.  ``sources``, of a mix: examples
-        drawn from each.
+        drawn from each.  ``weights`` and ``reported``: sum and count, of which the quotient is the
+        weight of each now, over all partitions, and the mean that trainers report.  ``balance``, of
+        a feed with ``balance=`` and ranks: ``rounds``, and the cost of the dearest rank over the
+        mean, as the ``mean`` of all rounds and the ``worst`` of the last 100 of each partition.
 
         Further ``made`` (batches, rows, bytes), ``sent`` (batches and bytes, through shared memory
         and by wire), ``refused`` saves by code, rows ``read``, the ``seconds`` that reading and

@@ -19,7 +19,7 @@ from .plan import Plan, Target
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
 #: Number of stored orders; of older ones only the effect is stored.
-_REMEMBERED = 64
+REMEMBERED = 64
 
 
 class Machine(ABC):
@@ -71,10 +71,17 @@ class Machine(ABC):
         if place is None:
             return None
         count = self.orders[-1].count + 1 if self.orders else 1
-        order = Order(count, self.input.read, place[0], kind, what, place[1])
-        self.orders = [*self.orders, order][-_REMEMBERED:]
+        # what an earlier life has read before its own orders is read again first
+        read = max([self.input.read, *(earlier.read for earlier in self._pending)])
+        order = Order(count, read, place[0], kind, what, place[1])
+        self.orders = [*self.orders, order][-REMEMBERED:]
         self._pending.append(order)
         return order
+
+    @property
+    def takes_orders(self) -> bool:
+        """Whether a later life finds all orders that it needs, if there is one more."""
+        return True
 
     def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""

@@ -198,7 +198,8 @@ class Packing(RowShaper):
         counts = self.padding.setdefault(0, [0, 0])
         counts[0] += len(rows) * self._length
         counts[1] += int((table[:, 4] - table[:, 3]).sum())
-        return Draft(parts, layout=table[:, [0, 3, 4]], ends=int(table[:, 5].sum()))
+        cost = sum(row.cost for row in rows)
+        return Draft(parts, layout=table[:, [0, 3, 4]], ends=int(table[:, 5].sum()), cost=cost)
 
     # Queries
 

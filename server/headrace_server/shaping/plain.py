@@ -29,11 +29,13 @@ from typing import Any
 
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .machine import TOO_LATE, Machine
+from .machine import REMEMBERED, TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State
 
 #: Number of batches ahead of those that are made again, up to which a trainer may hold some.
 _MOST_AHEAD = 4096
+#: Rounds of which the worst ratio of costs is known.
+_COMPARED = 100
 #: Kind of a round: its epoch (0 where batches cross epochs), and bucket.
 _Kind = tuple[int, int]
 
@@ -144,6 +146,8 @@ class Plain(Machine):
         self._filled: dict[_Kind, int] = {}  # members of these, with those before the base
         self._left: dict[int, list[int]] = {}  # by epoch: open ones of rounds that are left out
         self._rounds: dict[int, int] = {}  # by epoch: number of the next round
+        self._compared, self._ratios = 0, 0.0  # rounds, and the sum of their ratios
+        self._last_ratios: deque[float] = deque(maxlen=_COMPARED)
         self._before: set[int] = set()
         self._after: dict[int, Turn] = {}
         self._records: list[tuple[Any, ...]] = []
@@ -222,9 +226,23 @@ class Plain(Machine):
         del self._groups[kind], self._filled[kind]
         at = self._rounds.get(epoch, 0)
         self._rounds[epoch] = at + 1
+        self._compare([member.draft.cost for member in group])
         for rank, member in enumerate(group, world - len(group)):  # those before are done
             member.batch.slot, member.batch.turn = rank, (epoch, at)
         return self._out([one for one in group if one.batch.number in self._open])
+
+    def _compare(self, costs: list[float]) -> None:
+        """Count a round of balanced batches by the cost of its dearest rank over the mean."""
+        if len(costs) == self.world and (total := sum(costs)) > 0:
+            self._last_ratios.append(ratio := max(costs) * self.world / total)
+            self._ratios += ratio
+            self._compared += 1
+
+    def balance(self) -> dict[str, float]:
+        """Return the number of rounds, their mean ratio, and the worst of the last."""
+        mean = self._ratios / (self._compared or 1)
+        worst = max(self._last_ratios, default=0.0)
+        return {"rounds": self._compared, "mean": mean, "worst": worst}
 
     def _out(self, plans: list[Plan]) -> list[Plan]:
         if not self._claimed:
@@ -382,6 +400,10 @@ class Plain(Machine):
             or any(one.batch.number in self._claimed for one in group)
             for kind, group in self._groups.items()
         ) or bool(self._filled.keys() - self._groups.keys())
+
+    @property
+    def takes_orders(self) -> bool:
+        return len(self.orders) < REMEMBERED or self.orders[0].number < self._numbers.base
 
     def will_resize(self) -> bool:
         """Return whether a stored change of sizes is still to take effect."""

@@ -52,6 +52,7 @@ class Draft:
     layout: Any = None  # where the rows lie in the batch, for the shape's own assembly
     #: Number of rows that the batch ends, where it holds pieces of rows; None: all of its rows.
     ends: int | None = None
+    cost: float = 0  # of all rows, where batches are balanced
 
     def of_chunks(self) -> Iterable[int]:
         """Return the numbers of the chunks from which the rows come."""

@@ -112,6 +112,8 @@ class QueuedRows(RowShaper):
     The rows of a formed batch are given by queue, as numbers.
     """
 
+    _window = 0  # batches that are balanced at a time
+
     def __init__(self, queues: int, batch_sizes: Sequence[int | None]) -> None:
         super().__init__()
         self._queues = [Fifo(4) for _ in range(queues)]
@@ -152,7 +154,8 @@ class QueuedRows(RowShaper):
         for queue, count in formed.rows:
             items = self._queues[queue].get(count)
             parts += _parts(items)
-        return Draft(tuple(parts), self._drafted(formed.rows, items))
+        cost = float(items.view(np.float64)[:, COST].sum()) if self._window else 0.0
+        return Draft(tuple(parts), self._drafted(formed.rows, items), cost=cost)
 
     def ready(self) -> int:
         return sum(formed.times for formed in self._formed)

@@ -49,6 +49,8 @@ from headrace_proto.state_buffers import (
 
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
+from ..making.partition_run import Payload
+from ..pipeline.declaration import Plain
 from ..process.bounded_map import BoundedMap
 from ..process.channel_server import TURN_S
 from ..process.refusals import RateLimits, check_version, feed_named
@@ -321,21 +323,23 @@ class Reception:
     def _on_save(
         self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
     ) -> None:
-        """Commit a batch of segments, if its states are valid."""
+        """Commit a batch with states, if these are valid, or with a report."""
         shared = save.frame >= FIRST_BUFFER
         blocks = (session.buffers or ()) if shared else frames
         number = save.frame - (FIRST_BUFFER if shared else 1)
-        if not feed.stateful or number >= len(blocks):
+        if number >= len(blocks) or not (feed.stateful or (number < 0 and save.report)):
             where = f"buffer {number}" if shared else f"frame {save.frame}"
             raise ProtocolError(f"states came for {feed.name!r} in {where}, which is none")
         block = blocks[number] if number >= 0 else None
+        feed.check_report(save.report)
         batch = feed.desk.leased_batch(session.nonce, save.token)
         fault = "" if batch is None else feed.fault_of_states(batch, save.columns, block)
         if fault:
             feed.desk.refuse(session.nonce, save.token, "state", fault)
         else:
-            payload = None if block is None else (save.columns, block)
-            feed.desk.commit(session.nonce, save.token, payload)
+            feed.desk.commit(session.nonce, save.token, _payload(save.columns, block, save.report))
+            if save.report and batch is not None:
+                self._board.do(self._board.reweigh, feed, batch.partition)
 
     # Greetings
 
@@ -594,6 +598,10 @@ class Reception:
             self.outbox.stop(session, self.feeds[session.feed], returns)
 
 
+def _payload(columns: Plain, block: Frame | None, report: bytes) -> Payload | None:
+    return None if block is None and not report else Payload(columns, block, report)
+
+
 def _greeting_of(
     hello: Hello, frames: Sequence[Frame], feed: ServedFeed
 ) -> tuple[protocol.Hello, list[tuple[int, str, str]]]:
@@ -611,8 +619,12 @@ def _greeting_of(
         place = bytes(places[at : at + handed.place_bytes])
         block = states[state_at : state_at + handed.state_bytes]
         at, state_at = at + handed.place_bytes, state_at + handed.state_bytes
-        if len(place) != handed.place_bytes or len(block) != handed.state_bytes:
-            raise ProtocolError("the places and states of a Hello do not fit its frames")
+        report = bytes(states[state_at : state_at + handed.report_bytes])
+        state_at += handed.report_bytes
+        feed.check_report(report)
+        sizes = handed.place_bytes, handed.state_bytes, handed.report_bytes
+        if (len(place), len(block), len(report)) != sizes:
+            raise ProtocolError("the places, states and reports of a Hello do not fit its frames")
         turn = handed.epoch, handed.index
         batch = Batch(handed.partition, handed.number, slot, turn, handed.rows, place)
         if not handed.committed:
@@ -620,7 +632,7 @@ def _greeting_of(
         elif fault := feed.fault_of_states(batch, handed.columns, block or None):
             faults.append((handed.token, "state", fault))
         else:
-            payload = (handed.columns, block) if block else None
+            payload = _payload(handed.columns, block or None, report)
             greeting.commits.append((handed.token, batch, payload))
     numbers = hello.gets
     if len(numbers) % 3 or not feed.partitions.keys() >= set(numbers[1::3]):

@@ -184,7 +184,7 @@ def in_hand(told, *batches, framework=None, partitions=None):
     return hands
 
 
-def states_in(told, columns, block):
+def states_in(told, columns, block, report=b""):
     """Return the states that a server reads from an uploaded block."""
     block = np.frombuffer(bytes(block), np.uint8)
     read = {}

@@ -34,7 +34,7 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     os.truncate(path, file_bytes(1, 64))
     hands.link.session.mapped.last = 1
     second.save_state("lstm", VALUE)
-    columns, buffer = hands.link.saved[second.token]
+    columns, buffer, _ = hands.link.saved[second.token]
     assert isinstance(buffer, StateBuffer)
     assert states_in(ONE, columns, buffer.array)["lstm"].tolist() == VALUE.tolist()
 

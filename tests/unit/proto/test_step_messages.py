@@ -45,7 +45,8 @@ INLINE = replace(
     ITEM, place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
 )
 GETS = Get(7, 0), Get(8, 3, 2)
-STEP = Step(3, (1, 2), (2**64 - 1,), (300,), (5,), GETS, (Save(300, 1, COLUMNS), Save(301)))
+SAVES = Save(300, 1, COLUMNS), Save(301, report=b"12345678")
+STEP = Step(3, (1, 2), (2**64 - 1,), (300,), (5,), GETS, SAVES)
 GIVE = Give(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
 ANSWER = Answer(3, (1,), (2,), [[300, "state", "no"]])
 WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWER)]
@@ -53,7 +54,7 @@ NAMES = ["Step", "Give", "Answer"]
 
 _columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
 _frames = st.integers(0, 2**16 - 1)
-_saves = st.builds(Save, counts, _frames, _columns)
+_saves = st.builds(Save, counts, _frames, _columns, st.binary(max_size=99))
 _gets = st.builds(Get, counts, counts, counts)
 _signed = st.integers(-(2**63), 2**63 - 1)
 _items = st.builds(

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from itertools import cycle
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.protocol import Order, Outlook
 from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.segments import Segments
 from headrace_server.shaping.slots import SEGMENT_PLACE
@@ -83,3 +84,11 @@ def test_a_batch_with_the_states_of_another_commit_is_not_reclaimed():
     while (possible := feed.machine.reclaim(replace(held, place=place.tobytes()))) is None:
         feed.answer(feed.machine.input.next_read(9))
     assert not possible and feed.machine.reclaim(replace(held, body=None))
+
+
+def test_an_order_comes_after_those_of_an_earlier_life_whose_place_is_not_reached():
+    machine = Segments(0, 2)
+    machine.input = SimpleNamespace(read=0)
+    machine.resume_orders([Order(1, 4, 2, "weights", [0, 4, [1.0]], 2)])
+    order = machine.propose("weights", [0, 0, [2.0]])
+    assert (order.count, order.read) == (2, 4)

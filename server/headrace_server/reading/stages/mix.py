@@ -11,7 +11,7 @@ from headrace_proto.schema import Field
 
 from ...pipeline.declaration import Plain
 from ...pipeline.mix import weights_of
-from ...shaping.mix import Schedule, pass_ordinals
+from ...shaping.mix import Reports, Schedule, pass_ordinals
 from ..chunk import BadRecords, Chunk
 from ..partition_rows import PASS
 from ..stage import Fields, Stage
@@ -22,8 +22,13 @@ class Mix(Stage):
 
     keeps_count = True
 
-    def __init__(self, names: list[str], schedule: Schedule, by: str) -> None:
+    def __init__(
+        self, names: list[str], schedule: Schedule, by: str, reported: Plain = None
+    ) -> None:
         self.names = names
+        #: It is stored with commits, not with the state of the stages.
+        self.reports = Reports(len(names), **(reported or {}))
+        self._now: list[float] = schedule[0][1]  # the weights of the last read
         self._declared = schedule
         #: Each change by set_weights: the epoch and the example from which it holds, its weights.
         self._changes: list[Plain] = []
@@ -70,6 +75,7 @@ class Mix(Stage):
             if since <= epoch:
                 start = numbered(first) if since == epoch and first else 0
                 schedule = [one for one in schedule if one[0] < start] + [[start, weights]]
+        self._now = [weights for start, weights in schedule if start <= numbered(came)][-1]
         return schedule
 
     def state(self) -> Plain:
@@ -78,6 +84,12 @@ class Mix(Stage):
     def restore(self, state: Plain) -> None:
         self.came, self._changes = np.array(state["came"], np.int64), [*state["changes"]]
 
-    def stats(self) -> dict[str, int]:
-        """Return how many examples came of each source, by its name."""
-        return dict(zip(self.names, self.came.tolist(), strict=True))
+    def stats(self) -> dict[str, Plain]:
+        """Return by source how many examples came, the weight, and the reports: sum and count."""
+        shares = (np.array(self._now) / np.sum(self._now)).tolist()
+        reports = zip(self.reports.sums.tolist(), self.reports.rows.tolist(), strict=True)
+        return {
+            "sources": dict(zip(self.names, self.came.tolist(), strict=True)),
+            "weights": {name: [share, 1] for name, share in zip(self.names, shares, strict=True)},
+            "reported": {name: [*of] for name, of in zip(self.names, reports, strict=True)},
+        }
