@@ -1,11 +1,12 @@
 """Lanes by hand; the simulated world shows that none of their segments is lost or repeated."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.shaping.admission import BEGUN
-from headrace_server.shaping.segments import NOWHERE, Segments
+from headrace_server.shaping.segments import AT_TRAINER, NOWHERE, Segments
 from headrace_server.shaping.slots import Rows, read_place
 from tests.examples import some
 from tests.unit.changes import begun
@@ -53,6 +54,27 @@ def test_after_a_cancel_a_trainer_gets_one_more_batch_of_its_lanes():
     machine.commit(feed.draft(b"a").batch, 1)
     feed.order("close", True)
     assert feed.draft(b"a") and feed.draft(b"a") is None
+
+
+def test_after_a_cancel_a_trainer_that_leaves_with_a_last_segment_lets_the_feed_end():
+    machine = Segments(0, 2, lanes=True, states=NOWHERE)
+    feed = Feed(machine, [1, 3])
+    feed.draft(b"a")
+    feed.order("close", True)
+    machine.leave(b"a")
+    assert machine.done and not machine.chunks() and machine.dropped() == {"cancelled": 2}
+
+
+@pytest.mark.parametrize(("states", "again"), [(AT_TRAINER, 4), (NOWHERE, 0)])
+def test_batches_of_a_trainer_count_its_turns_and_what_it_did_not_keep_comes_again(states, again):
+    machine = Segments(0, 2, lanes=True, states=states)
+    feed = Feed(machine, [4, 4])
+    for turn in range(2):
+        batch = feed.draft(b"a").batch
+        assert batch.turn == (0, turn)
+        machine.commit(batch, turn)
+    machine.leave(b"a")
+    assert machine.rewound == again
 
 
 def test_a_packed_batch_beyond_the_capacity_is_tried_a_few_times() -> None:
