@@ -311,7 +311,7 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
     given: dict[str, Any] = {
         "input_key": "key",
         "input_sequences": ["x"] if chance.random() < 0.7 else {"x": "x", "again": "x"},
-        "input_context": chance.choice((["n", "y"], [], {"number": "n"})),
+        "input_context": chance.choice((["n", "y"], [], {"number": "n"}, ["h", "key", "c"])),
         "initial_states": {},
         "num_unroll": unroll,
         "batch_size": chance.choice((1, 2, 3, 4)),

@@ -102,7 +102,9 @@ def other_key(example: Example, rng: Any) -> Example:
 def summed(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
     """Make of a segment a number, a text of another length for each, and an array."""
     x = sequences["x"]
-    text = b"%d" % x.sum() + b"".join(b"+%d" % context[name] for name in context)
+    text = b"%d" % x.sum() + b"".join(
+        b"+%r" % np.asarray(context[name]).tolist() for name in sorted(context)
+    )
     return {"sum": x.sum(), "text": text, "names": np.full((len(sequences), 2), x[:1])}
 
 
