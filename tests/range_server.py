@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,10 +15,12 @@ from types import TracebackType
 
 class RangeServer:
     """``url`` is that of the directory.  Of the answers a share ``faults`` is a 503, no answer, or
-    half an answer."""
+    half an answer; each takes ``delay_s``, as those of a store far away."""
 
-    def __init__(self, directory: Path, faults: float = 0.0, seed: int = 0) -> None:
-        self.directory, self.faults = directory, faults
+    def __init__(
+        self, directory: Path, faults: float = 0.0, seed: int = 0, delay_s: float = 0.0
+    ) -> None:
+        self.directory, self.faults, self.delay_s = directory, faults, delay_s
         self.sent: Counter[str] = Counter()  # bytes of content by name of a file
         self.requests = 0
         self.failed: Counter[str] = Counter()
@@ -75,6 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, with_content: bool) -> None:
         path = self.store.directory / self.path.strip("/")
         fault = self.store.fault()
+        time.sleep(self.store.delay_s)
         if fault == "reset":
             self.close_connection = True
             return
