@@ -13,5 +13,7 @@
     comparisons   which pairs there are, and what is aimed at
     report        table, JSON
 
+``tests.bench.remote`` measures remote files, ``tests.bench.ranks`` how equal the work of ranks is.
+
 Nothing here passes or fails by a figure: absolute times belong to the machine and the hour.
 """

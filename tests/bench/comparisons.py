@@ -23,6 +23,11 @@ def _w2(ours: str, peer: str, aim: float | None = None, **more: float | bool) ->
     return replace(base, **more)
 
 
+def _packed(peer: str, aim: float) -> Comparison:
+    steps = sequences.PACKED_ROWS * sequences.PACKED_STEPS
+    return Comparison("W2 packed", "headrace packed", peer, aim, steps, steps * 4)
+
+
 def _w3(ours: str, peer: str, aim: float | None = None, **more: float | bool) -> Comparison:
     base = Comparison("W3", ours, peer, aim, workloads.IMAGE_BATCH, workloads.IMAGE_BYTES)
     return replace(base, **more)
@@ -58,6 +63,8 @@ ALL = [
     _w1("headrace shm tf", "tf.data service by record", 15.0),
     _w1("headrace shm tf", "torch DataLoader, 2 workers", 12.0),
     _w1("headrace shm tf", "Grain, 2 workers", 8.0),
+    _w1("headrace mixed", "Grain mixed", 3.0),
+    _w1("headrace mixed", "Grain mixed, 2 workers", 3.0),
     replace(
         _w1("headrace, 8 trainers", "headrace, 1 trainer", 0.9, shares=0.1), workload="W1 trainers"
     ),
@@ -67,6 +74,8 @@ ALL = [
     _since(_w2, "headrace sequences from Arrow"),
     _since(_w2, "headrace sequences tcp"),
     _w2("headrace sequences", "torch DataLoader sequences, 2 workers", 3.0),
+    _packed("Grain first fit", 3.0),
+    _packed("Grain first fit, 2 workers", 3.0),
     _w3("headrace images shm", f"{_SERVICE} images", 8.0, cpu=0.3),
     _w3("headrace images shm", "Grain images, 2 workers", 4.0),
     _w3("headrace images shm", "shared-memory ring", 0.9),

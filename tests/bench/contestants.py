@@ -22,7 +22,7 @@ from .keras_fit import fit_steps
 from .processes import helper, last_line
 from .state_peers import barrier, windows
 from .state_trainers import trainer
-from .steps import ENDED, LOADED, READY, Check, Contestant, Steps, blind
+from .steps import ENDED, LOADED, READY, Check, Contestant, Filled, Steps, blind
 
 
 def _w1(batch: Any, directory: Path) -> None:
@@ -31,6 +31,14 @@ def _w1(batch: Any, directory: Path) -> None:
 
 def _w2(batch: Any, directory: Path) -> None:
     sequences.check(batch)
+
+
+def _packed(batch: Any, directory: Path) -> None:
+    sequences.check_packed(batch["tokens"], batch["segment_ids"], batch["positions"])
+
+
+def _mixed(batch: Any, directory: Path) -> None:
+    workloads.check_mixed(batch)
 
 
 def _w3(batch: Any, directory: Path) -> None:
@@ -50,10 +58,12 @@ def _headrace(
     tcp: bool = False,
     prefetch: int | None = _AHEAD,
     by: str = "loop",
+    ids: str | None = None,
 ) -> Contestant:
     """``prefetch=None``: nothing but the framework is asked for.
 
-    ``by``: loop, or fit, by the batches of its dataset.
+    ``by``: loop, or fit, by the batches of its dataset.  ``ids``: the column that is 0 where a
+    batch has padding.
     """
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
@@ -82,7 +92,7 @@ def _headrace(
                     if not checked:
                         checked = True
                         check(batch, directory)
-                    yield 1
+                    yield Filled(sequences.filled(batch[ids])) if ids else 1
                 yield ENDED
 
     return steps
@@ -256,6 +266,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace sequences": _headrace("headrace-w2", _w2, prefetch=8),
     "headrace sequences tcp": _headrace("headrace-w2", _w2, prefetch=8, tcp=True),
     "headrace sequences from Arrow": _headrace("headrace-w2-arrow", _w2, prefetch=8),
+    "headrace mixed": _headrace("headrace-w1-mixed", _mixed),
+    "headrace packed": _headrace("headrace-w2-packed", _packed, prefetch=8, ids="segment_ids"),
     "headrace images shm": _headrace("headrace-w3", _w3, prefetch=2),
     "headrace images tcp": _headrace("headrace-w3", _w3, prefetch=2, tcp=True),
     "tf.data service": _tfdata(_w1_whole, _w1),
@@ -279,8 +291,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "tf.data windows": windows,
     "torch DataLoader, 2 workers": torch.loader("W1", 2, _w1),
     "torch DataLoader sequences, 2 workers": torch.loader("W2", 2, _w2),
-    "Grain, 2 workers": grain_peers.workers("W1", 2, _w1),
-    "Grain images, 2 workers": grain_peers.workers("W3", 2, _w3),
+    "Grain, 2 workers": grain_peers.whole_batches("W1", _w1),
+    "Grain images, 2 workers": grain_peers.whole_batches("W3", _w3),
+    "Grain mixed": grain_peers.mixed(0),
+    "Grain mixed, 2 workers": grain_peers.mixed(2),
+    "Grain first fit": grain_peers.packed(0),
+    "Grain first fit, 2 workers": grain_peers.packed(2),
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,

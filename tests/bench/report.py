@@ -15,8 +15,8 @@ from .environments import EARLIER_COMMIT, REQUIREMENTS
 from .pairs import Judged, Outcome
 
 _RATE = "batches_per_s"
-#: Units of workloads that do not count rows.
-_UNITS = {"W3": "batches", "W4": "steps"}
+#: Units of workloads that do not count rows; the first two are whole batches.
+_UNITS = {"W3": "batches", "W4": "steps", "W2 packed": "real steps"}
 _HEAD = (
     "workload",
     "ours / peer",
@@ -30,6 +30,7 @@ _HEAD = (
     "CPU ratio",
     "p50 µs: ours / peer",
     "p99 µs: ours / peer",
+    "padding: ours / peer",
     "peak RSS MB: ours / peer",
     "PSS MB beyond the trainer's framework: ours / peer",
 )
@@ -140,7 +141,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         return " / ".join(format(value, form) for value in values)
 
     unit = _UNITS.get(c.workload, "rows")
-    per = c.rows if unit == "rows" else 1
+    per = 1 if unit in ("batches", "steps") else c.rows
 
     def rate(side: str) -> str:
         return f"{outcome.median(side, _RATE) * per:,.0f} {unit}"
@@ -163,6 +164,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         f"{outcome.ratio('cpu_s_per_1000'):.2f}",
         "" if several else both("p50_us", ",.0f"),
         "" if several else both("p99_us", ",.0f"),
+        both("padding", ".2%") if unit == "real steps" else "",
         both("peak_rss_mb", ".0f"),
         both("pss_beyond_framework_mb", ".0f"),
     )

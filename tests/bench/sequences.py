@@ -1,8 +1,9 @@
-"""W2: sequences into buckets of like length, padded.
+"""W2: sequences into buckets of like length, padded; and tokens of the same lengths, packed.
 
 20,000 records: x float32 [T, 64] with T uniform in 20 … 400, length int64, key of 10 bytes (1.07
 GB); the same rows as an Arrow IPC file.  What a row holds follows from its key, so any batch can be
-checked: row i is a window of one pool of numbers, from row i of the pool on.
+checked: row i is a window of one pool of numbers, from row i of the pool on.  The tokens of example
+i, int32, count from i.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ BATCH = 32
 WIDTH = 64
 SHORTEST, LONGEST = 20, 400
 BOUNDARIES = [80, 160, 240, 320]
+#: Rows of a packed batch, and steps of each.
+PACKED_ROWS, PACKED_STEPS = 8, 2048
 #: Average bytes of a batch's examples: x, length, key.
 NBYTES = BATCH * ((SHORTEST + LONGEST) / 2 * WIDTH * 4 + 8 + 10)
 
@@ -43,8 +46,14 @@ def arrow_file(directory: Path) -> str:
     return str(directory / "w2.arrow")
 
 
+def tokens_file(directory: Path) -> str:
+    return str(directory / "w2-tokens.arrow")
+
+
 def prepare(directory: Path) -> None:
     """Make the files unless they are there."""
+    if not Path(tokens_file(directory)).exists():
+        _write_tokens(directory)
     if Path(tfrecord_file(directory)).exists() and Path(arrow_file(directory)).exists():
         return
     steps, numbers = lengths().tolist(), pool()
@@ -77,6 +86,25 @@ def _write_arrow(directory: Path, steps: list[int], numbers: np.ndarray) -> None
             ]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     unfinished.rename(arrow_file(directory))
+
+
+def _write_tokens(directory: Path) -> None:
+    import pyarrow as pa
+
+    tokens = pa.array([np.arange(i, i + t, dtype=np.int32) for i, t in enumerate(lengths())])
+    table = pa.table({"tokens": tokens})
+    unfinished = Path(tokens_file(directory) + ".part")
+    with pa.OSFile(str(unfinished), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1000)
+    unfinished.rename(tokens_file(directory))
+
+
+def packed(directory: Path) -> Any:
+    """headrace's rows of tokens."""
+    import headrace_server as hs
+
+    source = hs.read_arrow(tokens_file(directory)).repeat()
+    return source.pack(PACKED_STEPS, PACKED_ROWS, strategy="best_fit")
 
 
 def pipeline(directory: Path, arrow: bool) -> Any:
@@ -131,3 +159,23 @@ def check(batch: Any) -> None:
         raise AssertionError("the sequences of a batch are not those of its keys, padded")
     if len(set(np.searchsorted(BOUNDARIES, steps[rows], side="right").tolist())) != 1:
         raise AssertionError(f"a batch mixes buckets: its lengths are {steps[rows].tolist()}")
+
+
+def check_packed(tokens: Any, ids: Any, positions: Any) -> None:
+    """Every example of a row must be a whole one."""
+    steps = lengths()
+    for row, numbers, places in zip(*map(np.asarray, (tokens, ids, positions)), strict=True):
+        for number in range(1, numbers.max() + 1):
+            example = row[numbers == number]
+            if len(example) != steps[example[0]]:
+                raise AssertionError(f"{len(example)} steps of example {example[0]}")
+            if not np.array_equal(example, example[0] + places[numbers == number]):
+                raise AssertionError(f"the steps of example {example[0]} are not in their places")
+        if row[numbers == 0].any():
+            raise AssertionError("padding is not zero")
+
+
+def filled(ids: Any) -> float:
+    """Return the share of a packed batch that is not padding."""
+    numbers = np.asarray(ids)
+    return float(np.count_nonzero(numbers) / numbers.size)

@@ -47,6 +47,15 @@ def headrace_w1_columns(directory: Path, parquet: bool) -> None:
     )
 
 
+def headrace_w1_mixed(directory: Path) -> None:
+    import headrace_server as hs
+
+    rows = hs.read_arrow(workloads.columns_file(directory, False)).repeat()
+    first, second = workloads.MIX
+    mixed = hs.mix({"a": rows, "b": rows}, {"a": first, "b": second})
+    headrace_serves(mixed.batch(workloads.BATCH))
+
+
 def headrace_w4_durable(directory: Path, durability: str) -> None:
     """On the disk that the data lies on."""
     with tempfile.TemporaryDirectory(prefix="state-", dir=directory) as state:
@@ -159,8 +168,10 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w1-once": lambda directory: headrace_w1(directory, 1, workloads.LINKS),
     "headrace-w1-arrow": lambda directory: headrace_w1_columns(directory, False),
     "headrace-w1-parquet": lambda directory: headrace_w1_columns(directory, True),
+    "headrace-w1-mixed": headrace_w1_mixed,
     "headrace-w2": lambda directory: headrace_serves(sequences.pipeline(directory, False)),
     "headrace-w2-arrow": lambda directory: headrace_serves(sequences.pipeline(directory, True)),
+    "headrace-w2-packed": lambda directory: headrace_serves(sequences.packed(directory)),
     "headrace-w3": headrace_w3,
     "headrace-w4-arrival": lambda directory: headrace_serves(states.pipeline(directory, False)),
     "headrace-w4-power": lambda directory: headrace_w4_durable(directory, "power"),

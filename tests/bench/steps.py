@@ -5,18 +5,29 @@
     2, 3 …   the same, where several trainers take: the number of the one that took it
 
 A float in place of a 1 is a time in seconds: the latency that the contestant measured itself,
-where the time between two batches is not what it is about.
+where the time between two batches is not what it is about.  ``Filled`` stands for a batch of which
+a share is not padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 LOADED, READY, ENDED = "loaded", "ready", "ended"
-Steps = Iterator[str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A batch taken, and the share of its steps that are not padding."""
+
+    share: float
+
+
+Steps = Iterator[str | int | float | Filled]
 Contestant = Callable[[Path], Steps]
 #: Compares a first batch with the files of a directory.
 Check = Callable[[Any, Path], None]

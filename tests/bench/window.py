@@ -19,7 +19,7 @@ from typing import Any
 
 from .contestants import CONTESTANTS
 from .processes import Usage, usage
-from .steps import ENDED, LOADED, READY, Steps
+from .steps import ENDED, LOADED, READY, Filled, Steps
 
 #: A first pass of W1, so that later windows see files that are indexed.
 _WARM_STEPS = 1200
@@ -40,10 +40,11 @@ def run(
     seconds: float,
     times: array[float] | None = None,
     taken: Counter[int] | None = None,
+    filled: array[float] | None = None,
 ) -> bool:
     """Step for ``seconds``; return False when it ended.
 
-    ``taken`` counts the batches of each trainer.
+    ``taken`` counts the batches of each trainer, ``filled`` has the shares that are not padding.
     """
     deadline = perf_counter() + seconds
     now = perf_counter()
@@ -55,20 +56,30 @@ def run(
             times.append(step if isinstance(step, float) else now - before)
         if taken is not None and isinstance(step, int):
             taken[step] += 1
+        if filled is not None and isinstance(step, Filled):
+            filled.append(step.share)
         if now >= deadline:
             return True
     raise RuntimeError("a contestant ended without a word")
 
 
 def _result(
-    times: array[float], taken: Counter[int], wall_s: float, before: Usage, loaded: Usage
+    times: array[float],
+    taken: Counter[int],
+    filled: array[float],
+    wall_s: float,
+    before: Usage,
+    loaded: Usage,
 ) -> dict[str, Any]:
+    """A batch with padding counts for the share of it that is filled."""
     after = usage()
     ordered = sorted(times)
+    batches = sum(filled) if filled else len(times)
     return {
-        "batches": len(times),
-        "batches_per_s": len(times) / wall_s,
-        "cpu_s_per_1000": (after.cpu_s - before.cpu_s) / len(times) * 1000,
+        "batches": batches,
+        "batches_per_s": batches / wall_s,
+        "padding": 1 - batches / len(times),
+        "cpu_s_per_1000": (after.cpu_s - before.cpu_s) / batches * 1000,
         "p50_us": ordered[len(ordered) // 2] * 1e6,
         "p99_us": ordered[int(len(ordered) * 0.99)] * 1e6,
         "peak_rss_mb": after.peak_rss_mb,
@@ -80,10 +91,11 @@ def _result(
 def _window(steps: Steps, seconds: float, loaded: Usage) -> dict[str, Any]:
     times: array[float] = array("d")
     taken: Counter[int] = Counter()
+    filled: array[float] = array("d")
     before = usage()
     started = perf_counter()
-    run(steps, seconds, times, taken)
-    return _result(times, taken, perf_counter() - started, before, loaded)
+    run(steps, seconds, times, taken, filled)
+    return _result(times, taken, filled, perf_counter() - started, before, loaded)
 
 
 def main() -> None:

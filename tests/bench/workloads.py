@@ -20,6 +20,8 @@ from . import sequences
 RECORDS = 200_000
 BATCH = 256
 WIDTH = 64
+#: Weights of two sources of these records.
+MIX = (0.7, 0.3)
 #: Bytes of a batch's examples: label, x, id.
 NBYTES = BATCH * (8 + 4 * WIDTH + 10)
 #: Names of the one W1 file, so that a first pass lasts long enough to be timed.
@@ -116,6 +118,19 @@ def check_w1(batch: Any) -> None:
     for name, values in expected.items():
         if not np.array_equal(np.asarray(batch[name]), values):
             raise AssertionError(f"column {name!r} of the first batch is not what the file holds")
+
+
+def check_mixed(batch: Any) -> None:
+    """A first batch must hold the first rows of two sources, some 0.7 of them of the first."""
+    rows = [int(bytes(name)[2:]) for name in np.asarray(batch["id"]).tolist()]
+    columns, of_first = w1_columns(), max(rows) + 1
+    if sorted(rows) != sorted([*range(of_first), *range(len(rows) - of_first)]):
+        raise AssertionError(f"not the first rows of two sources: {rows}")
+    if abs(of_first / len(rows) - MIX[0]) > 0.15:
+        raise AssertionError(f"{of_first} of {len(rows)} rows are of the first source")
+    for name in ("label", "x"):
+        if not np.array_equal(np.asarray(batch[name]), columns[name][rows]):
+            raise AssertionError(f"column {name!r} of the first batch is not what the files hold")
 
 
 def check_w3(images: Any, directory: Path) -> None:
