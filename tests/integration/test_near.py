@@ -16,10 +16,11 @@ import pytest
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.channel import Channel
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Renew
-from tests.patience import PATIENCE_S
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Bye, Hello, Renew
+from tests.located import workers_at
+from tests.patience import PATIENCE_S, eventually
 
-from .honest import honest_trainer
+from .honest import answer, dealer, honest_trainer
 from .segment_streams import Ledger, chained, of_counts, save_all, train
 from .serving import connect, greeted, number_of, serving
 
@@ -163,6 +164,23 @@ def test_the_proof_without_the_lock_is_not_enough(served: Any):
         said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
         with stranger(path, said) as end, contextlib.suppress(ConnectionResetError):
             assert end.recv(65536) == b"", "it was answered"
+
+
+def test_a_bye_that_crosses_the_answer_to_a_greeting_counts_after_the_channel_too():
+    """Nothing else ends the session while the trainer's process has its batches mapped."""
+    with (
+        serving(numbers(), lease_ttl_s=3600) as server,
+        dealer(workers_at(server.address)[0]) as peer,
+    ):
+        peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"n")))
+        welcome = answer(peer)
+        with open(welcome.session_file, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            said = wire(FROM_TRAINER.encode(Attach(welcome.session, file.read())))
+            with stranger(Path(welcome.channel), said):
+                eventually(lambda: server.stats()["default"]["trainers"][0]["local"])
+                peer.send(FROM_TRAINER.encode(Bye(0)))
+                eventually(lambda: not server.stats()["default"]["trainers"])
 
 
 def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):

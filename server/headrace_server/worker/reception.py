@@ -265,7 +265,8 @@ class Reception:
 
     def _on_early_bye(self, identity: bytes) -> None:
         self._held.pop(identity, None)
-        if (session := self._sessions.of_connection(identity)) is not None:
+        # The answer may have come meanwhile, and the trainer's channel with it.
+        if (session := self._sessions.greeted_by(identity)) is not None:
             self._leave(session)
         self.outbox.send(identity, Unknown(0))
 

@@ -217,6 +217,11 @@ class SessionTable:
         """Return the present session of a connection, which has at most one."""
         return self._by_identity.get(identity)
 
+    def greeted_by(self, identity: bytes) -> Session | None:
+        """Return the present session that was greeted by a connection, wherever it is now."""
+        every = self._by_number.values()
+        return next((one for one in every if one.present and one.greeted_by == identity), None)
+
     def find(self, number: int, identity: bytes) -> Session | None:
         """Return the present session of a message, if it came by the session's connection."""
         session = self._by_number.get(number)
