@@ -12,14 +12,15 @@ FORMATS ?= datasets pylance webdataset h5py zarr array-record pillow soundfile
 # Tests start hundreds of interpreters: without compiled files each one compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long world \
-	combinations fuzz soak trials scale container-test browser-test clean
+.PHONY: help demo test test-fast test-pythons test-docs test-tools test-long lint types reference docs bench chaos chaos-long \
+	world combinations fuzz soak trials scale container-test browser-test clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests of the product (minutes), with a short run of chaos; with COLD=1 every"
 	@echo "             process of a server starts as those of users do, which takes twice as long"
 	@echo "make test-fast  those that start no server"
+	@echo "make test-pythons  those under other Pythons that are installed"
 	@echo "make test-docs  the code of every page of docs/ (README and quickstart are of make test)"
 	@echo "make test-tools  those of chaos, trials, bench, the demo and the examples that train"
 	@echo "make test-long  those that take too long for every day, and all generated examples"
@@ -60,6 +61,16 @@ test: $(FRAMEWORKS)
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q tests/unit
+
+# The tests of units under other Pythons, those that are installed.
+PYTHONS ?= python3.12 python3.13 python3.14
+test-pythons:
+	for python in $(PYTHONS); do \
+	    $$python -c '' 2> /dev/null || { echo "there is no $$python"; continue; }; \
+	    $$python -m venv "$(VENV)-$$python" || exit 1; \
+	    "$(VENV)-$$python/bin/python" -m pip install --quiet --editable '.[dev]' || exit 1; \
+	    "$(VENV)-$$python/bin/python" -m pytest -q -n 2 tests/unit || exit 1; \
+	done
 
 test-docs: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'pages and not long'
