@@ -42,6 +42,7 @@ class PlainPartition:
         self.gone = self.machine.gone
         self._chunks = {}  # (epoch, row) of each row, by number
         self._unplaced = []
+        self._next_read = None
         self._marked = 0
         for read in self.machine.resume(deepcopy(stored or Stored())):
             self._read(read)
@@ -62,18 +63,29 @@ class PlainPartition:
         return [self._placed(plan) for plan in plans]
 
     def _step(self, slot, epoch):
-        step = self.machine.step(slot, epoch, self.limit)
-        if isinstance(step, Read):
-            if self.machine.input.next_number >= self._marked + 4:
-                self.mark()
+        """Do one step; a read is one of its own, after the one that announces it."""
+        if self._next_read is not None:
+            step, self._next_read = self._next_read, None
             stop = self._read(step)
             numbers = [row * row % self.buckets for _, row in self._chunks[step.chunk]]
             facts = {"bucket": np.array(numbers, np.int64)}
             position = stop if stop < self.rows else None
             self.machine.input.arrived(step, len(numbers), position, facts, len(numbers))
+            return step
+        step = self.machine.step(slot, epoch, self.limit)
+        if isinstance(step, Read):
+            if self.machine.input.next_number >= self._marked + 4:
+                self.mark()
+            self._next_read = step
         elif isinstance(step, list):
             self._unplaced += step
         return step
+
+    def apply(self, order):
+        if self._next_read is not None:
+            self._next_read = None
+            self.machine.input.failed()
+        self.machine.apply(order)
 
     def _read(self, read):
         stop = min(read.position + read.limit, self.rows)

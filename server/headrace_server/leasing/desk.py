@@ -932,7 +932,7 @@ class Desk:
             return False
         if (partition, slot) in self._remakes:
             heap = self._heaps.get((partition, slot))
-            if not (self.world and heap) or partition == self._busy:
+            if not heap or partition == self._busy:
                 return False
             return heap[0][0] < self.partitions[partition].next_turn(slot)
         return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
@@ -1157,10 +1157,10 @@ class Desk:
             self._serve(partition)
 
     def _note_remade(self, partition: int) -> None:
-        """Let all batches go out again; to a rank only once none of its earlier ones is to come."""
+        """Let all batches of a slot go out again once none of its earlier ones is to come."""
         for of in [of for of in self._remakes if of[0] == partition]:
             turn = self.partitions[partition].next_turn(of[1])
-            if not self.world or all(one[0] < turn for one in self._heaps.get(of, ())):
+            if all(one[0] < turn for one in self._heaps.get(of, ())):
                 self._remakes.discard(of)
 
     def _precedes(self, work: Work) -> bool:

@@ -325,6 +325,23 @@ def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_fu
     assert [give.batch.number for give in gives] == [0, 1, 2, 3]
 
 
+def test_a_trainer_gets_what_is_made_again_before_later_batches_though_a_read_comes_first():
+    """The one before it held these two of an earlier life, and left while the next read was due."""
+    at = At(plain())
+    held = [held_before(n, -1, (0, n)) for n in (0, 1)]
+    at.desk = Desk({0: at.partition}, 2, known={A: (0, -1, 0)})
+    at.desk.hello(Hello(A, held=held), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    at.ask(A, 0)
+    at.desk.ask(A, [(1, 0, 0)])
+    assert at.desk.work() and at.desk.standing() == {"ready": 1, "leased": 3, "saving": 0}
+    assert [give.batch.number for give in at.told(Give)] == [2]
+    at.desk.leave(A)
+    at.desk.hello(Hello(B), 0.0)
+    at.desk.stored(SESSIONS, 3)
+    assert [give.batch.number for give in at.ask(B, 5)] == [0, 1, 2, 3, 4]
+
+
 def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
     at = At(Plain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
     at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
