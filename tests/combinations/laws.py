@@ -73,9 +73,9 @@ class Case:
                 return
         yield from self._once(place, run, taken)
         if self.feed.segmented:
-            yield from self._in_order(place, run, taken)
+            yield from self._in_order(run, taken, alone)
         if self.feed.borders:
-            yield from self._borders(place, run, taken)
+            yield from self._borders(run, taken)
         if run.lone and not (run.leaves and self.feed.lanes) and alone:
             yield from self._stream(place, run, taken)
         if run.world:
@@ -180,13 +180,13 @@ class Case:
 
     # order
 
-    def _in_order(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+    def _in_order(self, run: Run, taken: Sequence[Taken], alone: bool) -> Iterable[str]:
         counted: dict[tuple[int, int], int] = defaultdict(int)
         marks: dict[Cell, list[int]] = defaultdict(list)
         lanes: dict[tuple[int, int, int], Cell | None] = {}
         unsure = {name for one in taken if one.state == "saved" for name in self._names(one)}
         dropped = set() if self.feed.small else self._unfinished(taken)
-        moved = run.dies or run.leaves or run.parts or any(one.later for one in taken)
+        moved = run.dies or run.leaves or not alone or any(one.later for one in taken)
         for one in taken:
             every = cells_of(one)
             for row, at, cell in [
@@ -241,8 +241,8 @@ class Case:
             if (p, index, number + 1) in self.cells.keys() - came
         }
 
-    def _borders(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
-        if run.dies or run.leaves or run.parts:  # a batch that was returned comes later
+    def _borders(self, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        if run.dies or run.leaves:  # a batch that was returned comes later
             return
         at: dict[tuple[int, int], int] = defaultdict(int)
         for one in taken:

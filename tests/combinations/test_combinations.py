@@ -13,7 +13,9 @@ import pytest
 
 from tests.combinations.__main__ import run
 from tests.combinations.judge import Draw, Feed, Place, Run, check
+from tests.combinations.laws import Case
 from tests.combinations.runs import groups
+from tests.combinations.training import Taken
 
 SEED = 20_261_129
 _PARTS = 4
@@ -83,3 +85,24 @@ def test_a_failure_is_a_program_that_fails_alike(
     assert len(program.read_text().splitlines()) < 15
     with pytest.raises(AssertionError, match="1 of 1 fail:\n\nbatch: content of batch 0"):
         run([str(program)])
+
+
+def test_an_example_goes_on_with_another_trainer_when_its_own_has_parted() -> None:
+    """Nothing is left after the parting: the other one had all that came."""
+    feed = Feed(4).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={},
+        num_unroll=1,
+        batch_size=1,
+        order="lanes",
+    )
+    case = Case(Draw("lanes", feed, Run()), 1)
+    batches = [{**one, "@partition": 0, "@valid": [True]} for one in case.batches[0]]
+    assert not batches[0]["@last"][0]
+    taken = [Taken(min(at, 1), 0, one, 1, "done") for at, one in enumerate(batches)]
+    assert not case.broken(Place(), Run(), [], others=taken)
+    (fault,) = case.broken(Place(), Run(trainers=2), taken)
+    assert "lane (1, 0, 0) has segment" in fault
+    assert "after None" in fault
