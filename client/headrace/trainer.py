@@ -386,8 +386,11 @@ class Trainer:
 
     def let_go(self) -> None:
         """Return all that the loop has not taken: the server stops."""
-        for held in list(self._ready.values()):
+        for held in reversed([*self._ready.values()]):
             self.give_back(held.given.token)
+            if self.lanes:  # its examples go on there
+                self._home = held.given.partition
+                self._cells[self._home].live = True
 
     # Requests
 

@@ -253,6 +253,9 @@ class Segments:
 
     # Trainers
 
+    def live(self, slot):
+        return self.machine.live(slot) or any(of.batch.slot == slot for of in self.unplaced)
+
     def next_turn(self, slot):
         unplaced = (plan.batch.turn for plan in self.unplaced if plan.batch.slot == slot)
         return min([self.machine.next_turn(slot), *unplaced])

@@ -370,6 +370,7 @@ class Process:
         self.connection = 0
         self.training = {}  # held by token
         self.contents, self.stales, self.last = [], 0, None
+        self.lanes = {}  # by lane: partition, example and segment that come next
         self.connecting = set()
         world.later(world.random.random(), self.beat)
         self.look_at_links()
@@ -523,6 +524,19 @@ class Process:
             self.job.reach(self.rank, key)
         if self.world.config.borders:
             law(held.turn[0] <= self.machine.epoch, "a batch of a later epoch")
+        if self.machine.lanes:
+            self.check_lanes(given)
+
+    def check_lanes(self, given):
+        """Check that lanes keep their examples, unless a batch was returned or its lease ended."""
+        world, p, rows = self.world, given.partition, rows_of(given.place)
+        torn = self.stales or world.slept or "return" in world.config.faults
+        for lane, e, segment, _ in rows:
+            awaited = self.lanes.pop(lane, (p, e, segment))
+            if awaited != (p, e, segment) and not torn:
+                world.deserted[awaited[:2]] = f"{(p, e, segment)} is in the lane of {awaited}"
+            if segment + 1 < world.counts[p][e % len(world.counts[p])]:
+                self.lanes[lane] = p, e, segment + 1
 
     def trained(self, held):
         token = held.given.token
@@ -662,6 +676,7 @@ class World:
         self.bodies = {}  # what a trainer sees, by token
         self.dropped = set()
         self.left = set()  # (partition, example) that is left out at the end, durable
+        self.deserted = {}  # (partition, example) that its lane has lost, with a text
         self.rounds = defaultdict(set)  # (run, partition, turn) → ranks that have committed
         self.processes, self.finished = set(), []
         self.closed = self.stopping = False
@@ -973,6 +988,8 @@ class World:
     def check_end(self):
         c = self.config
         law(self.finished, "nobody finished")
+        for lost, text in self.deserted.items():
+            law(lost in self.left or self.closed, text)
         rows = {p: set() for p in range(c.partitions)}
         for key in self.ledger:
             rows[key[0]].add(key[1:])

@@ -102,7 +102,7 @@ class Run(ABC):
         self._slab = slab
         self.number, self.gone = machine.number, machine.gone
         self.ahead, self.lanes = machine.ahead, machine.lanes
-        self.returned, self.live, self.seat = machine.returned, machine.live, machine.seat
+        self.returned, self.seat = machine.returned, machine.seat
         self.waits_for, self.seek = machine.waits_for, machine.seek
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
@@ -307,6 +307,10 @@ class Run(ABC):
             return turn
         unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
         return min([turn, *unplaced])
+
+    def live(self, slot: Slot) -> bool:
+        """Return whether lanes of a slot go on, be it in a batch that waits for memory."""
+        return self.machine.live(slot) or any(of.batch.slot == slot for of in self._unplaced)
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
         """Void the lanes of a slot, with its batches from a turn on."""

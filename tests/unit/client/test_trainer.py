@@ -196,3 +196,18 @@ def test_lanes_of_another_partition_wait_until_all_of_those_before_are_taken():
     give(one, 4, 1, 1, live=False)
     give(one, 1, 0, 0, live=True)  # another trainer has left
     assert [one.take().given.partition for _ in range(2)] == [1, 0]
+
+
+def test_lanes_go_on_where_a_batch_was_let_go_though_later_ones_are_of_another_partition():
+    one = trainer(3, prefetch=4, lanes=True)
+    first, *others = [request for request, _ in asks(one)]
+    give(one, first, 0, 0, live=True)
+    give(one, others[0], 0, 1, live=False)
+    one.idle(0, others[1:])
+    give(one, asks(one)[0][0], 1, 0, live=True)
+    assert one.take().turn == (0, 0)
+    one.let_go()
+    one.take()
+    assert {p for _, p in asks(one)} <= {0}
+    give(one, others[1], 0, 1, live=False)
+    assert one.take().given.partition == 0
