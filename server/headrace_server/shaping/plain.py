@@ -168,7 +168,9 @@ class Plain(Machine):
             return self._take_again()
         if self.epoch > epoch:
             return Outlook.OVER
-        step = self.input.next_step(self._up_to_order(limit))
+        limit = self._up_to_order(limit)
+        read = self.input.next_read(limit) if self._pending and self._is_cancelled() else None
+        step = read or self.input.next_step(limit)
         if isinstance(step, Draft):
             return self._made(step)
         if isinstance(step, Read):
@@ -411,6 +413,14 @@ class Plain(Machine):
 
     def _reached(self, order: Order) -> bool:
         return super()._reached(order) and order.number <= self.input.next_number
+
+    def _is_cancelled(self) -> bool:
+        """Return whether a pending order cancels the next batch, though it may be formed.
+
+        The life that got the order had read more rows at once, so it had not made this batch.
+        """
+        closes = (order for order in self._pending if order.kind == "close" and order.what)
+        return any(order.number <= self.input.next_number for order in closes)
 
     def _resize(self, batch_sizes: Sequence[int]) -> None:
         if tuple(batch_sizes) != self.shaper.batch_sizes:

@@ -292,12 +292,21 @@ def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_
         assert batch.slot == slot
 
 
+@pytest.mark.parametrize("limit", [7, 640])
 @pytest.mark.parametrize("cancel", [False, True])
 @pytest.mark.parametrize("steps", range(12))
 def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
-    steps: int, cancel: bool, place: Callable[..., Place]
+    steps: int,
+    cancel: bool,
+    limit: int,
+    place: Callable[..., Place],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    """A read is a step of its own, and one that is to come when the input ends is not made."""
+    """A read is a step of its own, and one that is to come when the input ends is not made.
+
+    The next process reads fewer rows at once, or more.
+    """
+    monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
     pipeline = numbered(2000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
     here = place(pipeline)
     feed, batches, open_, read_next = here.feed(), [], [], 0
@@ -312,6 +321,7 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     for made in open_:
         commit(here, feed, made)
     batches += play(here, feed)
+    monkeypatch.setattr(Intake, "limit", lambda self, most: limit)
     there = place(pipeline)
     again = there.feed()
     again.resume(saved)
