@@ -719,9 +719,14 @@ class Desk:
         self._send(lease)
 
     def _send(self, lease: _Lease) -> None:
-        batch = lease.batch
-        live = not self._lanes or self.partitions[batch.partition].live(batch.slot)
-        self.sent.append((lease.session.name, Give(lease.request, lease.token, batch, live)))
+        batch, session = lease.batch, lease.session
+        partition, slot = batch.partition, batch.slot
+        live = bool(self.world) or not self._lanes or self.partitions[partition].live(slot)
+        if not live:  # a batch that is sent again may have later ones of its lanes
+            leases = (of.batch for of in session.leases.values())
+            later = any(of.partition == partition and of.turn > batch.turn for of in leases)
+            live = later or bool(self._heaps.get((partition, slot)))
+        self.sent.append((session.name, Give(lease.request, lease.token, batch, live)))
 
     # The journals
 
