@@ -31,7 +31,7 @@ _MOST_REPORTED = 1e100
 
 
 class BatchInHand:
-    """What every batch that a trainer has taken has, of rows or of segments."""
+    """A batch that a trainer has taken, of rows or of segments."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ Said = tuple[Any, list[Any]]
 
 
 class States(NamedTuple):
-    """What a trainer saves with a commit: where each state lies in a block, the block, a report.
+    """The states that a commit takes along: where each lies in a block, the block, and a report.
 
     Without a block the states stay with the trainer, or there are none.
     """

@@ -83,7 +83,7 @@ class _Cell:
 
 @dataclass(slots=True, eq=False)
 class _Owner:
-    """What is to be sent to one owner."""
+    """Messages for one owner, and the requests to it that have no answer."""
 
     welcome: bool = False  # whether it has answered the greeting
     commits: list[Token] = field(default_factory=list)

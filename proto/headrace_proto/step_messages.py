@@ -50,7 +50,7 @@ class Get:
 
 @record
 class Step:
-    """What a trainer has done and wants: commits, freed memory, returned batches, requests."""
+    """A trainer commits, frees memory, returns batches, and asks for others."""
 
     session: Count
     commits: Counts = ()  # tokens of batches without states

@@ -108,7 +108,7 @@ class Partition(Protocol):
 
     @property
     def gone(self) -> list[Batch]:
-        """What it has left out after it was made: the desk takes that from here."""
+        """Batches that it has made and then left out; the desk takes them from here."""
 
     @property
     def drops(self) -> bool:

@@ -54,7 +54,7 @@ Facts = dict[str, Any]
 
 
 class Payload(NamedTuple):
-    """What a trainer sends with a commit: the place of each state in a block, it, and a report."""
+    """The states that come with a commit: where each lies in a block, the block, and a report."""
 
     columns: Plain
     block: Frame | None

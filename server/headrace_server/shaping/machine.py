@@ -1,4 +1,4 @@
-"""What the machine of any partition has: its number, and the orders to it.
+"""The base of the machines of plain partitions and of segments: it numbers and keeps orders.
 
     propose() ─► Order with its place ── stored ─► apply() ─► carried out where it was given
 

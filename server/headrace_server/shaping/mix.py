@@ -63,7 +63,7 @@ def suppliers(
 
 
 class Reports:
-    """What trainers report of the sources of a mix, and the weights that follow by a rule."""
+    """The numbers that trainers report by source, and the weights that follow from them."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class One:
         self.session.welcomed(self.trainer)
 
     def say(self) -> list[Any]:
-        """What it says now, but heartbeats."""
+        """Return the messages that it sends now, without heartbeats."""
         self.frames: list[Any] = []
         messages = []
         for message, frames in self.session.outgoing(self.now):

@@ -1,4 +1,4 @@
-"""What a trainer asks of whom; the simulated world tests what it gets."""
+"""A trainer asks owners for batches; the simulated world tests what it gets."""
 
 from itertools import count
 

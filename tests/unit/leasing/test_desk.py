@@ -1,4 +1,4 @@
-"""What a desk tells people and its caller; the simulated world tests whom it gives what."""
+"""A desk tells people and its caller its state; the simulated world tests whom it gives what."""
 
 from dataclasses import replace
 

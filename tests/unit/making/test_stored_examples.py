@@ -1,4 +1,4 @@
-"""What a partition remembers of its reads; whole servers that die show that it resumes exactly."""
+"""A partition remembers its reads; whole servers that die show that it resumes exactly."""
 
 from __future__ import annotations
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import uuid
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import headrace_server as hs
@@ -14,6 +18,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
 from headrace_server.reading.sources import open_reader
 from tests.unit.readers import OPEN, all_of
@@ -69,3 +74,20 @@ def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path
     reader = opened(hs.read_jsonl(lines(tmp_path, 8, 8, bad=(0, 3)), ID).skip(1).take(8), bad)
     assert bad.counts == {}
     assert ids(reader) == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_remote_examples_are_expected_through_a_cut_and_a_map() -> None:
+    memory, folder = fsspec.filesystem("memory"), f"cut{uuid.uuid4().hex}"
+    table = pa.table({"i": list(range(9))})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    memory.pipe(f"/{folder}/a.arrow", out.getvalue().to_pybytes())
+    far = hs.read_arrow(f"memory://{folder}/a.arrow").skip(2).map("builtins:dict")
+    source = far._as_part("a mix", "far")
+    reader = open_reader(source, resolve(source.paths), BadRecords(), IndexCache(None))
+    OPEN.append(reader)
+    assert isinstance(reader, IndexedSource) and reader.far
+    assert reader.expect(np.arange(3)) == 3
+    assert ids(reader) == list(range(2, 9))
+    memory.rm(f"/{folder}", recursive=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from headrace_proto.schema import Field
 
@@ -35,21 +36,19 @@ class Staged(Source):
         declared = [DeclaredStage(**stage) for stage in stages]
         steps = RowStages(declared, reader.fields)
         if steps.fields is None:
-            again = lambda: RowStages(declared, reader.fields)  # noqa: E731
+            again = partial(RowStages, declared, reader.fields)
             probe(reader, steps, BadRecords(skip=opening.bad.skip), again)
-        kind = _Indexed if isinstance(reader, IndexedSource) else _Streamed
-        return kind(reader, steps, opening.bad)
+        if isinstance(reader, IndexedSource):
+            return _Indexed(reader, steps, opening.bad)
+        return _Streamed(reader, steps, opening.bad)
 
 
 class _Streamed(StreamSource):
     def __init__(self, reader: StreamSource, steps: RowStages, bad: BadRecords) -> None:
         self._reader, self._steps, self._bad = reader, steps, bad
         self.fields = dict(steps.fields or {})
-        self.ready, self.close = reader.ready, reader.close  # type: ignore[method-assign]
-        self._count(reader)
-
-    def _count(self, reader: StreamSource) -> None:
         self.streams = reader.streams
+        self.ready, self.close = reader.ready, reader.close  # type: ignore[method-assign]
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         chunk, after = self._reader.read(stream, position, limit)
@@ -58,9 +57,11 @@ class _Streamed(StreamSource):
 
 class _Indexed(_Streamed, IndexedSource):
     _reader: IndexedSource
+    streams = 0  # those of its reader
 
-    def _count(self, reader: StreamSource) -> None:
-        self.length = self._reader.length
+    def __init__(self, reader: IndexedSource, steps: RowStages, bad: BadRecords) -> None:
+        super().__init__(reader, steps, bad)
+        self.length, self.far, self.expect = reader.length, reader.far, reader.expect  # type: ignore[method-assign]
 
     def take(self, rows: Rows) -> Chunk:
         return self._steps.apply(self._reader.take(rows), self._bad)
