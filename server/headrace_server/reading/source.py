@@ -170,10 +170,18 @@ class PartsReader(IndexedSource):
             self._starts.append(self._starts[-1] + part.length)
         self._bounds = np.array(self._starts, np.int64)
         self.length = self._starts[-1]
-        self.far = len(self._parts) == 1 and self._parts[0].far
+        self.far = any(part.far for part in self._parts)
 
     def expect(self, rows: np.ndarray) -> int:
-        return self._parts[0].expect(rows)
+        count, part_of = len(rows), self._bounds.searchsorted(rows, "right") - 1
+        for i in np.unique(part_of).tolist():
+            own = np.flatnonzero(part_of[:count] == i)
+            if own.size and self._parts[i].far:
+                n = self._parts[i].expect(rows[own] - self._starts[i])
+                if n < own.size:  # as many bytes of each part would be too many
+                    mixed = np.unique(part_of[: own[n] + 1]).size
+                    count = int(own[n // mixed])
+        return count
 
     def take(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):

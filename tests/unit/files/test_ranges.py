@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import FilesMissing
 from headrace_server.files import manifest, ranges
 from headrace_server.files.manifest import DataFile, resolve
@@ -22,6 +23,7 @@ from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_st
 from headrace_server.pipeline.declaration import Feature
 from tests.range_server import RangeServer
 from tests.unit.readers import opened
+from tests.unit.reading.test_cut import opened as opened_pipeline
 from tests.unit.tfrecord_writer import example, feature, frame
 
 pytest.importorskip("aiohttp")
@@ -205,3 +207,25 @@ def test_columns_that_are_not_wanted_are_not_read(
     chunk, _ = reader.read(0, b"", ROWS)
     assert chunk.columns[name].tolist() == [*range(ROWS)]
     assert store.sent[kind] <= ROWS * EACH * 0.7
+
+
+def test_joined_sources_are_read_ahead_together(
+    store: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that are expected are requested once, and those of all sources are about as many as
+    one source may expect."""
+    monkeypatch.setattr(ranges, "AHEAD_BYTES", 32 * BLOCK)
+    for name in "cd":
+        tfrecord(store.directory / f"{name}.tfrecord")
+    one, two = (hs.read_tfrecord(f"{store.url}/{name}.tfrecord", FEATURES) for name in "cd")
+    reader = opened_pipeline(one.concat(two))
+    rows = np.random.default_rng(3).permutation(2 * ROWS)
+    for order in (rows, np.sort(rows)):
+        ranges._cache.__init__()  # type: ignore[misc]
+        count = reader.expect(order)
+        cache = ranges._cache
+        asked = set(cache._coming) | set(cache._kept)
+        assert 5 <= count < 12
+        assert len(asked) < 2 * 32
+        reader.take(order[:count])
+        assert set(cache._kept) <= asked
