@@ -72,16 +72,33 @@ class Feed:
 
     def _begin(self, link: Link) -> None:
         self._link = link
+        self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
         self._blocks = Blocks(link.exchange)
         self._hands = TakenBatches(link)  # a Saving, of a feed with states
         self._itself = weakref.ref(self)
         self._epochs: Epochs | None = None
         self._segments: SegmentLayout | None = None  # of a feed of segments
-        self._schema: dict[str, Field] | None = None
-        self._layout: dict[str, Field] = {}  # the schema, and the facts of rows beside it
-        self._slots = KnownSlots({})
         self._batch: type[BatchInHand] = Batch
-        self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
+        welcome, known = link.session.welcome, link.session.properties
+        assert welcome is not None
+        self._name = welcome.feed
+        #: The schema, and the facts of rows beside it; empty where the feed has failed.
+        self._layout = schema_from_wire(welcome.schema)
+        if known.get("resized") is True:
+            self._layout = rows_open(self._layout)
+        self._schema = columns_of(self._layout)
+        if known.get("across_batches") is False:
+            self._epochs = Epochs(link.trainer, link.finished_before)
+        if self._layout and known.get("shape") == "sequences":
+            self._segments = segments = SegmentLayout(self._layout, known)
+            segments.ranked = segments.lanes and link.member.hello.rank >= 0
+            self._slots, self._batch = segments.slots, SegmentBatch
+            if segments.states:
+                self._hands = Saving(link, segments, self._framework)
+            return
+        self._slots = KnownSlots(self._layout)
+        if any(field.ragged for field in self._schema.values()):
+            self._batch = RaggedBatch
 
     # Properties
 
@@ -104,40 +121,18 @@ class Feed:
     @property
     def name(self) -> str:
         """The feed's name on the server."""
-        welcome = self._link.session.welcome
-        return "" if welcome is None else welcome.feed
+        return self._name
 
     @property
     def schema(self) -> Mapping[str, Field]:
         """Columns of a batch: dtype and shape, None for what varies."""
-        if self._schema is None:
-            welcome = self._link.session.welcome
-            if welcome is None or not welcome.schema:
-                if (failure := self._link.failure) is not None:
-                    raise failure
-                return {}
-            known = self._link.session.properties
-            layout = schema_from_wire(welcome.schema)
-            self._layout = rows_open(layout) if known.get("resized") is True else layout
-            if known.get("shape") == "sequences":
-                self._segments = segments = SegmentLayout(self._layout, known)
-                segments.ranked = segments.lanes and self._link.member.hello.rank >= 0
-                if segments.states:
-                    self._hands = Saving(self._link, segments, self._framework)
-            if known.get("across_batches") is False:
-                self._epochs = Epochs(self._link.trainer, self._link.finished_before)
-            self._slots = self._segments.slots if self._segments else KnownSlots(self._layout)
-            self._schema = columns_of(self._layout)
-            if self._segments is not None:
-                self._batch = SegmentBatch
-            elif any(field.ragged for field in self._schema.values()):
-                self._batch = RaggedBatch
+        if not self._schema and (failure := self._link.failure) is not None:
+            raise failure
         return self._schema
 
     @property
     def facts(self) -> Mapping[str, Field]:
         """Facts of each row of a batch, beside its columns: ``length``, ``label`` …"""
-        _ = self.schema
         return {
             name[1:]: field
             for name, field in self._layout.items()
@@ -147,7 +142,6 @@ class Feed:
     @property
     def states(self) -> Mapping[str, Field]:
         """States of a batch of segments: dtype and shape; empty where the feed has none."""
-        _ = self.schema
         if self._segments is None:
             return {}
         rows, states = self._layout["@length"].shape[0], self._segments.states
@@ -161,15 +155,13 @@ class Feed:
         ``batch_size`` × partitions.  A model that keeps a memory by lane has one of this many rows.
         AttributeError where the feed has no lanes.
         """
-        _ = self.schema
         layout = self._segments
-        welcome = self._link.session.welcome
-        if layout is None or not layout.lanes or welcome is None:
+        if layout is None or not layout.lanes:
             raise AttributeError(
                 f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
                 "with its sequence: it is not declared with order='lanes'"
             )
-        return layout.batch_size * (welcome.partitions if layout.ranked else 1)
+        return layout.batch_size * (self._link.trainer.partitions if layout.ranked else 1)
 
     @property
     def local(self) -> bool:
@@ -185,7 +177,6 @@ class Feed:
         """
         self._link.check_usable()
         self._hands.on_next()
-        _ = self.schema
         while True:
             try:
                 batch = self._next(within, none_yet)
@@ -206,9 +197,6 @@ class Feed:
         held = link.take(self._accepts(within), none_yet)
         if held is None:
             raise StopIteration
-        if self._schema is None:
-            # known from the first batch on where the feed had none when it was joined
-            _ = self.schema
         hands = self._hands
         block: Any = None
         try:
@@ -256,7 +244,6 @@ class Feed:
         replica, as ``strategy.run`` returns them, it saves those of this process.
         """
         self._link.check_usable()
-        _ = self.schema
         if not isinstance(self._hands, Saving):
             raise ValueError(f"save_states: the feed {self.name!r} has no states")
         return self._hands.save_token(token, values)
@@ -282,7 +269,6 @@ class Feed:
         With ``connect(commit="explicit")`` the batches must be given.
         """
         self._link.check_usable()
-        _ = self.schema
         self._hands.commit(batches, self)
         self._link.settle()
         self._hands.flush()
@@ -297,7 +283,6 @@ class Feed:
         Where the feed is declared with ``repeat(n, across_batches=False)``, those up to the end of
         the epoch.  Another loop has those of the next one.
         """
-        _ = self.schema
         epochs = self._epochs
         if epochs is None:
             return self
@@ -335,7 +320,6 @@ class Feed:
         The end of an iterator commits the last batch of its epoch.  After ``drain`` no epoch
         follows the last one that the server had begun.
         """
-        _ = self.schema
         epochs = self._epochs
         if epochs is None:
             raise ValueError(
@@ -390,7 +374,6 @@ class Feed:
         if not isinstance(tokens, bool):
             raise TypeError(f"tokens={tokens!r:.80} is not True or False")
         wanted = [facts] if isinstance(facts, str) else list(facts)
-        _ = self.schema
         if wanted and self._segments is not None:
             raise ValueError(
                 f"facts={facts!r:.80}: a batch of segments tells all that is known of it"
@@ -432,7 +415,6 @@ class Feed:
         the snapshot or not; batches in their hands go out again.
         """
         self._link.check_usable()
-        _ = self.schema
         if upto is None and (doubt := self._hands.doubt()):
             warnings.warn(doubt, stacklevel=2)
         self._hands.for_snapshot(upto, self)
@@ -516,7 +498,6 @@ class Feed:
         self._link.check_usable()
         sizes = _sizes_of(batch_size)
         since = self._change(repr(batch_size), "set_batch_size", Resize, sizes)
-        _ = self.schema
         self._link.session.properties["resized"] = True
         if self._segments is not None:
             self._segments.open_rows()

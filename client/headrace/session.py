@@ -333,8 +333,7 @@ class Session:
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
         self.owners = welcome.owners
-        changed = known is not None and welcome.schema != known.schema
-        if known is not None and known.schema and welcome.schema and changed:
+        if known is not None and welcome.schema not in ([], known.schema):
             self.failure = from_code(
                 "protocol",
                 f"the feed {welcome.feed!r} has another schema since the reconnection: "
