@@ -7,6 +7,7 @@ the pipeline of the server, the declaration of the reference and the program of 
 from __future__ import annotations
 
 import atexit
+import gzip
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import pyarrow.parquet
 import headrace_server as hs
 from tests.combinations import functions
 from tests.reference import Call, Declared
+from tests.unit import tfrecord_writer
 
 _HERE = functions.__name__
 _NAMES = [name for name in functions.examples(1)[0] if name != "z"]
@@ -73,8 +75,10 @@ _REPEATING = ("flat_map", "resample_at_rate", "weighted_resample")
 
 #: Weights of a mix that follow from reports, by a rule that gives equal ones.
 REPORTED = "reported"
-#: Sources of examples with one row each.  "function" is read forward, the others by number.
-KINDS = ("examples", "function", "jsonl", "parquet", "arrow")
+#: Sources of examples with one row each.
+KINDS = ("examples", "function", "indexed", "jsonl", "jsonl.gz", "parquet", "arrow", "tfrecord")
+#: Those that are read forward; the others are read by number.
+FORWARD = ("function", "jsonl.gz")
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class Feed:
         for _, given in calls[:1]:
             if given.get("weights") == REPORTED:  # they are equal, whatever is reported
                 given["weights"] = dict.fromkeys(given["sources"], 1.0)
-        return Declared(self._examples, calls, self.kind == "function")
+        return Declared(self._examples, calls, self.kind in FORWARD)
 
     def pipeline(self) -> hs.Pipeline:
         """Return the declaration as the server takes it."""
@@ -161,10 +165,12 @@ class Feed:
             pipeline = hs.mix(**{**given, "sources": sources})
         elif self.kind == "function":
             pipeline = hs.from_function(f"{_HERE}:stream", self.count, self.batched, self.first)
+        elif self.kind == "indexed":
+            pipeline = hs.from_indexed(f"{_HERE}:Examples", self.count, self.first)
         elif self.kind == "examples":
             pipeline = hs.from_examples(self._examples)
         else:
-            read: Any = getattr(hs, f"read_{self.kind}")
+            read: Any = getattr(hs, f"read_{self.kind.partition('.')[0]}")
             pipeline = read(_files(self.kind, self.count, self.first), functions.FEATURES)
         for name, given in calls:
             options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
@@ -195,18 +201,22 @@ def _directory() -> Path:
 
 @cache
 def _files(kind: str, count: int, first: int) -> list[str]:
-    """Return two files of examples, which are written once."""
+    """Return two files of examples, or one that is read forward; they are written once."""
     examples = functions.examples(count, first=first)
     paths: list[str] = []
-    for part, some in enumerate((examples[: count // 3], examples[count // 3 :])):
+    cut = 0 if kind in FORWARD else count // 3
+    for part, some in enumerate((examples[:cut], examples[cut:]) if cut else (examples,)):
         path = _directory() / f"{count}-{first}-{part}.{kind}"
         paths.append(str(path))
         if path.exists():
             continue
         rows = [{n: np.asarray(v).tolist() for n, v in one.items()} for one in some]
-        if kind == "jsonl":
-            lines = [json.dumps({**row, "key": row["key"].decode()}) for row in rows]
-            path.write_text("\n".join(lines) + "\n")
+        if kind in ("jsonl", "jsonl.gz"):
+            lines = [json.dumps({**row, "key": row["key"].decode()}) + "\n" for row in rows]
+            text = "".join(lines).encode()
+            path.write_bytes(gzip.compress(text) if kind == "jsonl.gz" else text)
+        elif kind == "tfrecord":
+            path.write_bytes(b"".join(map(_record, rows)))
         else:
             table = pa.Table.from_pylist(rows)
             if kind == "parquet":
@@ -215,6 +225,18 @@ def _files(kind: str, count: int, first: int) -> list[str]:
                 with pa.ipc.new_file(path, table.schema) as out:
                     out.write_table(table, max_chunksize=7)
     return paths
+
+
+def _record(row: dict[str, Any]) -> bytes:
+    """Return a row as a record of a TFRecord file."""
+
+    def values(value: Any) -> bytes:
+        several = value if isinstance(value, list) else [value]
+        kinds = {bytes: "bytes", float: "float"}
+        return tfrecord_writer.feature(kinds.get(type(several[0]), "int"), several)
+
+    entries = {name: values(value) for name, value in row.items()}
+    return tfrecord_writer.frame(tfrecord_writer.example(entries))
 
 
 # Shapes
@@ -431,7 +453,7 @@ def _source(chance: random.Random, batched: bool, count: int, first: int = 0) ->
     if feed.kind == "examples" and chance.random() < 0.3 and "map" not in dict(feed.calls):
         feed = feed.concat(other=Feed(7, feed.kind, batched, first + 100))
     if chance.random() < 0.7:
-        window = chance.choice((5, 9)) if feed.kind == "function" or chance.random() < 0.3 else None
+        window = chance.choice((5, 9)) if feed.kind in FORWARD or chance.random() < 0.3 else None
         feed = feed.shuffle(
             seed=chance.randrange(99), window=window, reshuffle=chance.random() < 0.8
         )

@@ -61,6 +61,22 @@ def stream(count: int, batched: bool = False, first: int = 0) -> Iterator[Exampl
     yield from examples(count, batched, first)
 
 
+class Examples:
+    """The same examples as an object that is read by number, many at once."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self._count, self._first = count, first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Example:
+        return _example(self._first + number, 2 + 2 * ((self._first + number) % 3))
+
+    def __getitems__(self, numbers: list[int]) -> list[Example]:
+        return [self[number] for number in numbers]
+
+
 def heavier(example: Example) -> Example:
     return {**example, "w": example["w"] + np.float32(1)}
 
