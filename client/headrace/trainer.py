@@ -449,16 +449,23 @@ class Trainer:
         if self.waits and self._reordered and not self._next() and (cell := self._comes_again()):
             self._get(cell)
             under_way += 1
-        # batches of a later epoch, which the loop can not take yet, do not count
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
-            if (cell := self._to_ask()) is None:
+            # what is here is of a later epoch, which the loop can not take yet: it does not count
+            if (cell := self._to_ask()) is None or (
+                under_way >= wanted and self._epoch_of(cell) > self.least
+            ):
                 return
             self._get(cell)
             under_way += 1
 
+    @staticmethod
+    def _epoch_of(cell: _Cell) -> int:
+        """Return the epoch of the batch that a cell is to be asked for next."""
+        return cell.key[0] if cell.key else cell.turn[0]
+
     def _get(self, cell: _Cell) -> None:
         self._request = request = self._request + 1
-        epoch, p = cell.key[0] if cell.key else cell.turn[0], cell.number
+        epoch, p = self._epoch_of(cell), cell.number
         cell.asked[request] = epoch
         self._of[request] = p
         owner = self._owners[self.owner_of[p]]

@@ -168,6 +168,21 @@ def test_an_epoch_goes_on_while_a_batch_of_it_is_here_that_the_loop_has_not_take
         epochs.within(one.take())
 
 
+def test_a_trainer_that_waits_for_an_epoch_takes_no_more_of_the_next():
+    """Another trainer holds the end of the epoch, maybe for long."""
+    one = trainer(2, prefetch=0)
+    assert one.take() is None
+    ((request, p),) = asks(one)
+    one.idle(0, [request])
+    ((request, other),) = asks(one)
+    one.over(0, request, other, 0)
+    ((request, _),) = asks(one)
+    give(one, request, other, 0, epoch=1)
+    assert one.take() is None and not asks(one)
+    one.over(0, 1, p, 0)
+    assert one.take().given.partition == other
+
+
 @pytest.mark.parametrize("rank", [-1, 0])
 def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
     one = trainer(2, owners=2, prefetch=4, rank=rank)
