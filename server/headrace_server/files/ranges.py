@@ -96,8 +96,11 @@ class _Cache:
         self._bytes, self.most_bytes = 0, 1 << 28
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
 
-    def begin(self, ranges: Iterable[Range]) -> tuple[dict[_Block, bytes], set[Future[_Blocks]]]:
-        """Request blocks; return those that are here, and the requests for the others."""
+    def begin(
+        self, ranges: Iterable[Range]
+    ) -> tuple[dict[_Block, bytes], set[Future[_Blocks]], bool]:
+        """Request blocks; return those that are here, the requests for the others, and whether
+        all of these were under way."""
         here: dict[_Block, bytes] = {}
         coming: set[Future[_Blocks]] = set()
         missing: dict[DataFile, set[int]] = {}
@@ -120,7 +123,7 @@ class _Cache:
                     request = self._pool.submit(self._fetch, file, run)
                     self._coming.update(((file, number), request) for number in run)
                     coming.add(request)
-        return here, coming
+        return here, coming, not missing
 
     def _fetch(self, file: DataFile, run: Sequence[int]) -> _Blocks:
         blocks: _Blocks = {}
@@ -179,7 +182,7 @@ def expect(ranges: Iterable[Range]) -> None:
 
 def load(ranges: Iterable[Range]) -> _Blocks:
     """Return the blocks of ranges."""
-    blocks, coming = _cache.begin(ranges)
+    blocks, coming, _ = _cache.begin(ranges)
     for request in coming:
         blocks.update(request.result())
     return blocks
@@ -268,8 +271,9 @@ class RemoteFile(io.RawIOBase):
         wanted = self._file, start, stop
         forward = 0 <= self._end <= start <= self._end + BLOCK
         self._ahead = min(max(2 * self._ahead, 4 * BLOCK), AHEAD_BYTES) if forward else 0
-        self._until = max(self._until, stop) if forward else stop
-        expect([wanted])  # before those ahead
+        known = _cache.begin([wanted])[2]  # before those ahead
+        # Where other reads took the memory of blocks ahead, they are requested once more.
+        self._until = max(self._until, stop) if forward and known else stop
         if self._until - stop < self._ahead // 2:
             begin, self._until = self._until, min(stop + self._ahead, self._file.size)
             expect([(self._file, begin, self._until)])

@@ -105,6 +105,20 @@ def test_a_stream_requests_what_follows_and_a_seek_ends_that(store: RangeServer)
     assert store.sent["b"] == 5 * BLOCK
 
 
+def test_a_stream_requests_ahead_again_what_other_reads_have_displaced(
+    store: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = files(store, "a", "b")
+    with open_stream(file) as stream:
+        begin = b"".join(stream.read(BLOCK) for _ in range(6))
+        with monkeypatch.context() as few:
+            few.setattr(ranges._cache, "most_bytes", 5 * BLOCK)
+            ranges.load([(file, 0, file.size), (other, 0, 6 * BLOCK)])
+        before = store.requests
+        assert begin + stream.read() == CONTENT
+    assert store.requests - before < 8
+
+
 def test_faults_are_overcome_and_told(store: RangeServer, caplog: pytest.LogCaptureFixture) -> None:
     (file,) = files(store, "a")
     with caplog.at_level(logging.WARNING, "headrace.data"), open_stream(file) as stream:
