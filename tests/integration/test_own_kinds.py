@@ -1,9 +1,14 @@
-"""A source, a stage and a shape of the user's, each in one file, are what the project's own are:
+"""A source, a stage and a shape of the user's, as the docs write them, are what headrace's own are:
 through servers, with a shuffle, partitions, workers, deaths, conversion and resume."""
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,24 +17,33 @@ import pytest
 import headrace
 import headrace_server as hs
 
-from .dedupe_stage import Dedupe
-from .runs_shape import InRuns
 from .serving import connect, kill_worker, serving
 
 h5py = pytest.importorskip("h5py")
 ROWS = 90
-NAMED = "tests.integration.hdf5_source:Hdf5"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipelines.md"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> str:
-    """Return the pattern of two files of the same 90 examples that ``expected`` has."""
-    for number, (start, stop) in enumerate([(0, 50), (50, ROWS)]):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            group = file.create_group("data")
-            group["i"] = np.arange(start, stop)
-            group["x"] = np.arange(2 * start, 2 * stop, dtype="f4").reshape(-1, 2)
-    return str(tmp_path / "*.h5")
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the modules of the page by their names, which workers import too."""
+    (tmp_path / "kinds").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "kinds")
+    modules = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.S)
+    for name, text in modules:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / "kinds" / f"{name}.py").write_text(text)
+    return SimpleNamespace(**{name: importlib.import_module(name) for name, _ in modules})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """Return the path of a file of the examples that are ``in_memory``."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("data")
+        group["i"] = np.arange(ROWS)
+        group["x"] = np.arange(2 * ROWS, dtype="f4").reshape(-1, 2)
+    return str(tmp_path / "a.h5")
 
 
 def in_memory() -> hs.Pipeline:
@@ -56,13 +70,13 @@ def shaped(source: hs.Pipeline) -> hs.Pipeline:
     return source.skip(5).shuffle(seed=3).repeat(2).batch(7, allow_smaller_final_batch=True)
 
 
-def test_a_source_of_the_users_gives_what_the_same_examples_in_memory_give(files: str) -> None:
-    from .hdf5_source import Hdf5
-
+def test_a_source_of_the_users_gives_what_the_same_examples_in_memory_give(
+    kinds: Any, file: str
+) -> None:
     want = stream(shaped(in_memory()), partitions=2)
-    by_name = hs.read(NAMED, files, group="data")
+    by_name = hs.read("hdf5:Hdf5", file, group="data")
     assert stream(shaped(by_name), partitions=2, workers=2) == want
-    by_class = hs.read(Hdf5, files, group="data")
+    by_class = hs.read(kinds.hdf5.Hdf5, file, group="data")
     assert stream(shaped(by_class), kill_at=6, partitions=2) == want
     assert shaped(by_name) != shaped(by_class.take(80))
 
@@ -100,12 +114,14 @@ def deduped(values: list[int], window: int) -> list[int]:
 
 
 def test_a_stage_of_the_users_keeps_its_state_over_deaths_restarts_and_before_any_shape(
-    tmp_path: Path,
+    tmp_path: Path, kinds: Any
 ) -> None:
     values = [int(v) for v in np.random.default_rng(0).integers(0, 9, 200)]
     numbered = enumerate(values)
     source = hs.from_examples([{"key": f"{n}", "i": v, "x": [0.0, 1.0]} for n, v in numbered])
-    pipeline = source.stage(Dedupe, column="i", window=6).batch(4, allow_smaller_final_batch=True)
+    pipeline = source.stage(kinds.dedupe.Dedupe, column="i", window=6).batch(
+        4, allow_smaller_final_batch=True
+    )
     want = deduped(values, 6)
     found = stream(pipeline, kill_at=3)
     assert [i for _, _, batch, _ in found for i in batch] == want
@@ -117,7 +133,7 @@ def test_a_stage_of_the_users_keeps_its_state_over_deaths_restarts_and_before_an
                     again += rows([batch])
                     batch.commit()
     assert again == found
-    segments = source.stage("tests.integration.dedupe_stage:Dedupe", column="i", window=6)
+    segments = source.stage("dedupe:Dedupe", column="i", window=6)
     segments = segments.batch_sequences_with_states(
         "key", ["x"], ["i"], initial_states={}, num_unroll=2, batch_size=1, order="lanes"
     )
@@ -128,6 +144,11 @@ def test_a_stage_of_the_users_keeps_its_state_over_deaths_restarts_and_before_an
 
 class Doubling(hs.Stage):
     """Gives each example twice, and forgets to say that ``x`` is gone."""
+
+    def fields_after(self, before: Any) -> Any:
+        if "x" not in before:
+            raise ValueError("there is no 'x'")
+        return before
 
     def apply(self, chunk: hs.Chunk, bad: Any) -> hs.Chunk:
         twice = self.repeated(chunk, np.full(len(chunk), 2))
@@ -161,21 +182,23 @@ def test_classes_of_a_notebook_are_sent_by_value() -> None:
     ("declare", "text"),
     [
         (lambda: hs.read(Words, n=20, broken=11), "Words: it raised RuntimeError: the disk is on"),
-        (lambda: hs.read(NAMED), "Hdf5: it raised ValueError: no files: give their paths"),
+        (lambda: hs.read("hdf5:Hdf5"), "Hdf5: it raised ValueError: not enough values to unpack"),
         (
             lambda: in_memory().stage(Doubling),
             r"Doubling: it gave the columns \['i'\], and its fields are \['i', 'x'\]",
         ),
     ],
 )
-def test_a_fault_of_a_class_of_the_users_names_it_to_the_trainer(declare: Any, text: str) -> None:
+def test_a_fault_of_a_class_of_the_users_names_it_to_the_trainer(
+    kinds: Any, declare: Any, text: str
+) -> None:
     with hs.run(declare().batch(5)) as server:
         with pytest.raises(headrace.DataError, match=text), connect(server) as feed:
             list(feed)
 
 
-def test_a_mistake_is_refused_where_it_is_declared() -> None:
-    memory = in_memory()
+def test_a_mistake_is_refused_where_it_is_declared(kinds: Any) -> None:
+    memory, Dedupe, InRuns = in_memory(), kinds.dedupe.Dedupe, kinds.runs.InRuns
     for declare, kind, text in [
         (
             lambda: hs.read(print),
@@ -187,31 +210,33 @@ def test_a_mistake_is_refused_where_it_is_declared() -> None:
         (lambda: hs.read(Words, n=1, m=20), TypeError, r"read\(.*Words\): .* argument 'm'"),
         (lambda: hs.read("nowhere:Words"), ImportError, "there is no module 'nowhere'"),
         (lambda: memory.stage(Words), TypeError, "Words is a type, and no subclass of hs.Stage"),
-        (lambda: memory.stage(Dedupe, column="i", window=0), ValueError, "window=0 is too small"),
-        (lambda: memory.stage(Dedupe, column="j", window=1), ValueError, "column='j' is not one"),
+        (lambda: memory.stage(Dedupe, column="i", window=-1), ValueError, "non-negative"),
+        (lambda: memory.select(["i"]).stage(Doubling), ValueError, "there is no 'x'"),
         (lambda: memory.stage(Dedupe, column="i"), TypeError, "'window'"),
+        (lambda: memory.shape(InRuns, colum="i"), TypeError, "'colum'"),
+        (lambda: memory.shape(Dedupe, column="i", window=1), TypeError, "no subclass of hs.Shape"),
+        (
+            lambda: memory.shape(InRuns, column="i").batch(2),
+            ValueError,
+            r"comes after \.shape\(.*InRuns\)",
+        ),
     ]:
         with pytest.raises(kind, match=text):
             declare()
 
 
-def in_runs(values: list[int], most: int) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for value in values:
-        if not runs or runs[-1][-1] != value or len(runs[-1]) == most:
-            runs.append([])
-        runs[-1].append(value)
-    return runs
+def in_runs(values: list[int]) -> list[list[int]]:
+    return [[*run] for _, run in groupby(values)]
 
 
 def test_a_shape_of_the_users_goes_on_after_deaths_and_restarts_and_serves_ranks(
-    tmp_path: Path,
+    tmp_path: Path, kinds: Any
 ) -> None:
     values = np.random.default_rng(1).integers(0, 2, 300).tolist()
     source = hs.from_examples([{"i": v, "x": np.arange(v + 1, dtype="f4")} for v in values])
-    pipeline = source.shape(InRuns, column="i", most=4)
-    want = in_runs(values, 4)
-    by_name = source.shape("tests.integration.runs_shape:InRuns", column="i", most=4)
+    pipeline = source.shape(kinds.runs.InRuns, column="i")
+    want = in_runs(values)
+    by_name = source.shape("runs:InRuns", column="i")
     for one, kill_at in ((pipeline, 7), (by_name, -1)):
         assert [batch for _, _, batch, _ in stream(one, kill_at=kill_at)] == want
     again: list[Any] = []
@@ -224,11 +249,4 @@ def test_a_shape_of_the_users_goes_on_after_deaths_and_restarts_and_serves_ranks
     assert again == want
     with hs.run(pipeline, partitions=2, workers=2) as server:
         with connect(server, rank=0, world_size=1) as feed:
-            halves = sorted(len(batch["i"]) for batch in feed)
-    assert sum(halves) == len(values)
-    with pytest.raises(ValueError, match="most=0 is too small"):
-        source.shape(InRuns, column="i", most=0)
-    with pytest.raises(TypeError, match=r"no subclass of hs\.Shape"):
-        source.shape(Dedupe, column="i", window=1)
-    with pytest.raises(ValueError, match=r"comes after \.shape\(.*InRuns\)"):
-        pipeline.batch(2)
+            assert sum(len(batch["i"]) for batch in feed) == len(values)
