@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,56 +21,8 @@ def plain(rows: int = 60) -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(rows)]).shuffle(seed=3).batch(3)
 
 
-def bucketed() -> hs.Pipeline:
-    examples = [{"i": i, "n": 1 + i * 7 % 23} for i in range(80)]
-    return (
-        hs.from_examples(examples)
-        .shuffle(seed=5)
-        .bucket_by_sequence_length("n", 4, [6, 12, 18], allow_smaller_final_batch=True)
-    )
-
-
 def rows_of(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
-
-
-def ahead(batches: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield the batches; fetch ``count`` of them before the first is trained."""
-    waiting: deque[Any] = deque()
-    for batch in batches:
-        waiting.append(batch)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting
-
-
-def test_a_loop_goes_on_with_the_first_row_that_it_had_not_trained(tmp_path: Path):
-    """It fetches batches ahead, takes a checkpoint, trains some more, and is interrupted."""
-    loops = [(0, plain), (1, bucketed), (3, plain)]
-    feeds = {f"{count}-{shape.__name__}": shape() for count, shape in loops}
-    with serving(
-        {**feeds, "plain": plain(), "bucketed": bucketed()}, partitions=3, state_dir=tmp_path
-    ) as server:
-        for count, shape in loops:
-            with connect(server, feed=shape.__name__, restart=True) as feed:
-                expected = rows_of(feed)
-            before: list[int] = []
-            with (
-                contextlib.suppress(KeyboardInterrupt),
-                joined(server, f"{count}-{shape.__name__}") as feed,
-            ):
-                trained = 0
-                for batch in ahead(feed, count):
-                    trained += len(batch["i"])
-                    if count < 3:
-                        batch.commit()
-                    if not before and trained > 12:
-                        before = expected[:trained]
-                        token = feed.snapshot() if count < 3 else feed.snapshot(upto=batch)
-                    if trained > 24:
-                        raise KeyboardInterrupt
-            with connect(server, feed=f"{count}-{shape.__name__}", resume=token) as feed:
-                assert sorted(before + rows_of(feed)) == sorted(expected), (count, shape)
 
 
 def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
@@ -120,6 +70,39 @@ def test_a_snapshot_up_to_a_batch_leaves_out_what_was_fetched_after_it(tmp_path:
             again.commit()
             assert again["i"].tolist() == following["i"].tolist()
             assert rows_of([next(feed)]) != rows_of([again])
+
+
+def test_what_is_no_open_batch_of_this_trainer_is_refused_and_changes_nothing(tmp_path: Path):
+    """Tokens of two workers are in another order than the batches that the loop takes."""
+    shared = {"state_dir": tmp_path, "partitions": 2, "workers": 2}
+    with hs.run(plain(), **shared) as server, joined(server, "default") as feed:
+        taken = [next(feed) for _ in range(6)]
+        assert [batch.token for batch in taken] != sorted(batch.token for batch in taken)
+        with pytest.raises(
+            ValueError, match=r"commit\(\): a feed .* name them: feed.commit\(batch\)"
+        ):
+            feed.commit()
+        for refused in (lambda: feed.commit([taken[0], 99]), lambda: feed.snapshot(upto=99)):
+            with pytest.raises(ValueError, match="token=99 is of no batch that this trainer holds"):
+                refused()
+        wrong: Any
+        for wrong in ("7", b"7", 7.0, True, {"x": 1}, [1.5], object()):
+            with pytest.raises(TypeError, match=r"=.* is no batch and no token, which is an int"):
+                feed.commit(wrong)
+        feed.snapshot()  # commits nothing
+        assert server.stats()["default"]["batches"] == 0
+        for _ in range(2):
+            feed.snapshot(upto=taken[2])
+            assert server.stats()["default"]["batches"] == 3
+        feed.commit(taken[4].token)
+        with pytest.raises(ValueError, match=r"taken after token=\d+, is committed already$"):
+            feed.snapshot(upto=taken[3])
+        feed.close()
+        for use in (lambda: next(feed), feed.drain, feed.flush_states, taken[3].commit):
+            with pytest.raises(headrace.FeedClosed, match="connect again"):
+                use()
+        with connect(server) as other:
+            assert sum(batch.rows for batch in other) == 60 - 4 * 3
 
 
 def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path):

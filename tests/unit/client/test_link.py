@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
+import headrace
 from headrace import link as module
 from headrace.link import Link, opened
 from headrace.prefetch import Prefetch
@@ -23,10 +23,12 @@ from headrace.session import NEWCOMER, Member, Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
+    Answer,
     Ended,
     Hello,
     Pulse,
     Refused,
+    Step,
 )
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
@@ -62,12 +64,6 @@ def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer
         peer.say(welcome_to(hello))
         joining.result().close()
     assert (hello.resume, hello.restart) == ("S", True)
-
-
-def test_an_absent_server_is_an_error_when_the_timeout_is_over():
-    with linked("tcp://127.0.0.1:9", 0.3) as link:
-        with pytest.raises(ConnectionLost, match=r"no server answered .* timeout=0.3 s"):
-            link.open()
 
 
 def heard(link: Link, what: Callable[[Session], object]) -> None:
@@ -231,15 +227,22 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
             link.ask(flush_states(1, []), at_most_s=0.1)
 
 
-def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
-    tokens = itertools.count(1)
-    with linked(peer.address, PATIENCE_S) as link, ThreadPoolExecutor(1) as pool:
-        opening(peer, link)
-        for held, told in ((63, "holds 63 batches$"), (1, "as many as .* max_credits=64 allows")):
-            for _ in range(held):
-                token = next(tokens)
-                taking = pool.submit(link.take)
-                peer.give(token, token)
-                assert taking.result() is not None
-            with pytest.raises(DeadlineExceeded, match=told):
-                link.wait(lambda: None, 0.1, "a batch")
+def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Peer):
+    def train() -> None:
+        with headrace.connect(peer.address, timeout=PATIENCE_S, commit="explicit") as feed:
+            first, second = next(feed), next(feed)
+            with pytest.raises(headrace.StaleLease):
+                first.commit()
+            first.commit()
+            feed.commit([first, second])
+
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train)
+        peer.welcome()
+        for token in (11, 12):
+            peer.give(token, token)
+        for answer in (Answer(7, (), (11,)), Answer(7, (12,))):
+            while not peer.hear(Step).commits:
+                pass
+            peer.say(answer)
+        training.result()

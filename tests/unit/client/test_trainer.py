@@ -45,19 +45,6 @@ def test_requests_gather_until_a_quarter_of_the_prefetch_is_free():
     assert len(asks(one)) == 2
 
 
-def test_commits_of_plain_batches_wait_for_a_request_to_their_owner_unless_the_loop_waits():
-    one = trainer(2, owners=2, prefetch=4, lazy=True)
-    for owner in range(2):
-        for request, p in asks(one, owner):
-            give(one, request, p, (request - 1) // 2, owner)
-    held = [one.take() for _ in range(4)]
-    asked = [asks(one, owner) for owner in range(2)]
-    one.commit(held[0].given.token)
-    assert not one.due(0)
-    assert one.take() is None and one.due(0)
-    assert asked[0] and [token for token, _ in sent(one)[0]] == [held[0].given.token]
-
-
 def test_an_owner_that_others_overtake_has_one_open_request():
     one = trainer(2, owners=2, prefetch=4, any_order=True)
     assert [asks(one, owner) for owner in range(2)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]
