@@ -40,21 +40,29 @@ def rewound(server: hs.Server) -> int:
 def test_a_state_that_stays_is_the_same_object_when_no_sequence_starts(framework):
     if framework != "numpy":
         pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
-    examples = of_counts([5, 5, 3])
-    states = {"h": hs.zeros((4, 3), "float32")}
+    examples = of_counts([5, 3, 4])
+    states = {"h": hs.zeros((4, 3), "float32"), "origin": "origin", "key": "key"}
     pipeline = lanes(examples, initial_states=states)
     same = []
     before: Any = None
+    saved: Any = None
     with serving(pipeline) as server, connect(server, framework=framework, prefetch=1) as feed:
         for batch in feed:
-            state = batch.state("h")
+            state, numbers = batch.state("h"), plain(batch.sequence)
             assert type(state) is type(batch.sequences["steps"])
-            assert plain(state)[:, 0, 0].tolist() == plain(batch.sequence).tolist()
+            assert (plain(state) == numbers[:, None, None]).all()
+            origins = 1000 + plain(batch.context["label"]) + numbers
+            assert plain(batch.state("origin")).tolist() == origins.tolist()
+            assert plain(batch.state("key")).tolist() == plain(batch.original_key).tolist()
+            assert before is None or (plain(before) == saved).all()  # it was not written to
             same.append(state is before or _same_memory(state, before))
             before = state + 1
+            saved = plain(before).copy()
             batch.save_state("h", before)
-    # k002 begins after the fifth batch, in one lane: the other's is dropped after it.
-    assert same == [False, True, True, True, True, False, True, True]
+            batch.save_state("origin", batch.state("origin") + 1)
+            batch.save_state("key", batch.state("key"))
+    # After the third batch k002 takes the lane of k001, and two later it is alone.
+    assert same == [False, True, True, False, True, False, True]
 
 
 def _same_memory(one: Any, other: Any) -> bool:

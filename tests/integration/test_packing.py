@@ -232,6 +232,10 @@ def test_what_packed_lanes_have_is_an_attribute_error_elsewhere() -> None:
             batch.initial_state("s")
         with pytest.raises(KeyError, match="is not a state"):
             batch.initial_state("t")
+        with pytest.raises(AttributeError, match=r"batch\.lane: .* order='arrival'"):
+            _ = batch.lane
+        with pytest.raises(TypeError, match=r"no \['audio'\]: its columns are in batch\.sequences"):
+            batch["audio"]
 
 
 def numbers(lengths: list[int]) -> Any:
