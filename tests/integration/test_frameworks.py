@@ -16,6 +16,7 @@ import headrace_server as hs
 
 from .serving import connect, serving
 from .streams import NUMERIC, every_dtype, padded, values_of
+from .test_tensorflow import address_of
 
 
 def pipeline(n: int = 24) -> hs.Pipeline:
@@ -73,50 +74,37 @@ def test_a_feed_that_is_pickled_or_copied_says_where_to_connect() -> None:
                 act(feed)
 
 
-# torch
-
-
-def test_torch_gets_every_dtype_on_the_memory_of_the_batch(way: str) -> None:
-    torch = pytest.importorskip("torch")
+@pytest.mark.parametrize("framework", [pytest.param("tf", marks=pytest.mark.tf), "torch", "jax"])
+def test_a_framework_gets_every_dtype_that_it_has(framework: str, way: str) -> None:
+    module = pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     examples = every_dtype(8)
     with (
         serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        connect(server, framework="torch") as feed,
-    ):
-        batch = next(feed)
-        for dtype in NUMERIC:
-            tensor = batch[dtype]
-            assert tensor.dtype == getattr(torch, dtype)
-            assert tuple(tensor.shape) == (8, 3)
-            want = np.stack([values_of(dtype, i) for i in range(8)])
-            carrier = tensor.view(torch.uint8).numpy()
-            assert bits(carrier) == bits(want), dtype
-            assert carrier.ctypes.data == batch.array(dtype).ctypes.data, dtype
-        assert batch["text"] == padded(examples, "text").tolist()
-        assert tuple(batch["none"].shape) == (8, 0, 3)
-        kept = batch["int64"]
-    assert kept[3, 2] == 3
-
-
-# JAX
-
-
-def test_jax_gets_every_dtype_that_it_has(way: str) -> None:
-    jax = pytest.importorskip("jax")
-    examples = every_dtype(8)
-    with (
-        serving(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        connect(server, framework="jax") as feed,
+        connect(server, framework=framework) as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:
             want = np.stack([values_of(dtype, i) for i in range(8)])
             with np.errstate(over="ignore"):  # without x64, JAX has no 64-bit types
-                want = want.astype(jax.dtypes.canonicalize_dtype(want.dtype))
-                got = np.asarray(batch[dtype])
-            assert got.dtype == want.dtype, dtype
-            assert bits(got) == bits(want), dtype
-        assert batch["text"] == padded(examples, "text").tolist()
+                tensor = got = batch[dtype]
+                if framework == "jax":
+                    want = want.astype(module.dtypes.canonicalize_dtype(want.dtype))
+            if framework == "jax":
+                got = np.asarray(tensor)
+            elif framework == "tf":
+                if dtype == "float32":  # of others it shows no memory
+                    assert address_of(tensor) == batch.array(dtype).ctypes.data
+                assert bits(module.identity(tensor)) == bits(want), dtype
+            else:
+                got = tensor.view(module.uint8).numpy()
+                assert got.ctypes.data == batch.array(dtype).ctypes.data, dtype
+            assert str(getattr(tensor.dtype, "name", tensor.dtype)).endswith(want.dtype.name)
+            assert bits(got) == bits(want) and tuple(tensor.shape) == (8, 3), dtype
+        for name in ("text", "texts", "words"):
+            texts = batch[name].numpy().tolist() if framework == "tf" else batch[name]
+            assert texts == padded(examples, name).tolist()
+        for name in ("steps", "grid", "none"):
+            assert np.array_equal(np.asarray(batch[name]), padded(examples, name)), name
         kept = batch["float32"]
     assert bits(np.asarray(kept)[5]) == bits(values_of("float32", 5))
 

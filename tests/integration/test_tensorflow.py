@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .serving import connect, serving
-from .streams import NUMERIC, every_dtype, padded, values_of
+from .streams import NUMERIC, every_dtype
 
 pytestmark = pytest.mark.tf
 
@@ -41,40 +41,7 @@ def numbered(n: int, batch_size: int = 4, smaller: bool = False) -> hs.Pipeline:
     return hs.from_examples(rows).batch(batch_size, allow_smaller_final_batch=smaller)
 
 
-def bits(array: Any) -> bytes:
-    return np.ascontiguousarray(array).view(np.uint8).tobytes()
-
-
 # Tensors
-
-
-def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
-    with serving(numbered(32)) as server, connect(server, framework="tf") as feed:
-        batch = next(feed)
-        assert is_in_a_segment(address_of(batch["x"]))
-        assert address_of(batch["x"]) == batch.array("x").ctypes.data
-        assert not is_in_a_segment(address_of(tf.constant([1.0, 2.0])))
-
-
-def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> None:
-    examples = every_dtype(9)
-    with (
-        serving(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
-        connect(server, framework="tf") as feed,
-    ):
-        batch = next(feed)
-        for dtype in NUMERIC:
-            tensor = batch[dtype]
-            assert tensor.dtype == tf.as_dtype(dtype)
-            want = np.stack([values_of(dtype, i) for i in range(9)])
-            assert bits(tensor.numpy()) == bits(want), dtype
-            assert bits(tf.identity(tensor).numpy()) == bits(want), dtype
-        for name in ("text", "texts", "words"):
-            assert batch[name].dtype == tf.string
-            assert batch[name].numpy().tolist() == padded(examples, name).tolist()
-        for name in ("steps", "grid", "none"):
-            assert np.array_equal(batch[name].numpy(), padded(examples, name)), name
-            assert batch[name].shape == padded(examples, name).shape
 
 
 # Datasets
