@@ -17,7 +17,7 @@ import headrace_server as hs
 from headrace_server.process.rundir import sweep
 from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
-from tests.waiting import waits_end_after, waits_end_with
+from tests.waiting import waits_end_with
 
 from .processes import Process, serve, trainer
 from .serving import connect, serving
@@ -77,27 +77,6 @@ def test_a_feed_that_has_failed_says_once_that_the_last_commit_may_be_lost(told:
             with pytest.raises(headrace.HeadraceError, match="stop"):
                 feed.close()
         feed.close()
-
-
-def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tmp_path: Path):
-    (tmp_path / "feeds.py").write_text(
-        "import headrace_server as hs\n"
-        "def numbers():\n"
-        "    return hs.from_examples([{'i': k} for k in range(20)]).batch(4)\n"
-    )
-    process, address = serve(tmp_path, "feeds.py:numbers")
-    with process, trainer(address, "--hold", "5") as holder:
-        holder.wait_for("holding")
-        with (
-            headrace.connect(address, timeout=PATIENCE_S) as feed,  # waits for the holder's commit
-            waits_end_after(0.5),
-        ):
-            process.kill()
-            started = time.monotonic()
-            with pytest.raises((headrace.ConnectionLost, headrace.DeadlineExceeded)):
-                next(feed)
-            assert time.monotonic() - started < PATIENCE_S / 2
-    sweep(Path("/dev/shm"))
 
 
 def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(tmp_path: Path):

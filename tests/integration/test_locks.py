@@ -10,8 +10,6 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +30,6 @@ from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
-from tests.nursery import environment
 from tests.patience import PATIENCE_S, eventually
 
 from .honest import answer, dealer
@@ -337,24 +334,3 @@ def _served(pid: int) -> Iterator[Path]:
         yield from (Path(f"/proc/{process.pid}/{name}") for name in ("cmdline", "environ"))
     for directory in Path("/dev/shm").glob(f"headrace-{os.getuid()}-{pid}-*"):
         yield from (path for path in directory.iterdir() if path.is_file())
-
-
-def test_a_server_that_others_can_reach_is_not_started_by_mistake(
-    tmp_path: Path,
-):
-    write_feeds(tmp_path)
-    command = [*(sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers")]
-    ended = subprocess.run(
-        [*command, "--bind", "tcp://0.0.0.0:*"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert ended.returncode == 2
-    assert "keys=DIR" in ended.stderr and "insecure=True" in ended.stderr
-    process, _ = serve(tmp_path, "feeds.py:numbers", "--bind", "tcp://0.0.0.0:*", "--insecure")
-    with process:
-        process.signal(15)
-        assert process.finish() == 0

@@ -92,14 +92,6 @@ def served() -> Iterator[tuple[hs.Server, Path]]:
         yield server, path
 
 
-@contextlib.contextmanager
-def attachable(server: hs.Server) -> Iterator[Attach]:
-    """Join as a trainer of this host does; yield what it says first by its channel."""
-    with greeted(server) as welcome, open(welcome.session_file, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield Attach(welcome.session, file.read())
-
-
 def wire(*frames: bytes) -> bytes:
     lengths = [len(frame) for frame in frames]
     return struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + b"".join(frames)
@@ -181,17 +173,3 @@ def test_a_bye_that_crosses_the_answer_to_a_greeting_counts_after_the_channel_to
                 eventually(lambda: server.stats()["default"]["trainers"][0]["local"])
                 peer.send(FROM_TRAINER.encode(Bye(0)))
                 eventually(lambda: not server.stats()["default"]["trainers"])
-
-
-def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
-    """A trainer asks for answers without end and reads none of them."""
-    server, path = served
-    with attachable(server) as attach:
-        with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
-            renew = wire(FROM_TRAINER.encode(Renew(attach.session, 0)))
-            end.settimeout(0.5)
-            with contextlib.suppress(OSError):
-                for _ in range(200):
-                    end.sendall(renew * 20)
-            with honest_trainer(server, ROWS):
-                pass

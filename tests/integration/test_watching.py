@@ -9,7 +9,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -138,25 +137,6 @@ def inspected(server: hs.Server, key: bytes) -> list[dict[str, Any]]:
     assert code == 200, body
     found: list[dict[str, Any]] = json.loads(body)["found"]
     return found
-
-
-def test_a_sequence_is_found_in_the_hands_of_its_trainer(tmp_path: Path):
-    with hs.run(segments(1), partitions=2, workers=2, http="127.0.0.1:0") as server:
-        with connect(server, prefetch=0) as feed:
-            batch = next(feed)
-            (name, *_) = batch.key.tolist()
-            key = name.split(b":", 1)[1]
-            (place,) = inspected(server, key)
-            number = status(server)["feeds"]["default"]["trainers"][0]["trainer"]
-            assert (place["where"], place["trainer"], place["segment"]) == ("leased", number, 0)
-            assert place["segments"] == 3
-            batch.save_state("h", batch.state("h"))
-            while inspected(server, key)[0]["segment"] == 0:
-                batch = next(feed)
-                batch.save_state("h", batch.state("h"))
-            assert inspected(server, b"no such key") == []
-            last = [b"key %d" % i for i in range(20) if inspected(server, b"key %d" % i)]
-            assert last
 
 
 def test_a_worker_that_died_is_counted_with_its_last_words():

@@ -12,20 +12,16 @@ from .served import Served, other, served
 __all__ = ["other", "served"]
 
 
-def out(leased: int, saving: int = 0) -> dict[str, int]:
-    return {"ready": 3, "returned": 0, "leased": leased, "saving": saving}
-
-
-def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
+def test_a_feed_that_has_failed_makes_the_exit_code_of_status_1(
     served: Served, capsys: pytest.CaptureFixture[str]
 ):
-    served.feeds = {"a": feed(standing=out(2, 1)), "b": feed(standing=out(1))}
-    assert main(["drain", "--wait", "0", "--http", served.address]) == 1
-    assert capsys.readouterr().out == (
-        "draining: batches of feed 'a' in trainers' hands: 2 (trainer 1 at there:1 has 2); "
-        "batches of feed 'a' being stored: 1; "
-        "batches of feed 'b' in trainers' hands: 1 (trainer 1 at there:1 has 2)\n"
-    )
+    served.feeds = {"a": feed(state="failed", failure=["data", "row 7 is bad"])}
+    assert main(["status", "--http", served.address]) == 1
+    assert "row 7 is bad" in capsys.readouterr().out
+
+
+def out(leased: int, saving: int = 0) -> dict[str, int]:
+    return {"ready": 3, "returned": 0, "leased": leased, "saving": saving}
 
 
 def test_a_server_that_ends_before_all_is_committed_makes_the_exit_code_1(
@@ -51,17 +47,6 @@ def test_a_living_server_is_drained_and_the_dead_ones_are_named(
     assert served.draining and said.out == "drained: nothing is out\n"
     for port in (1, 2):
         assert f"no server answers at http://127.0.0.1:{port}: " in said.err
-
-
-def test_one_that_is_used_is_refused_unless_forced(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    served.feeds["used"] = feed()
-    assert main(["restart", "used", "--http", served.address]) == 1
-    assert "trainer 3 at gpu7 uses it" in capsys.readouterr().err
-    assert main(["restart", "used", "--force", "--http", served.address]) == 0
-    assert served.asked == [{"restart": "used", "force": True}]
-    assert main(["restart", "absent", "--http", served.address]) == 2
 
 
 def restarted(served: Served, *looks: dict[str, object]) -> int:
@@ -90,29 +75,6 @@ def test_a_feed_that_does_not_open_makes_the_exit_code_1(
     assert restarted(served, look) == 1
     said = capsys.readouterr()
     assert says in said.err and served.address in said.err and not said.out
-
-
-def test_all_servers_that_are_named_are_asked(
-    served: Served, other: Served, capsys: pytest.CaptureFixture[str]
-):
-    both = f"{served.address}, {other.address}"
-    assert main(["end", "a", "--http", both]) == 0
-    assert main(["restart", "a", "--http", both]) == 0
-    for server in (served, other):
-        assert server.asked == [{"end": "a", "cancel": False}, {"restart": "a", "force": False}]
-    capsys.readouterr()
-    served.feeds = {"a": feed(standing=out(0))}
-    other.feeds = {"a": feed(standing=out(2))}
-    assert main(["drain", "--wait", "0", "--http", both]) == 1
-    assert capsys.readouterr().out == (
-        "draining: batches of feed 'a' in trainers' hands: 2 (trainer 1 at there:1 has 2)\n"
-    )
-    other.feeds = served.feeds
-    assert main(["drain", "--http", both]) == 0
-    assert served.draining and other.draining
-    assert main(["snapshot", "--http", both]) == 0
-    assert served.asked[2:] == other.asked[2:]
-    assert [one["whole"] for one in served.asked[2:]] == [False, True]
 
 
 def test_a_server_that_is_named_twice_is_asked_once_and_is_no_two_shares(

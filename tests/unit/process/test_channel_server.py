@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import random
 import select
 import socket
@@ -46,9 +44,6 @@ class Place:
 
     def tell(self, name: bytes, frames: Any) -> bool:
         return self.server.tell(self._connection_of(name), frames)
-
-    def unsent_memory(self, name: bytes) -> int:
-        return self.server._named[self._connection_of(name)].unsent_memory
 
     def _connection_of(self, name: bytes) -> bytes:
         """Return the last connection of a process that called itself so."""
@@ -195,45 +190,6 @@ def test_a_worker_waits_for_no_trainer_and_all_arrives_when_it_reads_on(place: P
     assert not ready(place.server, 0)  # it is not woken any more to write
     assert place.tell(b"0-0", [b"as before"])
     assert silent.take() == [[b"as before"]]
-
-
-# Death
-
-
-# What is no message
-
-GARBAGE = {
-    "text": b"GET / HTTP/1.1\r\n\r\n",
-    "no-frames": struct.pack("<I", 0),
-    "frames": struct.pack("<I", 4097),
-    "most": b"\xff" * 64,
-    "bytes": struct.pack("<I2Q", 2, 1 << 40, 1),
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
-    place: Place, garbage: bytes, caplog: pytest.LogCaptureFixture
-):
-    other = place.worker(b"0-0")
-    unknown = place.stranger(garbage)
-    known = place.stranger(wire(b"1-0") + wire(b"whole", b"before") + garbage + wire(b"after"))
-    with caplog.at_level(logging.ERROR, "headrace.trainers"):
-        assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
-    assert len(caplog.records) == 2
-    assert "channel-3 to workers is closed: a message of" in caplog.text
-    for end in (unknown, known):
-        with contextlib.suppress(ConnectionResetError):
-            assert end.recv(1) == b""
-    assert place.tell(b"1-0", [b"x"]) is False
-    other.post([b"on"])
-    assert place.hear_out() == [(b"0-0", [b"on"])]
-
-
-# Names and costs
-
-
-# Trainers
 
 
 def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):

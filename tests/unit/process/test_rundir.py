@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 from headrace_server.files.durable_file import locked
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
-from tests.nursery import WarmPopen, environment
-
-HOLD = """
-import sys
-from headrace_server.process.rundir import RunDirectory
-directory = RunDirectory(sys.argv[1])
-(directory.path / "slab-0-0-0").write_bytes(bytes(10))
-print(directory.path, flush=True)
-sys.stdin.read()
-"""
-
-
-def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Another process with a run directory."""
-    process = WarmPopen(
-        [sys.executable, "-c", HOLD, str(parent)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
 
 
 def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
@@ -51,24 +20,6 @@ def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
     assert is_locked(directory.path / "lock")
     directory.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_memory_of_a_killed_server_is_removed_by_the_next_start_and_that_of_a_living_one_is_not(
-    tmp_path: Path,
-):
-    dead, dead_path = holder(tmp_path)
-    alive, alive_path = holder(tmp_path)
-    try:
-        end(dead)
-        assert (dead_path / "slab-0-0-0").exists() and not is_locked(dead_path / "lock")
-        mine = RunDirectory(str(tmp_path))
-        assert sorted(tmp_path.iterdir()) == sorted([alive_path, mine.path])
-        assert (alive_path / "slab-0-0-0").exists()
-        mine.close()
-        assert list(tmp_path.iterdir()) == [alive_path]
-    finally:
-        end(alive)
-    assert sweep(tmp_path) == [alive_path] and list(tmp_path.iterdir()) == []
 
 
 def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_make_it(

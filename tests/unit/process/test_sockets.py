@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace_proto import limits
 from headrace_server.process.sockets import CanNotBind, bind_all, public_router
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
@@ -93,20 +92,6 @@ def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets)
             break
         sent += 1
     assert 0 < sent < 100_000
-
-
-def test_a_frame_beyond_the_limit_ends_the_connection_and_is_not_taken(at: Sockets):
-    router = at.keep(public_router(at.context))
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    dealer = at.keep(at.context.socket(zmq.DEALER))
-    dealer.linger = 0
-    watch = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    dealer.connect(f"tcp://127.0.0.1:{port}")
-    dealer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
-    assert watch.poll(10_000)
-    assert not router.poll(0)
-    dealer.disable_monitor()
-    watch.close()
 
 
 GOES = """

@@ -17,7 +17,6 @@ import headrace
 import headrace_server as hs
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
-from headrace_server.process.child import Child
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.server import crew
@@ -76,54 +75,6 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         os.kill(locator, signal.SIGCONT)
     thread.join(PATIENCE_S)
     assert answers and "default" in answers[0]["feeds"]
-
-
-def test_the_fourth_death_within_the_window_is_the_last(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-):
-    """From its second life on the worker is a program that reads orders and carries out none.
-
-    A real one reads rows as soon as it can, and a second death with the same rows in hand is
-    evidence against them, which does not count.
-    """
-    supervisor = start()
-
-    def idler(module: str, *rest: Any) -> Child:
-        return Child("base64", *rest)
-
-    monkeypatch.setattr(crew, "Child", idler)
-    for life in range(4):
-        eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
-        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGUSR1)
-    assert supervisor.wait(PATIENCE_S)
-    assert isinstance(supervisor.failure, ServerError)
-    text = str(supervisor.failure)
-    assert "worker-0-3 was killed by SIGUSR1" in text
-    assert "died 4 times within 60 s and is given up" in text
-    eventually(lambda: supervisor.over)
-    code, told = supervisor.outcome()["default"]
-    assert code == "server" and "given up" in told
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Owners inform their trainers of an end at once; without a locator none of them can."""
-    monkeypatch.setattr(crew, "_WORDS_S", 0.1)
-
-
-def test_without_its_locator_the_server_has_failed_and_every_wait_ends(hasty: None, start: Start):
-    supervisor = start()
-    told: list[bool] = []
-    waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
-    drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
-    waiter.start()
-    os.kill(supervisor.pids()["locator"], signal.SIGKILL)
-    waiter.join()
-    drainer.start()
-    drainer.join()
-    assert told == [True, True]
-    assert str(supervisor.failure) == "locator was killed by SIGKILL"
-    assert "locator" not in supervisor.pids()
 
 
 def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):

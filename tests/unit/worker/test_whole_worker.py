@@ -17,9 +17,7 @@ from headrace_proto.messages import (
     LetGo,
     Pulse,
     Renew,
-    ServedShare,
     Unknown,
-    Welcome,
 )
 
 from ...patience import PATIENCE_S, eventually
@@ -45,17 +43,6 @@ def rows_of(worker, trainer):
     (item,) = give.items
     offset, nbytes, shape = item.columns[0]
     return item, np.frombuffer(block[offset : offset + nbytes], np.int64).reshape(shape).tolist()
-
-
-def test_a_trainer_of_another_number_of_workers_is_told_how_many_there_are(directory):
-    """Its requests may be of partitions that this worker does not have: none is looked at."""
-    with Worker(directory, numbers(6)) as worker:
-        trainer = Trainer(worker, b"a", owner=1, owners=3)
-        held = Handed(7, 1, 0, 0, 0, 2)
-        answer = trainer.greet([held], gets=(1, 1, 0))
-        assert isinstance(answer, ServedShare) and len(answer.workers) == 1
-        trainer.more = {"owner": 0, "owners": 1}
-        assert isinstance(trainer.greet(), Welcome)
 
 
 def test_a_lost_message_makes_the_trainer_greet_again_and_gets_what_was_under_way(directory):
