@@ -128,12 +128,7 @@ class Plain(PlainPartition):
             return None  # all are made
 
     def _record(self, kind, *what):
-        records = Folded(self.machine.take_records())
-        committed = what[0] if kind == "commit" else None
-        self.records.append((kind, *what, records))
-        for of in records:
-            if of[0] == "done" and of[1] != committed:  # of an incomplete round
-                self.records.append(("drop", of[1], Folded()))
+        self.records.append((kind, *what, Folded(self.machine.take_records())))
 
     def take_records(self):
         self._record("machine")

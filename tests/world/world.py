@@ -925,8 +925,10 @@ class World:
                 job.commit(slot, (*turn, p))
 
     def check_durable(self, p, record):
-        if record[0] == "drop":
-            self.dropped.add((p, record[1]))
+        if not self.segmented:
+            committed = record[1] if record[0] == "commit" else None
+            done = (of[1] for of in record[-1] if of[0] == "done")
+            self.dropped.update((p, number) for number in done if number != committed)
         elif record[0] == "left":
             self.left.update((p, e) for e in record[1])
         if record[0] != "commit":

@@ -226,6 +226,8 @@ class Desk:
         self._busy: int | None = None  # the partition that makes now …
         self._again = False  # … whether it may have more memory or rows since it began
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        #: What concerns sessions comes after these: a new run deals all that is not committed.
+        self._deferred_sessions: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
@@ -259,7 +261,7 @@ class Desk:
         name = hello.session
         if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
             self._greeting[name] += 1
-            self._deferred.append((self._hear_deferred, (hello,)))
+            self._deferred_sessions.append((self._hear_deferred, (hello,)))
             if (session := self.sessions.get(name)) is not None:
                 self._forget_requests(session)  # the greeting names them again
         else:
@@ -385,7 +387,7 @@ class Desk:
         if not self._newcomers:
             return
         if self._busy is not None:
-            self._deferred.append((self._look_at_newcomers, (alive,)))
+            self._deferred_sessions.append((self._look_at_newcomers, (alive,)))
             return
         ranks = {hello.rank for hello in self._newcomers.values()}
         if alive or all(one.rank in ranks for one in self.sessions.values()):
@@ -551,7 +553,7 @@ class Desk:
     def leave(self, name: bytes) -> None:
         """End a session: its batches go to others."""
         if self._greeting[name]:  # its greeting waits for a partition
-            self._deferred.append((self._leave, (name,)))
+            self._deferred_sessions.append((self._leave, (name,)))
         else:
             self._leave(name)
 
@@ -754,8 +756,9 @@ class Desk:
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
             busy = partition == SESSIONS and self._busy is not None
-            if busy and (self.world or queue[0][1].leases or self._deferred):
-                self._deferred.append((self.stored, (partition, number)))
+            deferred = self._deferred or self._deferred_sessions
+            if busy and (self.world or queue[0][1].leases or deferred):
+                self._deferred_sessions.append((self.stored, (partition, number)))
                 break
             _, session, what = queue.popleft()
             if type(what) is int:
@@ -1155,8 +1158,8 @@ class Desk:
                 heappush(self._behind, (one.next_turn(0), partition))
         else:
             self._answer_made(work, *work.wanted, made)
-        while self._deferred and self._busy is None:
-            call, arguments = self._deferred.popleft()
+        while (deferred := self._deferred or self._deferred_sessions) and self._busy is None:
+            call, arguments = deferred.popleft()
             call(*arguments)
         if self._asking[partition]:
             self._serve(partition)
