@@ -153,7 +153,8 @@ class Trainer:
 
     def _rotate(self, offset: int) -> None:
         partitions = len(self._cells)
-        self._home = offset % partitions
+        self._first = self._home = offset % partitions  # with lanes: where an epoch begins, and …
+        self._home_since = 0  # … the partition to ask, in this epoch
         self._asks.clear()
         for cell in self._cells:
             cell.rotated, cell.key = (cell.number - offset) % partitions, None
@@ -419,7 +420,12 @@ class Trainer:
         return bool(owner.asked) and (not owner.welcome or next(iter(owner.asked)) < self._last)
 
     def _home_to_ask(self) -> _Cell | None:
-        """With lanes: stay while examples are in them, or some may come."""
+        """With lanes: stay while examples are in them, or some may come.
+
+        Each epoch begins at the same partition, so one that is resumed goes on where it stood.
+        """
+        if self.least != self._home_since:
+            self._home_since, self._home = self.least, self._first
         home = self._cells[self._home]
         if home.over or home.turn[0] > self.least or (home.standing and not home.live):
             for ahead in range(len(self._cells)):
