@@ -461,6 +461,8 @@ class Process:
                 self.job.join(message.run)
             others = message.others if self.world.config.offsets else 0
             machine.welcome(owner, message.next, message.stale, others)
+            # commits on their way will be refused
+            self.stales += any(token in machine.commits for token in message.stale)
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
         elif isinstance(message, LetGo):
             machine.let_go()
