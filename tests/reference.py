@@ -761,6 +761,10 @@ def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], It
             label = int(_value(given["labels"], row))
             if not probs[label]:
                 continue
+            most = max(given.get("queue_capacity", 16), draw()[label])
+            held = sum(map(len, waiting))
+            if len(waiting[label]) >= most and held >= given.get("max_examples_in_flight", 8192):
+                continue
             waiting[label].append(replace(row, facts={**row.facts, "label": np.int32(label)}))
             while all(len(w) >= n for w, n in zip(waiting, draw(), strict=True)):
                 found = []

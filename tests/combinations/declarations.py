@@ -405,7 +405,14 @@ SHAPES: Mapping[str, Callable[[random.Random], Call]] = {
     ),
     "unknown_dist": lambda chance: (
         "stratified_sample_unknown_dist",
-        {"labels": "y", "probs": _MIX, "batch_size": 4, "dynamic_pad": True},
+        {
+            "labels": "y",
+            "probs": chance.choice((_MIX, [0.9, 0.1, 0.0])),
+            "batch_size": 4,
+            "queue_capacity": chance.choice((1, 3, 16)),
+            "max_examples_in_flight": chance.choice((4, 9, 8192)),
+            "dynamic_pad": True,
+        },
     ),
     "pack": _pack,
     "segments": _segments,
