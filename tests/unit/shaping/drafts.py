@@ -8,16 +8,6 @@ def size_of(draft: Draft) -> int:
     return sum(row_count(part.rows) for part in draft.parts)
 
 
-def plain(draft: Draft) -> list:
-    """The rows of a draft as [chunk, start, stop] or [chunk, rows] of each part."""
-    return [
-        [part.chunk, part.rows.start, part.rows.stop]
-        if isinstance(part.rows, slice)
-        else [part.chunk, part.rows.tolist()]
-        for part in draft.parts
-    ]
-
-
 def described(shape):
     """Yield all drafts of buckets, each with its bucket and what it adds to the padding counts."""
     while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_server.shaping.bucket import Buckets, PlainBatches
-from headrace_server.shaping.pack import Packing
+from headrace_server.shaping.bucket import PlainBatches
 from headrace_server.shaping.plan import Draft, RowShaper, balanced
 
 
@@ -61,47 +60,3 @@ def rows_of(draft: Draft) -> list[int]:
 def drafts(shaper: RowShaper) -> Iterator[Draft]:
     while (draft := shaper.next_draft()) is not None:
         yield draft
-
-
-def shown(draft: Draft) -> list[Any]:
-    layout = None if draft.layout is None else draft.layout.tolist()
-    return [[part.chunk for part in draft.parts], rows_of(draft), draft.bucket, layout]
-
-
-SHAPERS: dict[str, Callable[[], RowShaper]] = {
-    "batch": lambda: PlainBatches(3, True, 4),
-    "bucket": lambda: Buckets([2, 3], True, balance_batches=3),
-    "pack": lambda: Packing(9, 2, "concat", 64, True, 3),
-    "pack best": lambda: Packing(9, 2, "best_fit", 3, False, 3),
-}
-
-
-@pytest.mark.parametrize("kind", SHAPERS)
-def test_a_shaper_that_is_restored_at_any_draft_goes_on_with_the_same(kind: str) -> None:
-    chance = np.random.default_rng(5)
-    chunks = []
-    for n in (7, 1, 30, 0, 4, 22):
-        length = chance.integers(1, 10, n)
-        facts = {"length": length, "bucket": length % 2, "cost": length.astype(float) ** 2}
-        chunks.append(facts if kind != "batch" else {"cost": facts["cost"]})
-
-    def run(restored_at: int) -> list[Any]:
-        shaper, found = SHAPERS[kind](), list[Any]()
-        for number in range(len(chunks) + 1):
-            if number == 3:
-                shaper.set_batch_sizes([4] * len(shaper.batch_sizes))
-            if number < len(chunks):
-                shaper.offer(number, len(chunks[number]["cost"]), chunks[number])
-            else:
-                shaper.finish()
-            while (draft := shaper.next_draft()) is not None:
-                found.append(shown(draft))
-                if len(found) == restored_at:
-                    state = shaper.snapshot()
-                    shaper = SHAPERS[kind]()
-                    shaper.restore(state)
-        return found
-
-    whole = run(-1)
-    assert len(whole) > 8
-    assert all(run(at) == whole for at in range(1, len(whole)))

@@ -1,7 +1,5 @@
 """Buckets batch rows exactly as one row after another would, chunk by chunk."""
 
-from itertools import pairwise
-
 import msgpack
 import numpy as np
 import pytest
@@ -67,75 +65,6 @@ def rows_of(draft, starts):
         own = range(own.start, own.stop) if isinstance(own, slice) else own.tolist()
         rows += [starts[part.chunk] + row for row in own]
     return rows
-
-
-def feed(shape, ids, lengths, cuts, taking, each_step=lambda shape: shape):
-    """Offer rows in chunks; take batches after those for which ``taking`` is true."""
-    edges = [0, *sorted(cuts), len(ids)]
-    starts = dict(enumerate(edges[:-1]))
-    out = []
-
-    def take_all(shape):
-        while (one := next(described(shape), None)) is not None:
-            out.append((one[1], rows_of(one[0], starts)))
-            shape = each_step(shape)
-        return shape
-
-    for chunk, (start, stop) in enumerate(pairwise(edges)):
-        facts = {"bucket": np.array(ids[start:stop], np.int64)}
-        if lengths is not None:
-            facts["length"] = np.array(lengths[start:stop], np.int64)
-        shape.offer(chunk, stop - start, facts)
-        shape = each_step(shape)
-        if chunk in taking:
-            shape = take_all(shape)
-    shape.finish()
-    shape = each_step(shape)
-    return take_all(shape), out
-
-
-@st.composite
-def inputs(draw):
-    count = draw(st.integers(1, 4))
-    rows = draw(st.integers(0, 60))
-    budget = draw(st.none() | st.integers(1, 40))
-    size = st.integers(1, 7) if budget is None else st.none() | st.integers(1, 7)
-    sizes = draw(st.lists(size, min_size=count, max_size=count))
-    ids = draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
-    lengths = draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows))
-    cuts = draw(st.lists(st.integers(0, rows), max_size=5))
-    taking = draw(st.sets(st.integers(0, 6)))
-    return ids, lengths, sizes, budget, draw(st.booleans()), cuts, taking
-
-
-@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
-@steady
-@given(given=inputs())
-def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given, ragged):
-    ids, lengths, sizes, budget, smaller, cuts, taking = given
-    buckets = Buckets(sizes, smaller, budget, ragged=ragged)
-    shape, out = feed(buckets, ids, lengths, cuts, taking)
-    expected, dropped = by_hand(ids, lengths, sizes, budget, smaller, ragged)
-    assert [(meta["bucket"], rows) for meta, rows in out] == expected
-    assert shape.dropped() == ({"remainder": dropped} if dropped else {})
-    assert shape.waiting() == 0
-    assert shape.chunks() == set()
-    for meta, rows in out:
-        own = [lengths[row] for row in rows]
-        assert meta["padded"] == (sum(own) if ragged else max(own) * len(own))
-        assert meta["real"] == sum(own)
-
-
-def test_budgets_hold_over_long_chunks_and_many_batches():
-    rng = np.random.default_rng(5)
-    ids, lengths = rng.integers(0, 3, 3000), rng.integers(0, 50, 3000)
-    lengths[1000:2000] = 0  # batches of hundreds of rows
-    arguments = ids.tolist(), lengths.tolist()
-    _, out = feed(Buckets([None, 300, None], True, 400), *arguments, [700], {0})
-    expected, _ = by_hand(*arguments, [None, 300, None], 400, True)
-    assert [(meta["bucket"], rows) for meta, rows in out] == expected
-    assert max(len(rows) for _, rows in out) > 128
-    assert all(meta["padded"] <= 400 for meta, _ in out)
 
 
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():

@@ -1,51 +1,9 @@
 """Rates follow the running mean of groups of rows."""
 
-import json
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace_server.shaping.row_copies import RunningMean
-from tests.resampling_rule import rates_by_rule
-
-steady = settings(derandomize=True, deadline=None, database=None)
-
-
-weights_lists = st.lists(st.floats(0.01, 100), max_size=40)
-rules = st.tuples(
-    st.integers(1, 6), st.sampled_from([0.0, 0.5, 0.999]), st.none() | st.integers(1, 4)
-)
-
-
-def restored(machine):
-    other = RunningMean(machine.group, machine.overall_rate, machine.mean_decay, machine.warmup)
-    other.restore(json.loads(json.dumps(machine.snapshot())))
-    assert other.snapshot() == machine.snapshot()
-    return other
-
-
-def over_groups(machine, weights):
-    """The rates of groups of the machine's size, the last of which may be smaller."""
-    rates = []
-    for start in range(0, len(weights), machine.group):
-        rates += machine.rates(np.array(weights[start : start + machine.group])).tolist()
-    return rates
-
-
-@steady
-@given(weights_lists, rules)
-def test_rates_are_those_of_the_formulas_and_restores_change_no_bit(weights, rule):
-    group, decay, warmup = rule
-    whole = RunningMean(group, 1.5, decay, warmup)
-    expected = over_groups(whole, weights)
-    assert expected == pytest.approx(rates_by_rule(weights, group, 1.5, decay, warmup), rel=1e-9)
-    machine, rates = RunningMean(group, 1.5, decay, warmup), []
-    for start in range(0, len(weights), group):
-        machine = restored(machine)
-        rates += machine.rates(np.array(weights[start : start + group])).tolist()
-    assert rates == expected
 
 
 def test_the_first_groups_have_the_plain_mean_then_the_old_fades():
