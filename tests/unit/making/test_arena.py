@@ -5,7 +5,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_proto.errors import LimitExceeded
 from headrace_server.making.arena import Arena, Block
 from tests.examples import some
 
@@ -20,14 +19,6 @@ def arena(budget=16, segment=8):
     return Arena(pages(budget), pages(segment))
 
 
-def test_blocks_are_whole_pages_and_follow_one_another():
-    a = arena()
-    assert a.allocate(0) == Block(0, 0, PAGE)
-    assert a.allocate(1) == Block(0, PAGE, PAGE)
-    assert a.allocate(PAGE + 1) == Block(0, pages(2), pages(2))
-    assert (a.used_bytes, a.reserved_bytes, a.fraction_used) == (pages(4), pages(8), 0.25)
-
-
 def test_the_lowest_address_is_used_first():
     a = arena()
     blocks = [a.allocate(pages(4)) for _ in range(4)]
@@ -37,13 +28,6 @@ def test_the_lowest_address_is_used_first():
     assert a.allocate(pages(8)) is None
     assert a.allocate(pages(7)) == Block(0, PAGE, pages(7))
     assert a.allocate(pages(4)) == blocks[3]
-
-
-def test_more_than_the_budget_is_refused_even_when_all_is_free():
-    a = arena()
-    with pytest.raises(LimitExceeded, match=r"65537 bytes .* slab of 65536 bytes.*slab_bytes"):
-        a.allocate(pages(16) + 1)
-    assert a.reserved_bytes == 0
 
 
 def test_a_second_free_is_refused_and_changes_nothing():

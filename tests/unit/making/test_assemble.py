@@ -17,7 +17,6 @@ from headrace_proto.schema import Field
 from headrace_server.making.assemble import Assembly
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, Ragged, Strings
-from headrace_server.shaping.bucket import Padding
 
 DIRT = 0xAA
 DTYPES = ("bool", "int8", "uint16", "int64", "float16", "float32", "complex128", "bfloat16")
@@ -209,30 +208,3 @@ def test_numbers_of_the_other_byte_order_become_native_ones(rows: Any):
     swapped = np.arange(10, dtype=">f4").reshape(5, 2)
     got = filled(chunk_of(x=swapped), rows, Field("float32", (2,)))
     assert got.dtype.isnative and got.tolist() == swapped[rows].tolist()
-
-
-def test_a_bad_batch_is_found_before_any_memory_is_asked_for():
-    ragged = Ragged.from_values(np.zeros(3, np.float32), np.array([0, 1, 3]))
-    with pytest.raises(DataError, match=r"\[1\] \(here, record 0\) and \[2\] \(here, record 1\)"):
-        Assembly([(chunk_of(x=ragged), slice(0, 2))], {"x": Field("float32", (None,))}, False)
-
-
-def test_rows_are_padded_to_the_sizes_that_were_declared():
-    fields = {"x": Field("float32", (None, 2)), "t": Field(BYTES, (None,)), "d": Field("int64")}
-    rng = np.random.default_rng(3)
-    rows = {
-        "x": [np.ones((n, 2), np.float32) for n in (1, 3)],
-        "t": [texts(rng, (n,)) for n in (2, 0)],
-        "d": [np.int64(1), np.int64(2)],
-    }
-    columns = {name: column(rng, field, rows[name]) for name, field in fields.items()}
-    padding = Padding(multiple=4, boundaries=(6,), sizes={"t": (5,)})
-    assembly = Assembly([(chunk_of(**columns), slice(0, 2))], fields, True, padding, bucket=0)
-    assert [slot.shape for slot in assembly.slots] == [(2, 8, 2), (2, 5), (2,)]
-    block = aligned_bytes(assembly.nbytes)
-    block[:] = DIRT
-    assembly.fill(block)
-    found = array_at(block, assembly.slots[0])
-    assert [found[i, n:].any() for i, n in enumerate((1, 3))] == [False, False]
-    assert found[1, :3].all()
-    assert strings_at(block, assembly.slots[1])[0].tolist() == [*rows["t"][0], b"", b"", b""]
