@@ -102,10 +102,6 @@ def rows(part, epoch=0, limits=(5,)):
     return [row for _, chunk in walk(part, epoch, limits) for row in chunk]
 
 
-def partitions(reader, order, count):
-    return [partition_reader(reader, order, k, count) for k in range(count)]
-
-
 ORDERS = st.builds(
     ReadingOrder,
     seed=st.none() | st.integers(-5, 5),
@@ -132,35 +128,29 @@ def sources(draw):
     return reader, order
 
 
-@given(source=sources(), count=st.integers(1, 7), epoch=st.integers(0, 3), limits=LIMITS)
+@given(
+    source=sources(), count=st.integers(1, 7), epoch=st.integers(0, 3), limits=LIMITS, others=LIMITS
+)
 @RUN
-def test_every_example_comes_once_per_epoch_over_all_partitions(source, count, epoch, limits):
+def test_every_example_comes_once_in_an_order_that_neither_limits_nor_restarts_change(
+    source, count, epoch, limits, others
+):
     reader, order = source
-    got = [row for part in partitions(reader, order, count) for row in rows(part, epoch, limits)]
+    got = []
+    for k in range(count):
+        steps = walk(partition_reader(reader, order, k, count), epoch, limits)
+        own = [row for _, chunk in steps for row in chunk]
+        assert rows(partition_reader(reader, order, k, count), epoch, others) == own
+        got += own
+        for i in range(0, len(steps), max(1, len(steps) // 6)):
+            position, limit = steps[i][0], limits[i % len(limits)]
+            chunk, after = partition_reader(reader, order, k, count).read(epoch, position, limit)
+            assert chunk.ordinals.tolist() == steps[i][1]
+            assert after == (steps[i + 1][0] if i + 1 < len(steps) else None)
     if isinstance(reader, Streamed):
         assert sorted(got) == reader.ordinals()
     else:
         assert sorted(got) == [n for n in range(reader.length) if n not in reader.bad]
-
-
-@given(source=sources(), count=st.integers(1, 5), limits=LIMITS, others=LIMITS)
-@RUN
-def test_the_order_of_rows_does_not_depend_on_the_limits_of_reads(source, count, limits, others):
-    for part in partitions(*source, count):
-        assert rows(part, 1, limits) == rows(part, 1, others)
-
-
-@given(source=sources(), count=st.integers(1, 4), limits=LIMITS)
-@RUN
-def test_another_reader_continues_from_every_position(source, count, limits):
-    reader, order = source
-    for k in range(count):
-        steps = walk(partition_reader(reader, order, k, count), 2, limits)
-        for i in range(0, len(steps), max(1, len(steps) // 6)):
-            position, limit = steps[i][0], limits[i % len(limits)]
-            chunk, after = partition_reader(reader, order, k, count).read(2, position, limit)
-            assert chunk.ordinals.tolist() == steps[i][1]
-            assert after == (steps[i + 1][0] if i + 1 < len(steps) else None)
 
 
 def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
