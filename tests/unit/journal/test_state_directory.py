@@ -60,15 +60,6 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_a_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path):
-    first = StateDirectory(tmp_path)
-    with pytest.raises(ServerError, match=r"state_dir='.*' is in use by another server"):
-        StateDirectory(tmp_path)
-    first.close()
-    first.close()
-    StateDirectory(tmp_path).close()
-
-
 HOLD = """
 import sys
 from headrace_server.journal.state_directory import StateDirectory
@@ -90,13 +81,6 @@ def test_another_process_is_refused_until_the_owner_is_dead(tmp_path: Path):
 
 
 # The term
-
-
-def test_each_start_has_a_higher_number(tmp_path: Path):
-    for expected in (1, 2, 3):
-        directory = StateDirectory(tmp_path)
-        assert directory.raise_term() == expected
-        directory.close()
 
 
 def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path: Path):
