@@ -3,7 +3,6 @@
 import msgpack
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace_proto import limits
 from headrace_proto.checks import Count, Text
@@ -136,13 +135,3 @@ def test_a_list_of_too_many_entries_is_refused():
         unpack(msgpack.packb([0] * (limits.MAX_HEADER_ITEMS + 1)))
     with pytest.raises(ProtocolError, match="max_map_len"):
         unpack(msgpack.packb({str(i): 0 for i in range(limits.MAX_HEADER_ITEMS + 1)}))
-
-
-@steady
-@given(st.binary(max_size=40))
-def test_bytes_of_any_kind_are_data_or_a_protocol_error(data):
-    try:
-        value = unpack(data)
-    except ProtocolError:
-        return
-    assert pack(unpack(pack(value))) == pack(value)
