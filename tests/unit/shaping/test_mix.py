@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace_server.shaping.mix import Reports, pass_ordinals
+from headrace_server.shaping.mix import Reports, pass_ordinals, suppliers, times
 
 
 def test_every_pass_over_a_source_has_keys_of_its_own():
@@ -72,3 +72,12 @@ def test_means_of_large_numbers_stay_finite():
     for _ in range(3000):
         reports.take(report_of([(0, 1e100), (0, -1e100), (1, 1e100)] * 100))
     assert reports.weights() == [0.0, 1.0]
+
+
+def test_without_a_live_source_of_a_weight_the_next_weights_hold_or_nothing_supplies():
+    schedule = [[0, [1, 0, 0]], [10, [0, 1, 0]], [20, [1, 1, 0]]]
+    numbers = np.arange(30)
+    drawn = times(0, 0, numbers, 3)
+    assert suppliers(drawn, numbers, schedule, np.array([False, True, True])).tolist() == [1] * 30
+    of = suppliers(drawn, numbers, schedule[:2], np.array([True, False, True]))
+    assert of.tolist() == [0] * 10 + [-1] * 20
