@@ -95,28 +95,6 @@ def test_an_unsigned_length_beyond_int64_is_the_longest_there_is():
     assert [meta["real"] for _, meta in described(shape)] == [2**53], "the most that is counted"
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"batch_sizes": [2, 3]}, r"batch_sizes=\[2, 3\], the pipeline has batch_sizes=\[2, 2\]"),
-        (
-            {"waiting": [[2, [[0, b"2\1\0"]]]]},
-            "'waiting' of the snapshot can not be read: 2 is not",
-        ),
-        ({"waiting": [[0, [[0, b"3\0\0\0"]]]]}, "no packed integers"),
-        ({"formed": [[[[0, 9]], 1]]}, "'formed' has more rows than 'waiting'"),
-        ({"formed": [[[[0, 1]], 1]]}, "'formed' has a batch of another size"),
-    ],
-)
-def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(change, text):
-    shape = Buckets([2, 2])
-    shape.offer(0, 3, {"bucket": np.array([0, 1, 0])})
-    before = shape.snapshot()
-    with pytest.raises(ValueError, match=text):
-        shape.restore({**before, **change})
-    assert shape.snapshot() == before
-
-
 @pytest.mark.parametrize("most", [1, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**62])
 def test_integers_are_packed_in_so_few_bytes_as_hold_them(most: int):
     values = np.array([0, most, 1], np.int64)

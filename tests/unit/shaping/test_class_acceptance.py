@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from headrace_server.shaping import class_acceptance
 from headrace_server.shaping.class_acceptance import (
+    ClassEstimator,
     Proportions,
     acceptance,
     probabilities,
@@ -64,3 +66,10 @@ def test_only_the_last_changes_are_remembered_and_fewer_of_many_classes_fit_a_me
             mix.change(mix.now, number)
         assert [number for number, _ in mix.to_plain()] == [*range(136, 200)]
         assert [number for number, _ in mix.recent()] == [*range(200 - sent, 200)]
+
+
+def test_blocks_of_rows_are_judged_like_a_whole(monkeypatch):
+    labels, target = np.arange(500) * 7 % 3, np.array([0.2, 0.3, 0.5])
+    whole = ClassEstimator(3).accept_estimated(labels, target)
+    monkeypatch.setattr(class_acceptance, "_BLOCK", 30)
+    assert np.array_equal(ClassEstimator(3).accept_estimated(labels, target), whole)

@@ -66,24 +66,6 @@ def test_a_new_mix_holds_from_the_next_batch_on_and_frees_a_batch_that_waits():
     assert shape.stats()["changes"][0][-1] == [1, [0.5, 0.5]]
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"num_classes": 3}, "num_classes=3, the pipeline has num_classes=2"),
-        ({"changes": []}, "'changes' is empty"),
-        ({"formed": [[[[0, 2]], 2]]}, "'formed' has more rows"),
-        ({"changes": [[0, [1.0]]]}, "probs has 1 classes"),
-    ],
-)
-def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(change, text):
-    shape = ClassQueues(2, [1.0, 0.0], 2)
-    shape.offer(0, 3, {"label": np.zeros(3, int)})
-    before = shape.snapshot()
-    with pytest.raises(ValueError, match=text):
-        shape.restore({**before, **change})
-    assert shape.snapshot() == before
-
-
 def test_another_size_holds_from_the_next_batch_that_is_not_formed():
     machine, sizes = ClassQueues(2, [0.5, 0.5], 6, seed=3), []
     machine.offer(0, 40, {"label": np.arange(40) % 2})
