@@ -1,11 +1,9 @@
-"""The bucketing calls: names, order and defaults of TensorFlow's; a wrong call raises at once."""
+"""The bucketing calls: a wrong call raises at once."""
 
 import numpy as np
 import pytest
 
 import headrace_server as hs
-
-from .signatures import signature
 
 FEATURES = {"x": hs.scalar("int64"), "v": hs.sequence("float32"), "p": hs.scalar("float32")}
 
@@ -22,23 +20,6 @@ def bucket(**arguments):
 def by_length(**arguments):
     given = {"input_length": "x", "batch_size": 2, "bucket_boundaries": [5, 9], **arguments}
     return source().bucket_by_sequence_length(**given).declaration()
-
-
-def test_names_order_and_defaults_are_those_of_tensorflow():
-    rest = [
-        ("capacity", 32),
-        ("bucket_capacities", None),
-        ("dynamic_pad", False),
-        ("allow_smaller_final_batch", False),
-        ("keep_input", True),
-    ]
-    assert signature(hs.Pipeline.bucket) == ["which_bucket", "batch_size", "num_buckets", *rest]
-    assert signature(hs.Pipeline.bucket_by_sequence_length) == [
-        "input_length",
-        "batch_size",
-        "bucket_boundaries",
-        *rest,
-    ]
 
 
 COMMON = [

@@ -1,12 +1,10 @@
-"""Segments with states: names, order and defaults of TensorFlow's; a wrong call raises at once."""
+"""Segments with states are declared; a wrong call raises at once."""
 
 import numpy as np
 import pytest
 
 import headrace_server as hs
 from headrace_server.pipeline.segment_options import fitted
-
-from .signatures import signature
 
 FEATURES = {
     "utt": hs.scalar("string"),
@@ -54,34 +52,6 @@ def options(pipeline):
     shape = pipeline.declaration().shape
     assert shape.kind == "sequences"
     return shape.options
-
-
-def test_names_order_and_defaults_are_those_of_tensorflow():
-    assert signature(hs.Pipeline.batch_sequences_with_states) == [
-        "input_key",
-        "input_sequences",
-        "input_context",
-        ("input_length", None),
-        ("initial_states", ...),
-        ("num_unroll", ...),
-        ("batch_size", ...),
-        ("capacity", 1000),
-        ("allow_small_batch", True),
-        ("pad", True),
-        ("make_keys_unique", False),
-        ("make_keys_unique_seed", None),
-    ]
-    assert signature(hs.Pipeline.sequence_queueing_state_saver) == [
-        "batch_size",
-        "num_unroll",
-        "input_length",
-        "input_key",
-        "input_sequences",
-        "input_context",
-        "initial_states",
-        ("capacity", None),
-        ("allow_small_batch", False),
-    ]
 
 
 @pytest.mark.parametrize(
