@@ -1,4 +1,4 @@
-"""Conversions: the content of their files, what a killed one leaves, and refusals."""
+"""Conversions: the content of their files; tests/integration kills one."""
 
 from __future__ import annotations
 
@@ -70,36 +70,6 @@ def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path
     names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
     assert names == ["part-00000.arrow", "part-00001.arrow", "part-00002.arrow"]
     assert [part.rows for part in done.parts] == [10, 10, 5]
-
-
-def test_a_source_that_is_read_forward_is_converted_too(tmp_path: Path):
-    lines = "".join(f"{i},{i * 2}\n" for i in range(30))
-    (tmp_path / "a.csv").write_text("i,j\n" + lines)
-    converted(hs.read_csv(str(tmp_path / "a.csv")), tmp_path / "out", rows_per_file=7)
-    assert back(tmp_path / "out") == [{"i": i, "j": 2 * i} for i in range(30)]
-
-
-def test_a_run_that_was_killed_left_no_file_that_looks_finished_and_the_next_begins_anew(
-    tmp_path: Path,
-):
-    pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
-    out.mkdir()
-    killed = begun(pipeline, tmp_path / "killed", rows_per_file=3)
-    for _ in killed.steps():
-        for path in (tmp_path / "killed").iterdir():
-            (out / path.name).write_bytes(path.read_bytes())
-    assert len(list(out.iterdir())) == 3 and not list(out.glob("*.arrow"))
-    converted(pipeline, out, rows_per_file=5)
-    assert back(out) == plain(9)
-    assert sorted(path.name for path in out.iterdir()) == ["part-00000.arrow", "part-00001.arrow"]
-
-
-def test_a_directory_that_holds_files_is_refused_and_stays_as_it_is(tmp_path: Path):
-    pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
-    converted(pipeline, out)
-    with pytest.raises(ValueError, match=r"holds part-00000.arrow, and nothing is overwritten"):
-        begun(pipeline, out)
-    assert back(out) == plain(9)
 
 
 def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declares(tmp_path: Path):

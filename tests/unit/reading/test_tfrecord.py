@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 import zlib
 from pathlib import Path
 
@@ -21,6 +20,9 @@ from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import tfrecord
 from tests.examples import some
+from tests.unit.readers import indexed, plain, streamed
+from tests.unit.reading.test_example_wire import WANTED as MESSAGE
+from tests.unit.reading.test_example_wire import messages
 from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
 
 WANTED = {
@@ -64,15 +66,7 @@ def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
         "x": Field("float32", (None, 2)),
         "id": Field("bytes"),
     }
-    assert rows_of(reader.take(slice(0, 200))) == rows(range(200))
-    assert rows_of(reader.take(slice(65, 75))) == rows(range(65, 75))
-    order = np.random.default_rng(0).permutation(200)
-    for part in np.array_split(order, 3):
-        chunk = reader.take(part)
-        assert rows_of(chunk) == rows(part)
-        assert chunk.ordinals.tolist() == part.tolist()
-    assert rows_of(reader.take(np.array([7, 7, 199]))) == rows([7, 7, 199])
-    assert len(reader.take(slice(5, 5))) == 0
+    assert indexed(reader) == rows(range(200))
 
 
 # --- damage ---------------------------------------------------------------------------------
@@ -199,21 +193,10 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind) -> None:
     reader = opened([str(path), str(empty)], WANTED)
     assert isinstance(reader, StreamSource)
     assert reader.streams == 2
-    positions, position, got = [], b"", []
-    while position is not None:
-        positions.append(position)
-        chunk, position = reader.read(0, position, 9)
-        assert chunk.ordinals.tolist() == list(range(len(got), len(got) + len(chunk)))
-        got += rows_of(chunk)
-    assert got == rows(range(100))
-    assert max(map(len, positions)) <= 24
-    for k in random.Random(1).sample(range(12), 12):  # back and forth
-        chunk, after = reader.read(0, positions[k], 9)
-        assert rows_of(chunk) == rows(range(9 * k, min(9 * k + 9, 100)))
-        assert after == (positions[k + 1] if k + 1 < len(positions) else None)
+    assert [streamed(reader, 0), streamed(reader, 1)] == [rows(range(100)), []]
+    chunk, position = reader.read(0, b"", 9)
+    assert chunk.ordinals.tolist() == list(range(9)) and len(position) <= 24
     assert chunk.origin.describe(0).startswith(f"{path}, record ")
-    chunk, after = reader.read(1, b"", 5)
-    assert (len(chunk), after) == (0, None)
     reader.close()
 
 
@@ -274,32 +257,6 @@ def tf():  # type: ignore[no-untyped-def]
     return pytest.importorskip("tensorflow")
 
 
-KINDS = {"ints": "int64_list", "floats": "float_list", "texts": "bytes_list"}
-
-
-@st.composite
-def tf_rows(draw):
-    return {
-        "n": draw(st.integers(-(2**63), 2**63 - 1)),
-        "ints": draw(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6)),
-        "floats": draw(st.lists(st.floats(width=32, allow_nan=False), max_size=6)),
-        "texts": draw(st.lists(st.binary(max_size=6), max_size=3)),
-    }
-
-
-def tf_feature(tf, kind: str, value):
-    lists = {"int64_list": tf.train.Int64List, "float_list": tf.train.FloatList}
-    return tf.train.Feature(**{kind: lists.get(kind, tf.train.BytesList)(value=value)})
-
-
-TF_WANTED = {
-    "n": Feature("scalar", "int64"),
-    "ints": Feature("sequence", "int64"),
-    "floats": Feature("sequence", "float32"),
-    "texts": Feature("sequence", "bytes"),
-}
-
-
 @pytest.mark.tf
 @settings(
     max_examples=some(25),
@@ -307,67 +264,40 @@ TF_WANTED = {
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    records=st.lists(tf_rows(), min_size=1, max_size=5), way=st.sampled_from(["", "GZIP", "ZLIB"])
+    records=st.lists(messages(), min_size=1, max_size=4), way=st.sampled_from(["", "GZIP", "ZLIB"])
 )
-def test_records_written_by_tensorflow_are_read(tf, tmp_path: Path, records, way: str) -> None:
-    plain, steps = str(tmp_path / "plain"), str(tmp_path / "steps")
-    with tf.io.TFRecordWriter(plain, way) as one, tf.io.TFRecordWriter(steps, way) as two:
-        for record in records * 9:
-            n = tf_feature(tf, "int64_list", [record["n"]])
-            lists = {k: tf_feature(tf, kind, record[k]) for k, kind in KINDS.items()}
-            message = tf.train.Example(features=tf.train.Features(feature={"n": n, **lists}))
-            one.write(message.SerializeToString())
-            stepwise = {
-                k: tf.train.FeatureList(feature=[tf_feature(tf, kind, [v]) for v in record[k]])
-                for k, kind in KINDS.items()
-            }
-            message = tf.train.SequenceExample(
-                context=tf.train.Features(feature={"n": n}),
-                feature_lists=tf.train.FeatureLists(feature_list=stepwise),
-            )
-            two.write(message.SerializeToString())
-    assert all_rows(opened(plain, TF_WANTED)) == records * 9
-    assert all_rows(opened(steps, TF_WANTED)) == records * 9
+def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, records, way) -> None:
+    path = str(tmp_path / "records")
+    with tf.io.TFRecordWriter(path, way) as out:
+        for record, _ in records * 9:
+            out.write(record)
+    assert all_rows(opened(path, MESSAGE)) == [row for _, row in records] * 9
+    dtypes = {"int64": tf.int64, "float32": tf.float32, "bytes": tf.string}
+    spec = {
+        name: tf.io.FixedLenSequenceFeature([], dtypes[of.dtype], allow_missing=True)
+        if of.kind == "sequence"
+        else tf.io.FixedLenFeature(of.shape, dtypes[of.dtype])
+        for name, of in MESSAGE.items()
+    }
+    for record, row in records:
+        parsed = tf.io.parse_single_example(record, spec)
+        assert {name: plain(value.numpy()) for name, value in parsed.items()} == row
 
 
 @pytest.mark.tf
-@settings(
-    max_examples=some(25),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_records_are_parsed_as_tensorflow_parses_them(tf, tmp_path: Path, data) -> None:
-    """Any order, packed or not, unknown and missing features: as tf.io.parse_single_example."""
-    records = []
-    for _ in range(data.draw(st.integers(1, 4))):
-        record = data.draw(tf_rows())
-        entries = [
-            ("n", feature("int", [record["n"]], data.draw(st.booleans()))),
-            ("ints", feature("int", record["ints"], data.draw(st.booleans()))),
-            ("floats", feature("float", record["floats"], data.draw(st.booleans()))),
-            ("texts", feature("bytes", record["texts"])),
-            ("unknown", feature("int", [1, 2])),
-        ]
-        entries = data.draw(st.permutations(entries))
-        records.append(example(entries[: data.draw(st.integers(2, 5))]))
-    path = write(tmp_path / "ours", records * 9)
-    wanted = {
-        "n": Feature("scalar", "int64", (), -7, True),
-        "ints": Feature("sequence", "int64", (), [], True),
-        "floats": Feature("sequence", "float32", (), [], True),
-        "texts": Feature("sequence", "bytes", (), [], True),
-    }
-    many = {"dtype": None, "allow_missing": True}
-    spec = {
-        "n": tf.io.FixedLenFeature([], tf.int64, -7),
-        "ints": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.int64}),
-        "floats": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.float32}),
-        "texts": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.string}),
-    }
-    expected = []
-    for raw in tf.data.TFRecordDataset(path):
-        parsed = tf.io.parse_single_example(raw, spec)
-        expected.append({name: value.numpy().tolist() for name, value in parsed.items()})
-    got = all_rows(opened(path, wanted))
-    assert [{name: r[name] for name in wanted} for r in expected] == got
+def test_sequence_examples_written_by_tensorflow_are_read(tf, tmp_path: Path) -> None:
+    def steps(n: int):
+        ints = [tf.train.Feature(int64_list=tf.train.Int64List(value=[i])) for i in range(n)]
+        return tf.train.FeatureList(feature=ints)
+
+    one = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5]))
+    made = [
+        tf.train.SequenceExample(
+            context=tf.train.Features(feature={"x": one}),
+            feature_lists=tf.train.FeatureLists(feature_list={"steps": steps(n)}),
+        ).SerializeToString()
+        for n in range(4)
+    ]
+    wanted = {"x": Feature("scalar", "float32"), "steps": Feature("sequence", "int64")}
+    read = all_rows(opened(write(tmp_path / "a", made), wanted))
+    assert read == [{"x": 0.5, "steps": list(range(n))} for n in range(4)]
