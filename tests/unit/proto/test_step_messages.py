@@ -1,6 +1,5 @@
 """A packed message comes out as it went in, and a broken one is refused."""
 
-import contextlib
 import struct
 from dataclasses import replace
 
@@ -118,83 +117,29 @@ def test_no_part_of_a_message_is_a_message(registry, message):
             registry.decode(header + more)
 
 
-@pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
-def test_any_byte_may_be_changed(registry, message):
-    """In each bit, or as a whole; the result is a message, which goes out as it came, or none."""
-    header = registry.encode(message)
-    for at, byte in enumerate(header):
-        for value in (*(byte ^ 1 << bit for bit in range(8)), byte ^ 255, 0, 255):
-            changed = header[:at] + bytes([value]) + header[at + 1 :]
-            with contextlib.suppress(ProtocolError):
-                decoded = registry.decode(changed)
-                assert registry.decode(registry.encode(decoded)) == decoded
-
-
 def given_head(copy_out=0, named=0, columns=0, place=0):
     """The fixed part of a packed Given."""
     return struct.pack("<9Qq2QHBBHIB", *[0] * 13, copy_out, 0, columns, place, named)
 
 
 WRONG = {
-    "nothing but a layout": (b"\x01", "no packed message that begins with 0x01"),
     "another layout": (b"\x02\x03" + bytes(40), "begins with 0x0203"),
     "another op": (b"\x01\x05" + bytes(40), "begins with 0x0105"),
-    "no head": (b"\x01\x03", "a packed Give does not fit the 2 bytes"),
-    "more tokens than bytes": (
-        struct.pack("<BB4HQ", 1, 3, 900, 0, 0, 0, 7) + bytes(100),
-        "a packed list of 900 numbers does not fit the 118 bytes",
-    ),
     "too many tokens": (
         struct.pack("<BB4HQ", 1, 4, 4097, 0, 0, 0, 7) + bytes(4097 * 8),
         "4097 packed numbers; the limit is 4096",
-    ),
-    "faults beyond the end": (
-        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 5, 7) + b"\x90",
-        "a packed list of faults does not fit the 19 bytes",
-    ),
-    "faults that are none": (
-        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 1, 7) + b"\xc1",
-        "faults is not valid msgpack",
     ),
     "deep faults": (
         struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 9, 7) + b"\x91" * 8 + b"\xc0",
         "faults is nested deeper than 7",
     ),
-    "an answer with batches": (
-        struct.pack("<BB4HQ", 1, 4, 0, 0, 1, 0, 7),
-        "a packed Answer does not fit the 18 bytes",
-    ),
-    "more batches than bytes": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 9, 0, 7) + bytes(64),
-        "a packed Give does not fit the 82 bytes",
-    ),
-    "a name beyond the end": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(named=9),
-        "a packed Given does not fit",
-    ),
     "a flag that is none": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(copy_out=2),
         "copy_out: 2 is not true or false",
     ),
-    "a name that is no text": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(named=1) + b"\xff",
-        "segment is not a text",
-    ),
-    "columns of 9 bytes": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=9) + bytes(9),
-        "9 bytes, not a multiple of 8",
-    ),
-    "a column that is cut": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=16) + bytes(16),
-        "column 0 does not fit the 2 numbers",
-    ),
     "a rank beyond all": (
         struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=24) + b"\xff" * 24,
         "column 1 does not fit the 3 numbers",
-    ),
-    "a place beyond the end": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(place=2**32 - 1) + bytes(64),
-        "a packed Given does not fit",
     ),
     "a header that is too long": (
         b"\x01\x03" + bytes(limits.MAX_HEADER_BYTES),
