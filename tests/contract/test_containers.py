@@ -15,10 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from functools import cache
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -341,34 +338,6 @@ def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> No
         assert "503" in text and "locator" in text
 
 
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/healthz" else 503)
-        self.end_headers()
-        self.wfile.write(b"training is opening\n")
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
-@pytest.fixture
-def page() -> Iterator[str]:
-    """A page that is well at /healthz and ill elsewhere."""
-    with HTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_health_page_is_asked_as_well(page: str) -> None:
-    assert healthy(f"http://{page}/healthz").returncode == 0
-    ill = healthy(f"http://{page}/readyz")
-    assert ill.returncode == 1
-    assert ill.stdout == f"http://{page}/readyz: 503 training is opening\n"
-
-
 def test_an_open_port_that_says_nothing_is_not_healthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = healthy(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
@@ -379,25 +348,3 @@ def test_an_open_port_that_says_nothing_is_not_healthy() -> None:
 def test_a_healthcheck_of_no_address_fails_without_a_traceback(arguments: list[str]) -> None:
     done = healthy(*arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-
-
-def test_the_checks_of_containers_say_what_they_skip_and_why(tmp_path: Path) -> None:
-    """Where no program is there, nothing fails and everything has its reason."""
-    command = [sys.executable, "-m", "tests.containers", "--scratch", str(tmp_path / "scratch")]
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    # Away from the environment's programs too: they stand beside its Python.
-    python = empty / "python"
-    python.symlink_to(sys.executable)
-    paths = [os.path.abspath(entry) for entry in sys.path if entry]
-    done = subprocess.run(
-        [python, *command[1:]],
-        cwd=ROOT,
-        env={"PATH": str(empty), "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 ran, 0 validated" in done.stdout and "0 failed" in done.stdout
-    assert not (tmp_path / "scratch").exists()

@@ -66,19 +66,6 @@ def test_many_large_states_are_copied_in_pieces():
     assert table.saved(file.read) == Saved({}, examples_of(put), {}, [], list(range(10, 20)))
 
 
-def test_a_table_has_no_row_that_was_replaced_or_has_ended():
-    file, table = File(), LiveTable(10)
-    for n in range(50):
-        columns = [np.full((4, 1000), n, np.uint8), np.full((4, 7), n + 1, np.uint8)]
-        numbers = np.array([[0, 1, 2, n + 3]] * 2 + [[n] * 4] * 5)
-        put = Examples(numbers, [(0, b"key")] * 4, columns)
-        file.put([Change(put=put, drop=[n + 2])], table)
-    first, rows = table.changes(file.read)
-    assert not first
-    assert rows.put.lines.tolist() == [0, 1, 2, 52]
-    assert [set(column.reshape(-1)) for column in rows.put.states] == [{49}, {50}]
-
-
 def test_an_empty_change_is_not_worth_a_record():
     assert not Change()
     assert Change(base=0) and Change(tokens=[1]) and Change(drop=[0])
