@@ -291,7 +291,11 @@ class Case:
         for number, row in enumerate(zip(*steps, strict=False)):
             common = {(one["@partition"], one.get("@bucket", -1)) for one in row}
             if len(common) != 1:
-                yield f"step {number} has batches of (partition, bucket) {common}"
+                near = [
+                    [(one["@partition"], one["@number"], one["@epoch"]) for one in of_rank]
+                    for of_rank in (of[max(0, number - 3) : number + 3] for of in steps)
+                ]
+                yield f"step {number} has batches of (partition, bucket) {common}: {near}"
                 return
             epochs = {one["@epoch"] for one in row}
             if self.feed.borders and not self.feed.segmented and len(epochs) != 1:

@@ -359,7 +359,8 @@ class Process:
         owners = len(world.owners)
         self.machine = Trainer(
             c.partitions, [p % owners for p in range(c.partitions)], owners, rank=rank,
-            prefetch=c.prefetch, lanes=lanes, chained=c.kind == "lanes",
+            prefetch=world.random.choice([c.prefetch, c.prefetch, 0, 8]) if job else c.prefetch,
+            lanes=lanes, chained=c.kind == "lanes",
             strict=c.borders and world.segmented, any_order=c.any_order and not job,
             explicit=c.hold > 1, lazy=not world.segmented,
         )  # fmt: skip
@@ -496,7 +497,7 @@ class Process:
             held = self.machine.take()
             if held is None:
                 break
-            if not self.job and world.happens("untake", 1.0):
+            if world.happens("untake", 1.0):
                 self.machine.untake(held)
                 law(self.machine.take() is held, "another batch than the one that was put back")
             self.took(held)
@@ -522,6 +523,8 @@ class Process:
                 law(
                     self.last is None or key > self.last, f"{self.name} got {key} after {self.last}"
                 )
+                after = self.job.after.setdefault(self.last, key) if self.last else key
+                law(self.job.torn or key == after, f"{self.name} got {key}, another {after}")
             self.last = key
             self.job.reach(self.rank, key)
         if self.world.config.borders:
@@ -616,6 +619,7 @@ class Job:
         self.reached = dict.fromkeys(range(size), (-1,))
         self.committed = dict.fromkeys(range(size), (-1,))
         self.waiting = []
+        self.after = {}  # what ranks got after each batch
         self.over = self.torn = False  # torn: a rank began again alone, or lost a batch
         self.ranks = {}
         for rank in range(size):
@@ -631,6 +635,7 @@ class Job:
         """Take the number of its run from an owner; a new run begins with its first round."""
         if run > self.run:
             self.run = run
+            self.after.clear()
             for of in (self.reached, self.committed):
                 of.update({rank: (-1,) for rank, key in of.items() if key != END})
 

@@ -93,6 +93,8 @@ SESSIONS = -1
 _REMEMBERED = 65_536
 #: How long a trainer without a batch waits for memory that nobody frees.
 _PATIENCE_S = 1.0
+#: How long a message takes at most that was on its way when its process ended.
+_SIGN_S = 1.0
 _RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
 _REPLACED = "another process has the rank of this trainer, which began later"
 #: Ranks that a text lists.
@@ -238,6 +240,7 @@ class Desk:
         self._known = dict(known or {})
         self._greeted: dict[bytes, Hello] | None = {}
         self._newcomers: dict[bytes, Hello] = {}  # whose run is not known yet
+        self._newcomers_since = 0.0  # when the last one came
         deals = [(one.run, one.world) for one in partitions.values()]
         self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
         self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
@@ -286,6 +289,7 @@ class Desk:
         if self._greeted is None:
             if self._is_newcomer(hello):
                 self._newcomers[hello.session] = hello
+                self._newcomers_since = self._now
                 self._look_at_newcomers()
             else:
                 self._admit([hello])
@@ -501,7 +505,8 @@ class Desk:
         session = self.sessions.get(name)
         if session is not None:
             session.seen = now
-            self._look_at_newcomers(alive=True)
+            # what came sooner may be the last word of a process that has ended, too
+            self._look_at_newcomers(alive=now - self._newcomers_since >= _SIGN_S)
         elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
             self.sent.append((name, Unknown()))
 
