@@ -28,7 +28,9 @@ class RangeServer:
         self._draw, self._lock = random.Random(seed), threading.Lock()
         self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
 
     def fault(self) -> str:
         """Return the kind of the fault of an answer, or ""."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import io
 import json
 import os
 import random
+import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +26,7 @@ import pyarrow.parquet
 
 import headrace_server as hs
 from tests.combinations import functions
+from tests.range_server import RangeServer
 from tests.reference import Call, Declared
 from tests.unit import tfrecord_writer
 
@@ -76,9 +79,14 @@ _REPEATING = ("flat_map", "resample_at_rate", "weighted_resample")
 #: Weights of a mix that follow from reports, by a rule that gives equal ones.
 REPORTED = "reported"
 #: Sources of examples with one row each.
-KINDS = ("examples", "function", "indexed", "jsonl", "jsonl.gz", "parquet", "arrow", "tfrecord")
+KINDS = (
+    *("examples", "function", "indexed"),
+    *("jsonl", "jsonl.gz", "parquet", "arrow", "tfrecord", "tar"),
+)
+#: Those that are in files.
+IN_FILES = KINDS[3:]
 #: Those that are read forward; the others are read by number.
-FORWARD = ("function", "jsonl.gz")
+FORWARD = ("function", "jsonl.gz", "tar")
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ class Feed:
     kind: str = "examples"
     batched: bool = False  # whether each example has several rows
     first: int = 0
+    far: bool = False  # whether its files are read from an HTTP server, some answers of which fail
     calls: tuple[Call, ...] = ()
 
     def __getattr__(self, name: str) -> Callable[..., Feed]:
@@ -97,7 +106,8 @@ class Feed:
         return lambda **given: replace(self, calls=(*self.calls, (name, given)))
 
     def __repr__(self) -> str:
-        source = f"Feed({self.count}, {self.kind!r}, {self.batched}, {self.first})"
+        far = ", far=True" if self.far else ""
+        source = f"Feed({self.count}, {self.kind!r}, {self.batched}, {self.first}{far})"
         calls = [
             f".{name}({', '.join(f'{n}={_text(v)}' for n, v in given.items())})"
             for name, given in self.calls
@@ -171,7 +181,8 @@ class Feed:
             pipeline = hs.from_examples(self._examples)
         else:
             read: Any = getattr(hs, f"read_{self.kind.partition('.')[0]}")
-            pipeline = read(_files(self.kind, self.count, self.first), functions.FEATURES)
+            features = functions.IN_TAR if self.kind == "tar" else functions.FEATURES
+            pipeline = read(_files(self.kind, self.count, self.first, self.far), features)
         for name, given in calls:
             options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
             after = options.pop("map_segments", None)
@@ -186,8 +197,8 @@ def _text(value: Any) -> str:
     return f"np.{type(value).__name__}({value})" if isinstance(value, np.generic) else repr(value)
 
 
-#: Names the directory of files, to processes that this one starts.
-_FILES = "COMBINATIONS_FILES"
+#: Name the directory of files and its URL, to processes that this one starts.
+_FILES, _URL = "COMBINATIONS_FILES", "COMBINATIONS_URL"
 
 
 @cache
@@ -200,14 +211,24 @@ def _directory() -> Path:
 
 
 @cache
-def _files(kind: str, count: int, first: int) -> list[str]:
+def _url() -> str:
+    """Return the URL of the directory, whose server fails at times, as often as readers retry."""
+    if _URL not in os.environ:
+        server = RangeServer(_directory(), faults=0.03).__enter__()
+        atexit.register(server.__exit__, None, None, None)
+        os.environ[_URL] = server.url
+    return os.environ[_URL]
+
+
+@cache
+def _files(kind: str, count: int, first: int, far: bool) -> list[str]:
     """Return two files of examples, or one that is read forward; they are written once."""
     examples = functions.examples(count, first=first)
     paths: list[str] = []
     cut = 0 if kind in FORWARD else count // 3
     for part, some in enumerate((examples[:cut], examples[cut:]) if cut else (examples,)):
         path = _directory() / f"{count}-{first}-{part}.{kind}"
-        paths.append(str(path))
+        paths.append(f"{_url()}/{path.name}" if far else str(path))
         if path.exists():
             continue
         rows = [{n: np.asarray(v).tolist() for n, v in one.items()} for one in some]
@@ -217,6 +238,8 @@ def _files(kind: str, count: int, first: int) -> list[str]:
             path.write_bytes(gzip.compress(text) if kind == "jsonl.gz" else text)
         elif kind == "tfrecord":
             path.write_bytes(b"".join(map(_record, rows)))
+        elif kind == "tar":
+            path.write_bytes(_archive(some))
         else:
             table = pa.Table.from_pylist(rows)
             if kind == "parquet":
@@ -237,6 +260,25 @@ def _record(row: dict[str, Any]) -> bytes:
 
     entries = {name: values(value) for name, value in row.items()}
     return tfrecord_writer.frame(tfrecord_writer.example(entries))
+
+
+def _archive(examples: list[functions.Example]) -> bytes:
+    """Return examples as a tar file: a member for each column."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for number, example in enumerate(examples):
+            for name in functions.IN_TAR:
+                column, _, ending = name.partition(".")
+                value, data = example[column], io.BytesIO()
+                if ending == "npy":
+                    np.save(data, value)
+                else:
+                    data.write(value if column == "key" else b"%d" % value)
+                member = tarfile.TarInfo(f"{number}.{name}")
+                member.size = data.tell()
+                data.seek(0)
+                archive.addfile(member, data)
+    return content.getvalue()
 
 
 # Shapes
@@ -452,13 +494,16 @@ def drawn(chance: random.Random, stage: str, shape: str) -> Feed:
 
 def _source(chance: random.Random, batched: bool, count: int, first: int = 0) -> Feed:
     """Draw a source and its order."""
-    feed = Feed(count, chance.choice(KINDS[:2] if batched else KINDS), batched, first)
+    kind = chance.choice(KINDS[:2] if batched else KINDS)
+    feed = Feed(count, kind, batched, first, kind in IN_FILES and chance.random() < 0.3)
+    if kind == "tar":
+        feed = feed.map(fn=f"{_HERE}:without_endings")
     if chance.random() < 0.2:
         feed = feed.map(fn=f"{_HERE}:heavier")
     if chance.random() < 0.3:
         feed = feed.skip(n=3).take(n=20)
-    if feed.kind == "examples" and chance.random() < 0.3 and "map" not in dict(feed.calls):
-        feed = feed.concat(other=Feed(7, feed.kind, batched, first + 100))
+    if kind not in FORWARD and chance.random() < 0.3 and "map" not in dict(feed.calls):
+        feed = feed.concat(other=Feed(7, kind, batched, first + 100, feed.far))
     if chance.random() < 0.7:
         window = chance.choice((5, 9)) if feed.kind in FORWARD or chance.random() < 0.3 else None
         feed = feed.shuffle(

@@ -22,6 +22,9 @@ FEATURES = {
     "p": hs.scalar("float64"),
     "c": hs.scalar("bool"),
 }
+_ENDINGS = {"key": "", **dict.fromkeys("tnz", ".cls")}
+#: The same columns as a tar file names them.
+IN_TAR = {f"{name}{_ENDINGS.get(name, '.npy')}": one for name, one in FEATURES.items()}
 
 
 def examples(count: int, batched: bool = False, first: int = 0) -> list[Example]:
@@ -75,6 +78,10 @@ class Examples:
 
     def __getitems__(self, numbers: list[int]) -> list[Example]:
         return [self[number] for number in numbers]
+
+
+def without_endings(example: Example) -> Example:
+    return {name.partition(".")[0]: value for name, value in example.items()}
 
 
 def heavier(example: Example) -> Example:

@@ -17,7 +17,6 @@ from tests.integration.serving import connect
 from tests.range_server import RangeServer
 from tests.unit.tfrecord_writer import example, feature, frame
 
-pytest.importorskip("aiohttp")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 

@@ -26,7 +26,6 @@ from tests.unit.readers import opened
 from tests.unit.reading.test_cut import opened as opened_pipeline
 from tests.unit.tfrecord_writer import example, feature, frame
 
-pytest.importorskip("aiohttp")
 CONTENT = np.random.default_rng(0).bytes(40 * BLOCK + 100)
 #: Each example has so many bytes, and there are so many.
 EACH, ROWS = 3 * BLOCK, 40
