@@ -1,45 +1,78 @@
-"""States become the block that a server reads, copied once where possible."""
+"""The blocks and the buffers in which states go to their server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.state_block import BlockMaker, Upload
+from headrace.saving import Saving
+from headrace.segments import continued
+from headrace.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
 from headrace_proto import limits
-from headrace_proto.errors import LimitExceeded
-from headrace_proto.layout import arrange
+from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.segment_layout import State
+from headrace_proto.state_buffers import file_bytes
 
-from .serving import LSTM, TAG, states_in
-
-A, B = State("a", "float32", (3,)), State("b", "int8", ())
-TOLD = {"states": [["a", "float32", [3]], ["b", "int8", []]]}
+MAKER = BlockMaker({"a": State("a", "float32", (3,))})
 
 
-def maker(*states):
-    return BlockMaker({state.name: state for state in states})
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "trainer-1"
+    with path.open("wb") as file:
+        file.truncate(file_bytes(2, 64))
+    return path
 
 
-def test_states_lie_where_the_layout_says_in_any_order_of_saving():
-    upload = Upload(maker(A, B), 2)
-    upload.put(B, np.array([7, 8], np.int8))
-    upload.put(A, np.arange(6, dtype=np.float32).reshape(2, 3))
-    columns, block = upload.finish()
-    slots, nbytes = arrange([("float32", (2, 3), 0), ("int8", (2,), 0)])
-    assert columns == [[s.offset, s.nbytes, list(s.shape)] for s in slots] and len(block) == nbytes
-    got = states_in(TOLD, columns, block)
-    assert got["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and got["b"].tolist() == [7, 8]
+def test_a_buffer_is_free_again_when_nothing_refers_to_it(file: Path):
+    buffers = FreeBuffers(str(file), 64, bytes(16))
+    first, second = buffers.take(64), buffers.take(1)
+    assert first is not None and second is not None
+    assert {first.number, second.number} == {0, 1} and first.owner is buffers
+    assert buffers.take(64) is None
+    number = second.number
+    del second
+    again = buffers.take(64)
+    assert again is not None and again.number == number
 
 
-def test_strings_and_numbers_share_a_block():
-    state, tag = State("lstm", "float32", (3,)), State("tag", "bytes", ())
-    upload = Upload(maker(state, tag), 2)
-    upload.put(tag, [b"long\0", b""])
-    upload.put(state, np.ones((2, 3), np.float32))
-    got = states_in({"states": [LSTM, TAG]}, *upload.finish())
-    assert got["tag"].tolist() == [b"long\0", b""] and got["lstm"].sum() == 6
+def test_there_is_none_where_another_session_has_taken_the_name_of_the_file(file: Path):
+    """As after the death of an owner, whose next life numbers its sessions anew."""
+    buffers = FreeBuffers(str(file), 64, bytes(16))
+    file.unlink()
+    file.write_bytes(b"16 other bytes.." + bytes(file_bytes(2, 64) - 16))
+    assert buffers.take(64) is None
+    assert FreeBuffers(str(file), 64, b"16 other bytes..").take(64) is not None
+
+
+def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(file: Path):
+    """Before that the owner may not have made the session's file long enough for buffers."""
+    buffers = FreeBuffers(str(file), 64, bytes(16))
+    session = SimpleNamespace(buffers=buffers, mapped=SimpleNamespace(last=0))
+    saving: Any = SimpleNamespace(_maker=MAKER, _link=SimpleNamespace(session_of=lambda _: session))
+    batch: Any = SimpleNamespace(partition=0, rows=2)
+    for session.mapped.last in (0, 1):
+        ready = [(MAKER.states["a"], np.ones((2, 3), np.float32))]
+        states = Saving._copied(saving, SimpleNamespace(upload=None), batch, ready, True)
+        assert states and isinstance(states.block, StateBuffer) is (session.mapped.last == 1)
 
 
 def test_more_than_a_message_holds_is_refused_with_the_limit():
     rows = limits.MAX_UPLOAD_BYTES // 12 + 1
     with pytest.raises(LimitExceeded, match=rf"states a .* a trainer holds {2**26}: use smaller"):
-        Upload(maker(A), rows)
+        Upload(MAKER, rows)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_row_that_goes_on_without_a_kept_state_is_a_protocol_error(first: int):
+    columns = {"@lane": np.arange(2), "@starts": np.array([1 - first])}
+    layout = SimpleNamespace(states={}, batch_size=2)
+    batch: Any = SimpleNamespace(
+        array=columns.__getitem__, _layout=layout, _framework=None, partition=0, number=1
+    )
+    with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes goes on in lane {first}"):
+        continued(batch, None)
