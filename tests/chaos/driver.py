@@ -28,7 +28,7 @@ from typing import Self
 
 from tests.patience import PATIENCE_S, eventually
 
-from .faults import Link, Plan, send
+from .faults import Plan, send
 from .feeds import PARTITIONS, cells_wanted, mode_of
 from .happenings import Happenings, Kill
 from .hosts import Host, Network
@@ -112,7 +112,7 @@ class Run:
         self._homes: list[list[str]] = [host.inside for host in hosts[setup.servers :]]
         self._addresses = [",".join(server.address for server in self.servers)] * setup.trainers
         names = [f"s{n}" for n in range(setup.servers)] + [f"t{n}" for n in range(setup.trainers)]
-        self.links: list[tuple[str, Link]] = list(zip(names, hosts, strict=False))
+        self.links: list[tuple[str, Host | Proxy]] = list(zip(names, hosts, strict=False))
         self._proxies: list[Proxy] = []
         for slot in range(0 if hosts else setup.proxied):
             proxies = [Proxy(*server.ports) for server in self.servers]

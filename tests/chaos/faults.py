@@ -11,11 +11,14 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-__all__ = ["FAULTS", "FREE", "LASTING", "RESTARTS", "Link", "Plan", "Target", "fill_disk", "send"]
+if TYPE_CHECKING:
+    from .driver import Run
+
+__all__ = ["FAULTS", "FREE", "LASTING", "RESTARTS", "Plan", "fill_disk", "send"]
 
 #: Kinds and how often each is drawn, in proportion.
 FAULTS = {
@@ -52,47 +55,6 @@ _AT_WORK = 0.8
 _WORKER_DEATHS = 3
 
 
-class Link(Protocol):
-    """A way between a trainer and a server, or between a host and all others."""
-
-    def cut(self) -> None: ...
-    def drop(self, way: str) -> None: ...
-    def slow(self) -> None: ...
-    def heal(self) -> None: ...
-
-
-class Served(Protocol):
-    """One server of a run, with all that a fault needs to harm it."""
-
-    worker_deaths: int  # in this life
-
-    def children(self, role: str) -> list[int]: ...
-    def kill(self) -> None: ...
-    def stop(self) -> bool: ...
-    def kill_supervisor(self) -> None: ...
-    def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
-    def kill_locator(self) -> bool: ...
-    def kill_worker(self, pids: list[int]) -> bool: ...
-    def suspend(self, pids: list[int], seconds: float) -> bool: ...
-    def crowd_disk(self, seconds: float) -> bool: ...
-    def lose_host(self, seconds: float) -> bool: ...
-
-
-class Target(Protocol):
-    """A run, with all that a fault needs to harm it."""
-
-    slots: int
-    lease_s: float
-
-    @property
-    def servers(self) -> Sequence[Served]: ...
-    @property
-    def links(self) -> Sequence[object]: ...
-    def kill_trainer(self, slot: int) -> bool: ...
-    def stop_trainer(self, slot: int, seconds: float) -> bool: ...
-    def network(self, number: int, what: str, seconds: float) -> bool: ...
-
-
 class Plan:
     """The faults of one run."""
 
@@ -109,7 +71,7 @@ class Plan:
         """Whether the next fault waits until trainers work again; it mostly does."""
         return last in (*RESTARTS, "") and self._chance.random() < _AT_WORK
 
-    def strike(self, run: Target) -> str:
+    def strike(self, run: Run) -> str:
         """Cause a fault; return its kind, or "" where it has no victim."""
         weights = [FAULTS[kind] for kind in self._kinds]
         kind = self._chance.choices(self._kinds, weights)[0]

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -131,11 +132,21 @@ def serve(
 
     Where a test looks at the processes themselves it is not ``warm``: they are as those of users.
     """
-    command = ["-m", "headrace_server.cli", "serve", "--bind", "tcp://127.0.0.1:*", *arguments]
+    # -P: the directory is not on the path, as where a script is installed.
+    command = [
+        "-P",
+        "-m",
+        "headrace_server.cli",
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:*",
+        *arguments,
+    ]
     process = Process(*command, cwd=cwd, before=before, warm=warm)
     while True:
         line = process.next_line(60)
         if line is None:
             raise AssertionError("".join(process.lines))
         if line.startswith("headrace serves at "):
-            return process, line.split()[-1]
+            # a line of the log may follow without an end of the line between
+            return process, re.findall(r"(?:tcp|ipc)://[^\s:]+(?::\d+)?", line)[-1]

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 
 import headrace
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.layout import arrange
 from headrace_proto.messages import (
-    FROM_SERVER,
     FROM_TRAINER,
     Answer,
     Bye,
@@ -28,12 +26,14 @@ from headrace_proto.messages import (
     Refused,
     Save,
     Step,
+    Unknown,
     Welcome,
 )
 from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
+from .honest import answer, dealer
 from .processes import Process, trainer
 from .segment_streams import (
     Cell,
@@ -135,24 +135,19 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
 class Raw:
     """A trainer that sends arbitrary messages."""
 
-    def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
-        self._peer = peer
-        self.say(Hello(limits.PROTOCOL, "t", feed, os.urandom(8)))
-        self.welcome = self.hear(Welcome)
-        self.number = self.welcome.session
-        self._taken = 0
+    def __init__(self, peer: Any) -> None:
+        self._peer, self._taken = peer, 0
+        self.say(Hello(limits.PROTOCOL, "t", "", os.urandom(8)))
+        self.number = self.hear(Welcome).session
 
     def say(self, message: Any, *frames: bytes) -> None:
         self._peer.send_multipart([FROM_TRAINER.encode(message), *frames])
 
     def hear(self, kind: type) -> Any:
         """Return the next message of a kind; fail at a refusal."""
-        while self._peer.poll(1000 * int(PATIENCE_S)):
-            message = FROM_SERVER.decode(self._peer.recv_multipart()[0])
-            if isinstance(message, kind):
-                return message
+        while not isinstance(message := answer(self._peer), kind):
             assert not isinstance(message, Refused), message
-        raise AssertionError(f"no {kind.__name__} came")
+        return message
 
     def take(self) -> Any:
         """Ask partition 0 for a batch."""
@@ -169,18 +164,12 @@ class Raw:
 
 
 @contextlib.contextmanager
-def raw(server: hs.Server, feed: str = "") -> Iterator[Raw]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peer = context.socket(zmq.DEALER)
-    peer.linger = 1000
-    peer.connect(workers_at(server.address, feed=feed)[0])
-    try:
-        trainer = Raw(peer, feed)
+def raw(server: hs.Server) -> Iterator[Raw]:
+    with dealer(workers_at(server.address)[0]) as peer:
+        trainer = Raw(peer)
         yield trainer
         trainer.say(Bye(trainer.number))
-    finally:
-        peer.close()
-        context.term()
+        trainer.hear(Unknown)
 
 
 def states_of(rows: int) -> tuple[list[list[Any]], bytearray]:

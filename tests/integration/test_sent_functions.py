@@ -15,8 +15,9 @@ import headrace_server as hs
 from headrace_proto.errors import ServerError
 from tests.patience import PATIENCE_S
 
+from .processes import serve
 from .serving import drained
-from .test_cli import rows, served
+from .test_cli import rows
 
 #: It has no guard: the workers do not run it.  ``-c`` runs it as a notebook's cells are run.
 SCRIPT = """
@@ -102,7 +103,8 @@ def test_the_lambdas_of_a_served_file_use_the_module_that_workers_import(tmp_pat
         "    examples = hs.from_examples([{'x': i} for i in range(4)])\n"
         "    return examples.map(lambda e: {'x': noted(e['x'])}).map(counted).batch(4)\n"
     )
-    with served(tmp_path, "feeds.py:feed", warm=False) as (_, address):
+    process, address = serve(tmp_path, "feeds.py:feed", warm=False)
+    with process:
         assert rows(address, "feed") == [4] * 4
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +12,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
-from .processes import Process, trainer
+from .processes import Process, serve, trainer
 from .serving import serving
 
 
@@ -171,29 +166,19 @@ def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path:
         "numbers = hs.from_examples([{'x': i} for i in range(60)]).batch(4)\n"
     )
 
-    @contextmanager
-    def served(*options: str) -> Iterator[str]:
-        command = [sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers"]
-        where = ["--state-dir", "state", "--bind", "tcp://127.0.0.1:*"]
-        popen = WarmPopen(
-            [*command, *where, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert popen.stdout is not None
-            yield popen.stdout.readline().split()[-1]
-        finally:
-            popen.terminate()
-            popen.communicate()
-
-    with served() as address, headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
+    state = "feeds.py:numbers", "--state-dir", "state"
+    process, address = serve(tmp_path, *state)
+    with process, headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
         assert next(feed)["x"].tolist() == [0, 1, 2, 3]
         (tmp_path / "token.json").write_text(json.dumps(feed.snapshot()))
         assert next(feed)["x"].tolist() == [4, 5, 6, 7]
         assert next(feed)["x"].tolist() == [8, 9, 10, 11]
+        feed.commit()
     for first in (4, 8, 12):  # back once, and on from there
-        with served("--resume", "token.json") as address:
-            with headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
-                assert next(feed)["x"].tolist()[0] == first
+        process, address = serve(tmp_path, *state, "--resume", "token.json")
+        with process, headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
+            assert next(feed)["x"].tolist()[0] == first
+            feed.commit()
 
 
 def test_old_snapshots_are_removed_aloud_and_the_one_that_a_feed_went_on_from_is_not(

@@ -5,11 +5,17 @@ It is its own locator: it answers greetings that ask where its owners are, unles
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import zmq
 
+from headrace.link import Link
+from headrace.prefetch import Prefetch
+from headrace.session import Member
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
@@ -26,7 +32,7 @@ from headrace_proto.messages import (
 from headrace_proto.placement import partitions_of
 from tests.patience import PATIENCE_S
 
-__all__ = ["Peer", "given", "welcome_to"]
+__all__ = ["Peer", "given", "linked", "opening", "welcome_to"]
 
 
 def welcome_to(hello: Hello, session: int = 7, **told: Any) -> Welcome:
@@ -121,3 +127,24 @@ class Peer:
     def close(self) -> None:
         self._socket.close()
         self._context.term()
+
+
+@contextlib.contextmanager
+def linked(
+    peer: Peer, timeout_s: float = PATIENCE_S, prefetch: int = 0, **told: Any
+) -> Iterator[Link]:
+    """A link that the peer has let in."""
+    link = Link(peer.address, Member(), timeout_s, Prefetch(prefetch))
+    try:
+        opening(link, lambda: peer.welcome(**told))
+        yield link
+    finally:
+        link.close()
+
+
+def opening(link: Link, meanwhile: Callable[[], object]) -> None:
+    """Open a link while another end of it acts."""
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(link.open)
+        meanwhile()
+        opened.result()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
 import headrace
-import headrace_server as hs
 from headrace.link import Link
 from headrace.session import Member
 from headrace_proto.errors import ConnectionLost, UnknownFeed
@@ -17,9 +18,7 @@ from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.waiting import waits_end_with
 
-from .peer import Peer
-
-ROWS = 40
+from .peer import Peer, opening
 
 
 class Name:
@@ -48,51 +47,48 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     return name
 
 
-def at(name: Name, host: str, workers: int = 1) -> hs.Server:
-    pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(2)
-    return hs.run(pipeline, workers=workers, partitions=2, bind=name.bound(host))
-
-
 def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Name):
     """1. The first server at the name lets a trainer in, and ends.
     2. The trainer greets the server at the second address.
     """
-    first = Peer(name.bound("127.0.0.1"))
-    link = Link(name.address, Member(), PATIENCE_S)
-    second = None
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(link.open)
-            first.welcome()
-            opening.result()
-        second = Peer(name.bound("127.0.0.2"))
-        link.session.greet()
-        first.close()
-        second.welcome()
-    finally:
-        link.close()
-        for peer in (first, second):
-            if peer is not None:
-                peer.close()
+    with closing(Peer(name.bound("127.0.0.1"))) as first, closed(name.address) as link:
+        opening(link, first.welcome)
+        with closing(Peer(name.bound("127.0.0.2"))) as second:
+            link.session.greet()
+            first.close()
+            second.welcome()
 
 
-def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator():
+def closed(address: str) -> Any:
+    return closing(Link(address, Member(), PATIENCE_S))
+
+
+@pytest.fixture
+def places() -> Iterator[list[Peer]]:
+    """A locator and an owner; peers that are added are closed, too."""
+    peers = [Peer(), Peer()]
+    peers[0].owners = 0
+    yield peers
+    for peer in peers:
+        peer.close()
+
+
+def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator(places: list[Peer]):
     """1. The owner lets a trainer in, and ends.
     2. A server of other feeds takes its port, and refuses the trainer.
     3. The locator names the owner's new address.
     """
-    locator, owner = Peer(), Peer()
-    locator.owners, peers = 0, [locator, owner]
-    link = Link(locator.address, Member(), PATIENCE_S)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(link.open)
-            locator.hear(Hello)
-            locator.locate(owner=owner.address)
-            owner.welcome()
-            opening.result()
+    locator, owner = places
+
+    def let_in() -> None:
+        locator.hear(Hello)
+        locator.locate(owner=owner.address)
+        owner.welcome()
+
+    with closed(locator.address) as link:
+        opening(link, let_in)
         owner.close()
-        peers += [stranger := Peer(owner.address), moved := Peer()]
+        places += [stranger := Peer(owner.address), moved := Peer()]
         link.session.greet()
         stranger.hear(Hello)
         stranger.say(Refused("feed", "there is no feed 'f'; this server has 'g'"))
@@ -100,31 +96,21 @@ def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator():
         locator.locate(owner=moved.address)
         moved.welcome()
         link.wait(lambda: link.connected, PATIENCE_S, "the Welcome at the new address")
-    finally:
-        link.close()
-        for peer in peers:
-            peer.close()
 
 
-def test_a_locator_without_the_feed_ends_the_search_for_its_owner():
-    locator, owner = Peer(), Peer()
-    locator.owners = 0
-    link = Link(locator.address, Member(), PATIENCE_S)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(link.open)
-            locator.hear(Hello)
-            locator.locate(owner=owner.address)
-            owner.hear(Hello)
-            owner.say(Refused("feed", "there is no feed 'f'"))
-            locator.hear(Hello)
-            locator.say(Refused("feed", "there is no feed 'f' any more"))
-            with pytest.raises(UnknownFeed, match="any more"):
-                opening.result()
-    finally:
-        link.close()
-        for peer in (locator, owner):
-            peer.close()
+def test_a_locator_without_the_feed_ends_the_search_for_its_owner(places: list[Peer]):
+    locator, owner = places
+
+    def refuse() -> None:
+        locator.hear(Hello)
+        locator.locate(owner=owner.address)
+        owner.hear(Hello)
+        owner.say(Refused("feed", "there is no feed 'f'"))
+        locator.hear(Hello)
+        locator.say(Refused("feed", "there is no feed 'f' any more"))
+
+    with closed(locator.address) as link, pytest.raises(UnknownFeed, match="any more"):
+        opening(link, refuse)
 
 
 def test_where_no_address_answers_the_error_lists_those_of_the_name(name: Name):

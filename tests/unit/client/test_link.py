@@ -6,10 +6,9 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import zmq
@@ -17,7 +16,6 @@ import zmq
 import headrace
 from headrace import link as module
 from headrace.link import Link, opened
-from headrace.prefetch import Prefetch
 from headrace.requests import flush_states
 from headrace.session import NEWCOMER, Member, Session
 from headrace_proto.clock import AwakeClock
@@ -33,24 +31,7 @@ from headrace_proto.messages import (
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
 
-from .peer import Peer, welcome_to
-
-
-@contextlib.contextmanager
-def linked(address: str, timeout_s: float, prefetch: int = 0) -> Iterator[Link]:
-    link = Link(address, Member(), timeout_s, Prefetch(prefetch))
-    try:
-        yield link
-    finally:
-        link.close()
-
-
-def opening(peer: Peer, link: Link, **told: Any) -> None:
-    """Open a link while the peer lets its trainer in."""
-    with ThreadPoolExecutor(1) as pool:
-        opened_link = pool.submit(link.open)
-        peer.welcome(**told)
-        opened_link.result()
+from .peer import Peer, linked, welcome_to
 
 
 def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer):
@@ -72,7 +53,7 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
 
 
 def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
-    with linked(peer.address, 0.3) as link:
+    with contextlib.closing(Link(peer.address, Member(), 0.3)) as link:
         peer.owners = 0
         peer.hear(Hello)
         peer.say(Pulse(0, waiting="the workers are opening the feed's source"))
@@ -117,8 +98,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
     monkeypatch.setattr(
         module, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
-    with linked(peer.address, 1e5) as link:
-        opening(peer, link, heartbeat_s=50.0)
+    with linked(peer, 1e5, heartbeat_s=50.0) as link:
         taking = Taking(link, monkeypatch)
         while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
             peer.hear(Hello)
@@ -144,8 +124,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
             time.sleep(0.001)
 
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, now))
-    with linked(peer.address, 5.0) as link:
-        opening(peer, link, heartbeat_s=1.0)
+    with linked(peer, 5.0, heartbeat_s=1.0) as link:
         taking = Taking(link, monkeypatch)
         for _ in range(3):
             machine[0] += 3600
@@ -166,8 +145,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
     machine = [100.0]
     monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
-    with linked(peer.address, 0.8) as link:
-        opening(peer, link)
+    with linked(peer, 0.8) as link:
         await_news, woken = Link.await_news, []
 
         def suspended(link: Link, news: int, at_most_s: float) -> None:
@@ -193,8 +171,7 @@ def stop(peer: Peer) -> None:
 def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_its_return(
     peer: Peer,
 ):
-    with linked(peer.address, PATIENCE_S) as link:
-        opening(peer, link)
+    with linked(peer, PATIENCE_S) as link:
         stop(peer)
         heard(link, lambda session: session.stopped)
         announced = pytest.raises(ConnectionLost, match="was stopped and announced its return")
@@ -207,8 +184,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
-    with linked(peer.address, 600, 1) as link:
-        opening(peer, link)
+    with linked(peer, 600, 1) as link:
         link.settle()  # owes nothing: it does not wait
         peer.give(5)
         while link.take() is None:
@@ -221,8 +197,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
 
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
-    with linked(peer.address, PATIENCE_S) as link:
-        opening(peer, link)
+    with linked(peer, PATIENCE_S) as link:
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
             link.ask(flush_states(1, []), at_most_s=0.1)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -30,21 +28,7 @@ from headrace_proto.messages import (
 from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
-from .peer import Peer
-
-
-@contextlib.contextmanager
-def linked(peer: Peer, **told: Any) -> Iterator[Link]:
-    """A link that the peer has let in."""
-    link = Link(peer.address, Member(), PATIENCE_S)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(link.open)
-            peer.welcome(**told)
-            opening.result()
-        yield link
-    finally:
-        link.close()
+from .peer import Peer, linked
 
 
 @pytest.mark.parametrize("free", [0, 4, 12])
