@@ -27,7 +27,9 @@ __all__ = [
     "arrived",
     "await_next_term",
     "connect",
+    "dataset_of",
     "drained",
+    "fed",
     "greeted",
     "kill_all",
     "kill_worker",
@@ -48,10 +50,27 @@ def connect(server: hs.Server, **options: Any) -> headrace.Feed:
     return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
 
 
+@contextlib.contextmanager
+def fed(
+    pipeline: Any, framework: str = "numpy", partitions: int | None = None, **options: Any
+) -> Iterator[headrace.Feed]:
+    """Start a server, and yield a feed of it."""
+    with serving(pipeline, partitions=partitions) as server:
+        with connect(server, framework=framework, **options) as feed:
+            yield feed
+
+
 def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
     """Return all batches of a feed, or raise its error."""
     with connect(server, feed=feed) as batches:
         return list(batches)
+
+
+def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
+    """Return a dataset of torch of a feed."""
+    from headrace.torch import FeedDataset
+
+    return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
 
 
 def pid_of(server: hs.Server, name: str) -> int:

@@ -6,8 +6,6 @@ import copy
 import gc
 import pickle
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,16 +14,10 @@ import pytest
 import headrace
 import headrace_server as hs
 
-from .serving import connect, serving
+from .serving import fed
 
 EXAMPLES = [{"x": np.full(3, i, np.float32), "i": i, "name": b"n%d" % i} for i in range(8)]
 LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i in range(4)]
-
-
-@contextmanager
-def feed_of(pipeline: hs.Pipeline, framework: str) -> Iterator[headrace.Feed]:
-    with serving(pipeline) as server, connect(server, framework=framework) as feed:
-        yield feed
 
 
 def plain() -> hs.Pipeline:
@@ -58,7 +50,7 @@ def is_first(values: Any) -> bool:
 def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework: str) -> None:
     if framework != "numpy":
         pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
-    with feed_of(plain(), framework) as feed:
+    with fed(plain(), framework) as feed:
         batch = next(feed)
         names = ["x", "i", "name"]
         for rebuilt in (
@@ -88,7 +80,7 @@ def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework: str) -> N
 
 def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had() -> None:
     torch = pytest.importorskip("torch")
-    with feed_of(plain(), "torch") as feed:
+    with fed(plain(), "torch") as feed:
         batch = next(feed)
         moved = batch.to(torch.device("meta"), non_blocking=True)
         assert moved["x"].device.type == moved["i"].device.type == "meta"
@@ -106,7 +98,7 @@ def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had() -> None:
 
 def test_transformations_of_jax_go_through_a_batch() -> None:
     jax = pytest.importorskip("jax")
-    with feed_of(plain(), "jax") as feed:
+    with fed(plain(), "jax") as feed:
         batch = next(feed)
         doubled = jax.tree.map(lambda leaf: leaf * 2, batch)
         assert type(doubled) is dict and list(doubled) == ["x", "i", "name"]
@@ -122,7 +114,7 @@ def test_transformations_of_jax_go_through_a_batch() -> None:
 @pytest.mark.parametrize("placement", ["server", "trainer"])
 def test_states_saved_to_a_moved_batch_of_segments_are_those_of_the_batch(placement: str) -> None:
     torch = pytest.importorskip("torch")
-    with feed_of(segments(placement), "torch") as feed:
+    with fed(segments(placement), "torch") as feed:
         steps = 0
         for batch in feed:
             moved = batch.to("cpu").to(torch.device("cpu"))
@@ -139,7 +131,7 @@ def test_states_saved_to_a_moved_batch_of_segments_are_those_of_the_batch(placem
 
 
 def test_a_batch_of_segments_cannot_be_pickled_and_leaves_no_cycle() -> None:
-    with feed_of(segments("server"), "numpy") as feed:
+    with fed(segments("server"), "numpy") as feed:
         batch = next(feed)
         with pytest.raises(TypeError, match=r"cannot be pickled.*batch\.arrays\(\)"):
             pickle.dumps(batch)

@@ -14,10 +14,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
-from .serving import connect, serving
+from .serving import connect, dataset_of, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,12 +53,6 @@ def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"plain": plain(), "val": plain(8), "segments": segments(), "val-segments": segments()}
     with serving(feeds, state_dir=tmp_path / "state") as server:
         yield server
-
-
-def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
-    from headrace.torch import FeedDataset
-
-    return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
 
 
 def module_of(lightning: Any) -> Any:

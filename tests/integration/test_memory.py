@@ -94,7 +94,7 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
     2. Another gets every row that was not committed.
     3. All of the slab is there again: its batches of half the slab come through.
     """
-    with serving(blocks(12 * 4, _MIB, 4), slab_bytes=8 * _MIB) as server:
+    with serving(blocks(12 * 4, _MIB, 4), slab_bytes=8 * _MIB, lease_ttl_s=600) as server:
         with Process("-c", _HOLDER, server.address, "2") as holder:
             holder.wait_for("holds")
             holder.signal(signal.SIGKILL)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,8 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.framework import RaggedRows
-from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import fed
 
 LENGTHS = [i * 5 % 7 for i in range(22)]
 EXAMPLES = [
@@ -42,19 +39,6 @@ def bucketed(**options: Any) -> hs.Pipeline:
     return hs.from_examples(EXAMPLES).bucket_by_sequence_length(
         "x", options.pop("batch_size", 3), [3], ragged=True, **options
     )
-
-
-@contextmanager
-def fed(
-    pipeline: hs.Pipeline, framework: str = "numpy", partitions: int = 1, **options: Any
-) -> Iterator[headrace.Feed]:
-    with (
-        serving(pipeline, partitions=partitions) as server,
-        headrace.connect(
-            server.address, framework=framework, timeout=PATIENCE_S, **options
-        ) as feed,
-    ):
-        yield feed
 
 
 def rows_of(ragged: Any) -> list[Any]:
@@ -142,27 +126,6 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
             sums(element)
             count += 1
         assert count == 7
-    with fed(plain(), "tf", prefetch=4) as feed:  # batches that are not pulled are not taken
-        iterator = iter(feed.as_dataset())
-        pulled = [next(iterator)["i"].numpy().tolist() for _ in range(2)]
-        del iterator
-        assert [*pulled, *(batch["i"].numpy().tolist() for batch in feed)] == [
-            list(range(k, k + 4)) for k in range(0, 20, 4)
-        ]
-
-
-def test_other_batch_sizes_leave_the_rows_open() -> None:
-    with fed(hs.from_examples(EXAMPLES).repeat().batch(4, ragged=True)) as feed:
-        assert next(feed).rows == 4 and feed.schema["x"].shape == (4, None)
-        feed.set_batch_size(6)
-        assert feed.schema["x"].shape == (None, None)
-        rows = []
-        for batch in islice(feed, 200):
-            is_right(batch)
-            rows.append(batch.rows)
-            if rows[-1] == 6:
-                break
-        assert rows[-1] == 6
 
 
 def test_a_dimension_that_turns_out_to_vary_is_a_data_error(tmp_path: Path) -> None:

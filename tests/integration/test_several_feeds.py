@@ -6,7 +6,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
 from .serving import connect, serving
@@ -14,20 +13,6 @@ from .serving import connect, serving
 
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
-
-
-def test_a_feed_that_fails_leaves_the_others_alone() -> None:
-    bad = hs.from_examples([{"i": i} for i in range(40)]).map(
-        "tests.integration.user_functions:fail_at_20"
-    )
-    with serving({"bad": bad.batch(4), "good": numbered(400)}) as server:
-        with connect(server, feed="good") as good:
-            next(good)
-            with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
-                list(connect(server, feed="bad"))
-            assert sum(batch.rows for batch in good) == 396
-        assert server.wait(PATIENCE_S)
-        assert list(server.failed_feeds()) == ["bad"]
 
 
 # Coordinated

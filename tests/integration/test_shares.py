@@ -28,14 +28,21 @@ def numbers(count: int = 120) -> hs.Pipeline:
 
 @contextlib.contextmanager
 def shared(
-    pipeline: Any, workers: int = 1, partitions: int = 5, **options: Any
+    pipeline: Any, servers: int = _SERVERS, state: Path | None = None, **options: Any
 ) -> Iterator[list[hs.Server]]:
-    """Two servers with a share each."""
+    """Servers with a share each; ``state``: the directory of their state directories."""
     with contextlib.ExitStack() as running:
-        options |= {"workers": workers, "partitions": partitions}
+        options |= {"partitions": 5, "durability": state and "process"}
         yield [
-            running.enter_context(hs.run(pipeline, share=(index, _SERVERS), **options))
-            for index in range(_SERVERS)
+            running.enter_context(
+                hs.run(
+                    pipeline,
+                    share=(index, servers),
+                    state_dir=state and state / f"{index}-of-{servers}",
+                    **options,
+                )
+            )
+            for index in range(servers)
         ]
 
 
@@ -204,30 +211,11 @@ def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, 
         pass
 
 
-@contextlib.contextmanager
-def kept(pipeline: Any, path: Path, servers: int, **options: Any) -> Iterator[list[hs.Server]]:
-    """Start servers in threads with state directories in ``path``, and snapshots beside it."""
-    with contextlib.ExitStack() as running:
-        common = {"partitions": 5, "durability": "process"}
-        yield [
-            running.enter_context(
-                hs.run(
-                    pipeline,
-                    share=(index, servers),
-                    state_dir=path / f"{index}-of-{servers}",
-                    snapshots=str(path.parent / "far"),
-                    **common,
-                    **options,
-                )
-            )
-            for index in range(servers)
-        ]
-
-
 def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
     """A trainer resumes with the token, another loads it, and servers begin with it."""
     pipeline = chained(ledger.examples, batch_size=3)
-    with kept(pipeline, tmp_path / "old", 2) as servers:
+    far = {"snapshots": str(tmp_path / "far")}
+    with shared(pipeline, 2, tmp_path / "old", **far) as servers:
         with connect(servers, prefetch=0) as feed:
             train(feed, ledger, 9)
             before = list(ledger.seen)
@@ -241,7 +229,7 @@ def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
             train(feed, ledger)
         ledger.assert_complete()
     ledger.seen[:] = before
-    with kept(pipeline, tmp_path / "new", 2, resume=token) as new:
+    with shared(pipeline, 2, tmp_path / "new", **far, resume=token) as new:
         with connect(new, prefetch=0, resume=token) as feed:
             train(feed, ledger)
     ledger.assert_complete()
@@ -249,8 +237,9 @@ def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
 
 def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger: Ledger):
     pipeline = chained(ledger.examples, batch_size=3)
+    far = {"snapshots": str(tmp_path / "far")}
     with (
-        kept(pipeline, tmp_path / "state", 3) as servers,
+        shared(pipeline, 3, tmp_path / "state", **far) as servers,
         connect(servers, prefetch=0) as feed,
     ):
         train(feed, ledger, 9)
@@ -259,7 +248,7 @@ def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger:
         train(feed, ledger)
         rest = ledger.batches[at:]
     ledger.seen[:], at = before, len(ledger.batches)
-    with kept(pipeline, tmp_path / "state", 2, resume=token) as servers:
+    with shared(pipeline, 2, tmp_path / "state", **far, resume=token) as servers:
         with connect(servers, prefetch=0, resume=token) as feed:
             train(feed, ledger)
     ledger.assert_complete()

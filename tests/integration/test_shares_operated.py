@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +13,14 @@ from headrace_server.cli import main
 from tests.patience import PATIENCE_S
 
 from .segment_streams import Ledger, chained, save_all
-from .test_shares import _SERVERS, connect, ledger, numbers, rows
+from .test_shares import _SERVERS, connect, ledger, numbers, rows, shared
 
 __all__ = ["ledger"]
 
 
-@contextlib.contextmanager
-def watched(pipeline: Any = None, state: Path | None = None, **options: Any) -> Iterator[Any]:
+def watched(pipeline: Any = None, state: Path | None = None) -> Any:
     """Two servers of a feed that can be asked by HTTP."""
-    options |= {"partitions": 5, "http": "127.0.0.1:0", "durability": state and "process"}
-    with contextlib.ExitStack() as running:
-        yield [
-            running.enter_context(
-                hs.run(
-                    pipeline or numbers(),
-                    share=(i, _SERVERS),
-                    state_dir=state and state / str(i),
-                    **options,
-                )
-            )
-            for i in range(_SERVERS)
-        ]
+    return shared(pipeline or numbers(), state=state, http="127.0.0.1:0")
 
 
 def named(servers: list[hs.Server]) -> str:

@@ -98,19 +98,6 @@ def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wa
     assert set(rows) == set(range(40)) and len(rows) <= 44
 
 
-def test_without_a_state_directory_a_stop_is_final(here: Path):
-    server, address = serve(here, "feeds.py:plain")
-    with server, trainer(address, "--hold", "1") as one:
-        one.wait_for("holding")
-        waiting = headrace.connect(address, prefetch=0, timeout=600)
-        server.signal(signal.SIGTERM)
-        server.signal(signal.SIGINT)
-        with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
-            list(waiting)
-        waiting.close()
-        assert server.finish(PATIENCE_S) == 0
-
-
 def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
     """One trainer's connection is cut and another is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")

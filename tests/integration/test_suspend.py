@@ -7,16 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 
-from .processes import Process, trainer
+from .processes import trainer
 
 LEASE_S = 2.0
 
@@ -69,31 +67,3 @@ def test_no_lease_ends_because_the_server_stood_still(who: str, held: tuple[hs.S
     now = seen(server)
     assert now["expired"] == before == 0 and len(now["trainers"]) == 2
     assert now["standing"]["leased"] >= 2
-
-
-def test_a_trainer_that_slept_beyond_its_timeout_greets_its_server_again(tmp_path: Path):
-    """1 two trainers wait, 2 they stand still beyond lease and timeout, 3 they are given up, 4 the
-    feed ends, 5 they wake and learn of it."""
-    with hs.run(numbered(4).batch(4), lease_ttl_s=1.0) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S) as holder:
-            next(holder)
-            wait = ("--timeout", "4", "--hold", "0", "--until", str(tmp_path / "wait"))
-            with (
-                trainer(server.address, *wait) as near,
-                trainer(server.address, *wait, "--far") as far,
-            ):
-                for sleeper in (near, far):
-                    sleeper.wait_for("holding")
-                (tmp_path / "wait").touch()
-                for sleeper in (near, far):
-                    sleeper.wait_for("asks")
-                with suspended([near.pid, far.pid], 4.1):
-                    eventually(lambda: len(seen(server)["trainers"]) == 1)
-                    assert next(holder, None) is None
-                for sleeper in (near, far):
-                    assert sleeper.finish() == 0, sleeper.output()
-                    assert ended(sleeper)
-
-
-def ended(sleeper: Process) -> bool:
-    return sleeper.events[-1]["event"] == "done"

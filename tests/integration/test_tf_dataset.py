@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
+from .serving import connect, fed, serving
 
 pytestmark = pytest.mark.tf
 
@@ -22,16 +21,6 @@ pytestmark = pytest.mark.tf
 def rows(n: int, repeat: int = 1) -> hs.Pipeline:
     examples = [{"i": i, "x": np.full(3, i, np.float32), "name": f"n{i}"} for i in range(n)]
     return hs.from_examples(examples).repeat(repeat, across_batches=False).batch(1)
-
-
-@contextlib.contextmanager
-def fed(pipeline: hs.Pipeline, partitions: int | None = None) -> Iterator[Any]:
-    """Start a server, and yield a feed of it."""
-    with serving(pipeline, partitions=partitions) as server:
-        with headrace.connect(
-            server.address, framework="tf", prefetch=16, timeout=PATIENCE_S
-        ) as feed:
-            yield feed
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -42,7 +31,7 @@ def test_a_loop_in_python_and_the_graph_yield_equal_elements(tf: Any, ragged: bo
     ]
     source = hs.from_examples(examples).repeat(2, across_batches=False)
     shape = {"ragged": True} if ragged else {"dynamic_pad": True}
-    with fed(source.bucket_by_sequence_length("x", 3, [2], **shape)) as feed:
+    with fed(source.bucket_by_sequence_length("x", 3, [2], **shape), "tf", prefetch=16) as feed:
         dataset = feed.as_dataset(facts=["length"], tokens=True)
         by_loop, by_graph = list(dataset), list(dataset.take(-1))
         tokens = [int(one.pop("token")) for one in [*by_loop, *by_graph]]
@@ -61,7 +50,7 @@ def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
     def pulled(elements: Any) -> Any:
         return next(elements)["i"]
 
-    with fed(rows(30)) as feed:
+    with fed(rows(30), "tf", prefetch=16) as feed:
         iterator = iter(feed.as_dataset())
         assert isinstance(iterator, tf.data.Iterator)
         seen = [int(next(iterator)["i"][0]), int(iterator.get_next()["i"][0])]
@@ -135,42 +124,3 @@ def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained
         assert trained == [*range(32)]
         with connect(server, resume=tokens[0]) as feed:
             assert int(next(feed)["i"][0]) == 21
-
-
-def test_fit_goes_through_epochs_and_validates_on_whole_passes(tf: Any) -> None:
-    import keras
-
-    pipelines = {"train": rows(20, repeat=3), "test": rows(7, repeat=3)}
-    with serving(pipelines) as server, contextlib.ExitStack() as stack:
-
-        def data(name: str) -> Any:
-            feed = stack.enter_context(connect(server, feed=name, framework="tf"))
-            return feed.as_dataset().map(lambda batch: (batch["x"], batch["i"]))
-
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        trained, tested = [0] * 3, [0] * 3
-        epoch = 0
-
-        class Counts(keras.callbacks.Callback):  # type: ignore[misc]
-            def on_epoch_begin(self, number: int, logs: Any = None) -> None:
-                nonlocal epoch
-                epoch = number
-
-            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                trained[epoch] += 1
-
-            def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-                tested[epoch] += 1
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
-            model.fit(
-                data("train"),
-                validation_data=data("test"),
-                epochs=3,
-                verbose=0,
-                shuffle=False,
-                callbacks=[Counts()],
-            )
-        assert trained == [20, 20, 20] and tested == [7, 7, 7]

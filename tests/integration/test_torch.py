@@ -18,9 +18,8 @@ import pytest
 
 import headrace_server as hs
 from tests.nursery import warm_run
-from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import dataset_of, serving
 
 TRAINING = Path(__file__).with_name("training.py")
 #: Modules of each loop that take seconds to import.
@@ -146,18 +145,12 @@ def server(torch: Any, tmp_path: Path) -> Iterator[hs.Server]:
         yield server
 
 
-def dataset_of(server: hs.Server, **options: Any) -> Any:
-    from headrace.torch import FeedDataset
-
-    return FeedDataset(server.address, **{"feed": "a", "timeout": PATIENCE_S, **options})
-
-
 def rows_of(batches: Any) -> list[list[int]]:
     return [batch["i"].tolist() for batch in batches]
 
 
 def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Server) -> None:
-    with dataset_of(server) as dataset:
+    with dataset_of(server, "a") as dataset:
         assert "tcp://" in repr(dataset)
         batches = iter(dataset)
         first = rows_of(next(batches) for _ in range(2))
@@ -166,7 +159,7 @@ def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Se
         assert first == [[0, 1], [2, 3]] and len(rest) == 4
         dataset.load_state_dict(position)
         assert rows_of(dataset) == rest
-        other = dataset_of(server, feed="b")
+        other = dataset_of(server, "b")
         other.load_state_dict(position)
         with pytest.raises(ValueError, match="of feed 'a', and feed='b'"):
             iter(other)
@@ -178,28 +171,28 @@ def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Se
 
 
 def test_a_dataset_restarts_its_feed_but_once_and_not_before_a_position(server: hs.Server) -> None:
-    with dataset_of(server, restart=True) as dataset:
+    with dataset_of(server, "a", restart=True) as dataset:
         batches = iter(dataset)
         next(batches)
         position = dataset.state_dict()
         dataset.close()
         assert rows_of(dataset)[0] == [2, 3]
-    with dataset_of(server, restart=True) as dataset:
+    with dataset_of(server, "a", restart=True) as dataset:
         assert rows_of(dataset)[0] == [0, 1]
-    with dataset_of(server, restart=True) as dataset:
+    with dataset_of(server, "a", restart=True) as dataset:
         dataset.load_state_dict(position)
         assert rows_of(dataset)[0] == [2, 3]
 
 
 def test_what_was_trained_is_committed_and_what_was_fetched_ahead_is_not(server: hs.Server) -> None:
-    with dataset_of(server, commit="explicit") as dataset:
+    with dataset_of(server, "a", commit="explicit") as dataset:
         batches = iter(dataset)
         taken = [next(batches) for _ in range(4)]
         dataset.trained(taken[1])
         dataset.trained(taken[0].to("cpu"))
         position = dataset.state_dict()
         dataset.trained()
-    with dataset_of(server) as dataset:
+    with dataset_of(server, "a") as dataset:
         dataset.load_state_dict(position)
         assert rows_of(dataset)[0] == [4, 5]
 

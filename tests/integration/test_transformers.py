@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.patience import PATIENCE_S
 
-from .serving import serving
+from .serving import dataset_of, serving
+from .test_lightning import segments
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,19 +27,6 @@ pytestmark = [
 def plain(rows: int) -> hs.Pipeline:
     examples = [{"x": np.float32([i]), "labels": np.float32(2 * i)} for i in range(rows)]
     return hs.from_examples(examples).batch(2)
-
-
-def segments() -> hs.Pipeline:
-    rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
-    return hs.from_examples(rows).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"sum": hs.zeros(())},
-        num_unroll=3,
-        batch_size=2,
-        capacity=4,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +41,6 @@ def server(tmp_path: Path) -> Iterator[hs.Server]:
     feeds = {"train": plain(12), "eval": plain(6), "segments": segments()}
     with serving(feeds, state_dir=tmp_path / "state") as server:
         yield server
-
-
-def dataset_of(server: hs.Server, feed: str, **options: Any) -> Any:
-    from headrace.torch import FeedDataset
-
-    return FeedDataset(server.address, feed=feed, timeout=PATIENCE_S, **options)
 
 
 def arguments_of(transformers: Any, directory: Path, **options: Any) -> Any:

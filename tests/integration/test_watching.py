@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
+from tests import patience
 from tests.patience import PATIENCE_S
 
 from .serving import connect
@@ -80,13 +81,8 @@ def metrics(server: hs.Server) -> dict[tuple[str, ...], float]:
 
 
 def eventually(server: hs.Server, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        seen = status(server)
-        if holds(seen):
-            return seen
-        assert time.monotonic() < deadline, json.dumps(seen, indent=1)
-        time.sleep(0.1)
+    """Wait until a status is so, and return it."""
+    return patience.eventually(lambda: holds(seen := status(server)) and seen)
 
 
 @pytest.fixture(scope="module")

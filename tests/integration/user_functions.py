@@ -14,12 +14,6 @@ def fail_at_5900(example: dict[str, Any]) -> dict[str, Any]:
     return example
 
 
-def fail_at_20(example: dict[str, Any]) -> dict[str, Any]:
-    if example["i"] == 20:
-        raise ValueError("the twentieth is one too many")
-    return example
-
-
 def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
     """Yield examples of a number i and bytes that are all i modulo 251."""
     for i in range(n):

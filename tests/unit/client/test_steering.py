@@ -189,17 +189,3 @@ def test_another_size_outlives_the_server_and_a_snapshot(tmp_path) -> None:
         assert feed.schema["i"].shape == (None,)
         again = [(batch.number, batch["i"].tolist()) for batch in feed]
     assert again == whole and {len(i) for n, i in again if n >= since} == {3}
-
-
-@pytest.mark.tf
-def test_a_dataset_after_the_change_leaves_the_number_of_rows_open() -> None:
-    pytest.importorskip("tensorflow", reason="needs TensorFlow")
-    with (
-        hs.run(NUMBERS.batch(5)) as server,
-        connect(server, framework="tf") as feed,
-    ):
-        since = feed.set_batch_size(8)[0]
-        data = feed.as_dataset()
-        assert data.element_spec["i"].shape.as_list() == [None]
-        rows = [element["i"].shape[0] for element in data]
-    assert rows == [5] * since + [8] * (len(rows) - since)

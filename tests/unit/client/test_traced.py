@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from headrace.saving import Saving
-from tests.patience import PATIENCE_S
+from tests.integration.serving import fed
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("tensorflow")]
 tf: Any = None
@@ -45,17 +43,7 @@ def tensorflow() -> None:
     globals()["tf"] = pytest.importorskip("tensorflow")
 
 
-@contextmanager
-def connected(
-    pipeline: hs.Pipeline, framework: str = "tf", **options: Any
-) -> Iterator[headrace.Feed]:
-    with (
-        hs.run(pipeline) as server,
-        headrace.connect(
-            server.address, framework=framework, timeout=PATIENCE_S, **options
-        ) as feed,
-    ):
-        yield feed
+connected = partial(fed, framework="tf")
 
 
 @pytest.mark.parametrize("framework", ["tf", "numpy"])
@@ -72,7 +60,7 @@ def test_a_function_of_a_batch_is_traced_once_for_each_number_of_rows(framework,
         return batch.key, batch.next_key, batch.state("n"), batch.context["y"], facts
 
     rows = 0
-    with connected(sequences(**options), framework) as feed:
+    with connected(sequences(**options), framework=framework) as feed:
         for batch in feed:
             key, next_key, n, y, facts = step(batch)
             assert key.numpy().tolist() == batch.keys()

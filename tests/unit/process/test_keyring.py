@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,41 +73,29 @@ def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
     assert ring.refresh() and ring.names == ["alice"]
 
 
-def _read_by_all(keys: Path) -> None:
-    (keys / "server.secret").chmod(0o644)
-
-
-def _written_by_all(keys: Path) -> None:
-    (keys / "trainers").chmod(0o777)
-
-
-def _exchanged(keys: Path) -> None:
-    shutil.copy(keys / "server.public", keys / "server.secret")
-
-
-def _missing(keys: Path) -> None:
-    (keys / "server.secret").unlink()
-
-
-def _no_trainers(keys: Path) -> None:
-    shutil.rmtree(keys / "trainers")
-
-
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (_read_by_all, r"server\.secret can be read by everybody \(mode 0644\): chmod 600 "),
-        (_written_by_all, r"trainers can be written by everybody"),
-        (_exchanged, r"server\.secret holds a curve-public"),
-        (_missing, r"keys=.* has no server\.secret: headrace keygen"),
-        (_no_trainers, "keys=.* has no directory trainers"),
+        (
+            lambda keys: (keys / "server.secret").chmod(0o644),
+            r"server\.secret can be read by everybody \(mode 0644\): chmod 600 ",
+        ),
+        (lambda keys: (keys / "trainers").chmod(0o777), r"trainers can be written by everybody"),
+        (
+            lambda keys: shutil.copy(keys / "server.public", keys / "server.secret"),
+            r"server\.secret holds a curve-public",
+        ),
+        (
+            lambda keys: (keys / "server.secret").unlink(),
+            r"keys=.* has no server\.secret: headrace keygen",
+        ),
+        (lambda keys: shutil.rmtree(keys / "trainers"), "keys=.* has no directory trainers"),
         (shutil.rmtree, "keys=.* is no directory: headrace keygen"),
     ],
 )
 def test_a_server_does_not_start_with_keys_that_are_not_safe_or_not_there(
-    keys: Path, spoil: object, told: str
+    keys: Path, spoil: Callable[[Path], object], told: str
 ):
-    assert callable(spoil)
     spoil(keys)
     with pytest.raises(ValueError, match=told):
         KeyRing(keys)

@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,23 +168,6 @@ def test_a_new_feed_has_a_partition_for_each_worker_and_keeps_them_in_its_state(
         hs.run(BATCHES, workers=3, partitions=3, **state)
 
 
-def test_servers_run_beside_each_other_also_in_other_threads():
-    got: dict[str, list[int]] = {}
-
-    def serve(name: str) -> None:
-        with hs.run(numbered(8 if name == "a" else 4).batch(4)) as server:
-            got[name] = rows(server)
-
-    with hs.run(BATCHES) as mine:
-        threads = [threading.Thread(target=serve, args=(name,)) for name in "ab"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        got["mine"] = rows(mine)
-    assert got == {"a": list(range(8)), "b": list(range(4)), "mine": list(range(12))}
-
-
 def test_a_process_with_more_than_1024_open_files_can_serve():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2000:
@@ -205,25 +187,6 @@ def test_a_process_with_more_than_1024_open_files_can_serve():
 
 
 # In which programs
-
-
-SCRIPT = """
-import headrace
-import headrace_server as hs
-{before}
-with hs.run(hs.from_examples([{{"i": k}} for k in range(12)]){map}.batch(4)) as server:
-    with headrace.connect(server.address, timeout=60) as feed:
-        print([i for batch in feed for i in batch["i"].tolist()])
-"""
-
-
-def test_it_runs_in_a_script_without_a_guard_and_in_one_given_by_minus_c(tmp_path: Path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(before="", map=""))
-    for arguments in ([str(script)], ["-c", script.read_text()]):
-        done = warm_run(*arguments, cwd=tmp_path, serves=True)
-        assert done.stdout == f"{list(range(12))}\n", done.stderr
-        assert done.returncode == 0
 
 
 FORKS = """
