@@ -875,7 +875,8 @@ class Pipeline:
         """Declare the policy for bad examples, in place of an earlier one.
 
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
-        their origin, and never more than ``max_bad_examples`` (None: any number).
+        their origin, and never more than ``max_bad_examples`` (None: any number).  Each epoch
+        counts anew the bad examples that it reads, and each server of a shared feed counts its own.
         """
         if max_bad_examples is not None and on_bad_example == "fail":
             raise ValueError(

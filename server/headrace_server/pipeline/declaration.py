@@ -195,8 +195,8 @@ class Policy:
             return ""
         listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
         return (
-            f"more than max_bad_examples={limit} bad examples: {listed}; the log of the server "
-            "names the first of them"
+            f"more than max_bad_examples={limit} bad examples: {listed}, over all epochs; the log "
+            "of the server names the first of them"
         )
 
 

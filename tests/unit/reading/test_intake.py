@@ -66,7 +66,7 @@ def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
     intake.end()
     assert intake.dropped == {"bad:wrong": 3, "bad:odd": 2} and intake.bad.counts == {}
     intake.bad.report(DataError("z"), "odd")
-    with pytest.raises(DataError, match="more than max_bad_examples=5 bad examples: 3 odd, 3 wro"):
+    with pytest.raises(DataError, match="s=5 bad examples: 3 odd, 3 wrong, over all epochs"):
         intake.end()
 
 
