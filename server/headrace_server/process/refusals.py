@@ -5,7 +5,7 @@
     fault        of this program at a message: Refused (server), and the connection is mute
 
 The receiver drops messages of a mute connection unread.  A trainer that reconnects has another one.
-The first refusals of a minute are logged one by one; of further ones only their number is.
+The first refusals of a minute are logged, each text once; of all others only their number is.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Refusals:
 
     counts: Counter[str] = field(default_factory=Counter)
     _unlogged: Counter[str] = field(default_factory=Counter)
-    _lines: int = 0  # in this minute …
+    _lines: set[str] = field(default_factory=set)  # in this minute …
     _since: float = -_QUIET_S  # … which began then
 
     def add(self, reason: str, text: str, now: float, fault: Exception | None = None) -> None:
@@ -84,17 +84,18 @@ class Refusals:
         """
         self.counts[reason] += 1
         self.tick(now)
-        if text and self._lines < _AT_ONCE:
-            self._lines += 1
+        if text and text not in self._lines and len(self._lines) < _AT_ONCE:
+            self._lines.add(text)
             logger.log(logging.ERROR if fault else logging.WARNING, "%s", text, exc_info=fault)
         elif text:
             self._unlogged[reason] += 1
 
     def tick(self, now: float) -> None:
-        """Once a minute, log the number of those that were not logged one by one."""
+        """Once a minute, log the number of those that were not logged."""
         if now - self._since < _QUIET_S:
             return
-        self._since, self._lines = now, 0
+        self._since = now
+        self._lines.clear()
         for reason, count in self._unlogged.items():
             logger.warning("%d more were refused (%s)", count, reason)
         self._unlogged.clear()
