@@ -1314,7 +1314,10 @@ class Desk:
         return None
 
     def describe(self, now: float, named: Callable[[bytes], str] = bytes.hex) -> str:
-        """Return why trainers get no batch, for people.  ``named`` names a session's trainer."""
+        """Return why trainers get no batch, for people; "" where no reason is known.
+
+        ``named`` names a session's trainer.
+        """
         reasons = []
         if saving := self.saving:
             reasons.append(f"commits of batches that are being stored: {saving}")
@@ -1347,4 +1350,4 @@ class Desk:
             absent = islice((rank for rank in range(self.world) if rank not in ranks), _LISTED)
             more = ", …" if missing > _LISTED else ""
             reasons.append(f"{missing} ranks have not joined: {', '.join(map(str, absent))}{more}")
-        return "; ".join(reasons) or "nothing is left but the commits of this trainer"
+        return "; ".join(reasons)

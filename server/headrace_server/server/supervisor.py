@@ -322,7 +322,8 @@ class Supervisor:
                     filter(None, (self._uncommitted(), *(p.inside for p in self._crew.posts)))
                 )
                 if (ended := self._ended()) is None and deadline.left_s:
-                    logger.info("the drain waits for commits: %s", why)
+                    waits_for = f"commits: {why}" if why else "the answers of the workers"
+                    logger.info("the drain waits for %s", waits_for)
                     look_s = _LOOK_S
                     continue
                 end = str(ended or f"they were not within {timeout_s:g} s")

@@ -134,7 +134,7 @@ def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str]:
     for what, (where, why) in causes.items():
         if sum(shares.get(what, 0.0) for shares in times) > _MOST * len(times):
             return where, why
-    return "leases", f"{feed['waiting']}."
+    return "leases", f"{feed['waiting'] or 'nothing delays them now'}."
 
 
 def _slowest(seconds: Mapping[str, float]) -> str:

@@ -75,6 +75,8 @@ REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the s
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 #: Maximum number of greetings that wait until the feeds are open; the oldest is forgotten.
 _MOST_HELD = 10_000
+#: Answer to a trainer that waits, where no other reason is known.
+_ONLY_ITS_COMMITS = "nothing is left but the commits of this trainer"
 #: Maximum length of the text that says where a trainer runs.
 _LONGEST_HOST = 100
 
@@ -246,7 +248,7 @@ class Reception:
             if token <= renew.mapped_upto and token not in read and token not in session.again:
                 self.outbox.unmap(session, token)
         wait = feed.describe(session.seen, self._sessions.name_of)
-        waits = "; ".join(filter(None, (self._board.inside(), wait)))
+        waits = "; ".join(filter(None, (self._board.inside(), wait))) or _ONLY_ITS_COMMITS
         self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(

@@ -319,7 +319,7 @@ class ServedFeed:
         waits = [f"partition {number}: {one.waits}" for number, one in waiting[:3]]
         if self.serves:
             waits.append(self.desk.describe(now, partial(named, self.name)))
-        return "; ".join(waits)
+        return "; ".join(filter(None, waits))
 
     def lost(self, session: Session) -> None:
         """Note that the connection of a trainer is lost, which may come back."""

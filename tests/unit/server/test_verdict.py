@@ -70,6 +70,10 @@ def test_where_nothing_of_that_is_so_the_servers_words_stand():
     )
 
 
+def test_a_server_that_has_no_words_delays_nobody():
+    assert judged(0.4, waiting="")[2].endswith(": nothing delays them now.")
+
+
 def test_a_full_disk_comes_before_all_that_follows_from_it():
     store = {
         "faults": ["0.journal: database or disk is full"],
