@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
@@ -27,6 +28,21 @@ def numbered(n: int) -> hs.Pipeline:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def test_a_death_of_a_trainer_is_logged_once_though_it_has_a_session_with_each_worker(
+    capfd: pytest.CaptureFixture[str],
+):
+    with serving(numbered(200).batch(5), lease_ttl_s=600, workers=2, partitions=2) as server:
+        with trainer(server.address, "--hold", "3") as victim:
+            victim.wait_for("holding")
+            victim.kill()
+            with connect(server) as feed:  # it gets all only once both workers know of the death
+                assert list(feed)
+    said = [line for line in capfd.readouterr().err.splitlines() if line.endswith(" died")]
+    assert [line.partition(" at ")[2] for line in said] == [
+        f"{socket.gethostname()}:{victim.pid} of 'default' died"
+    ]
 
 
 def test_an_exception_in_the_loop_body_sends_the_rows_out_again():

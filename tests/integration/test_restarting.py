@@ -104,7 +104,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
         assert warnings(caplog) == [] and batch["i"].tolist() == first
 
         # It is refused while the feed is used, unless it is forced.
-        with pytest.raises(headrace.FeedInUse, match="it is used by trainer"):
+        with pytest.raises(headrace.FeedInUse, match=r"it is used by trainer \d+ at \S+\.  Close"):
             server.restart("a")
         http = ["--http", str(server.http_address)]
         assert main(["restart", "a", *http]) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,8 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
     for text in (of_lazy, of_waiting):
         assert "0 of 2 rows are ready" in text, text
         assert "waits for save_state of 00000_of_00003:k000 and 1 more (batch 0)" in text, text
-        assert f"leased to trainer {number} for " in text, text
+        here = f"{socket.gethostname()}:{os.getpid()}"
+        assert f"leased to trainer {number} at {here} for " in text, text
     assert "has not saved state 'chain' of 2 segments" in of_lazy, of_lazy
     assert "00000_of_00003:k000, 00000_of_00003:k001" in of_lazy, of_lazy
     assert "s ago as batch 0/0" in of_lazy, of_lazy

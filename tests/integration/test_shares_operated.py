@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,7 @@ def test_commands_find_a_sequence_at_its_server_and_drain_all(
             assert main(["inspect", key, "--http", http]) == 0
             (found,) = json.loads(capsys.readouterr().out)["found"]
             assert (found["where"], found["partition"]) == ("leased", batch.partition)
+            assert found["host"] == f"{socket.gethostname()}:{os.getpid()}"
         assert main(["drain", "--wait", "0.1", "--http", http]) == 1
         assert capsys.readouterr().out.count("in trainers' hands: 1 (trainer 1 at ") == 2
         for batch in batches:

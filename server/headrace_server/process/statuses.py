@@ -113,6 +113,10 @@ def _all(values: Sequence[Sequence[Plain]]) -> list[Plain]:
     return [*chain.from_iterable(values)]
 
 
+def _first_of_each(values: Sequence[Mapping[str, Plain]]) -> dict[str, Plain]:
+    return {name: value for some in reversed(values) for name, value in some.items()}
+
+
 def _distinct(values: Sequence[Sequence[Plain]]) -> list[Plain]:
     return sorted({*chain.from_iterable(values)})
 
@@ -398,7 +402,7 @@ class ServerStatus(SeenServer):
 class OwnersAnswer(TypedDict, total=False):
     """The answer of all owners to a question."""
 
-    users: Annotated[list[str], _distinct]
+    users: Annotated[dict[str, str], _first_of_each]
     found: Annotated[list[Plain], lambda values: _all(values)[:MOST_FOUND]]
 
 

@@ -212,7 +212,7 @@ class Supervisor:
                 raise ServerError("the server is stopping")
             users = self.ask("users", feed=feed)["users"]
             if users and not force:
-                raise in_use(feed, f"it is used by {', '.join(users)}")
+                raise in_use(feed, f"it is used by {', '.join(users.values())}")
             self._requests.take_back(feed, BEGINNING)
             if self.failure is not None:
                 raise self.failure

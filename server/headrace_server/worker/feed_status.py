@@ -69,7 +69,7 @@ def _trainer(feed: ServedFeed, session: Session, now: float) -> TrainerStatus:
     awaited_s = tally.awaited_s if feed.shared else tally.blocked_s
     status = {
         "trainer": session.number,
-        "id": hashlib.blake2b(session.nonce, digest_size=_ID_BYTES).hexdigest(),
+        "id": _id_of(session),
         "host": session.host,
         "name": session.name,
         "local": session.local,
@@ -81,9 +81,15 @@ def _trainer(feed: ServedFeed, session: Session, now: float) -> TrainerStatus:
     return cast(TrainerStatus, status)
 
 
-def users_of(feed: ServedFeed, sessions: SessionTable) -> list[str]:
-    """Return the trainers that use a feed, for people."""
-    return [s.described for s in sessions.of_feed(feed.name) if s.uses and not feed.over]
+def _id_of(session: Session) -> str:
+    """Return the id of its trainer, which is the same at all owners."""
+    return hashlib.blake2b(session.nonce, digest_size=_ID_BYTES).hexdigest()
+
+
+def users_of(feed: ServedFeed, sessions: SessionTable) -> dict[str, str]:
+    """Return the trainers that use a feed, for people, by id."""
+    users = (s for s in sessions.of_feed(feed.name) if s.uses and not feed.over)
+    return {_id_of(session): session.described for session in users}
 
 
 def example_status(
@@ -99,6 +105,6 @@ def example_status(
         return {**place, "where": "in a batch that nobody has", "batch": number}
     nonce, since = holder
     session = sessions.named(feed.name, nonce)
-    trainer = 0 if session is None else session.number
-    held = {"batch": number, "trainer": trainer, "since_s": round(now - since, 3)}
+    number_of, host = (0, "") if session is None else (session.number, session.host)
+    held = {"batch": number, "trainer": number_of, "host": host, "since_s": round(now - since, 3)}
     return {**place, "where": "leased", **held}

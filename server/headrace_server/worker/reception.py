@@ -261,7 +261,7 @@ class Reception:
         self, session: Session, feed: ServedFeed, bye: Bye, frames: Sequence[Frame]
     ) -> None:
         level = logging.DEBUG if feed.owner else logging.INFO
-        logger.log(level, "%s left feed %r", session.who, feed.name)
+        logger.log(level, "%s left feed %r", session.described, feed.name)
         self.outbox.send(session.identity, Unknown(session.number))
         self._leave(session)
 
@@ -550,13 +550,13 @@ class Reception:
             for nonce in feed.desk.tick(now) if feed.serves else ():
                 session = self._sessions.named(feed.name, nonce)
                 if session is not None:
-                    logger.warning("%s of %r is silent: given up", session.who, feed.name)
+                    logger.warning("%s of %r is silent: given up", session.described, feed.name)
                     self.forget(session)
         for session in self._sessions.present():
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
             if silent and not session.local and not self.outbox.reaches(session):
-                logger.warning("%s of %r is gone", session.who, session.feed)
+                logger.warning("%s of %r is gone", session.described, session.feed)
                 if not session.heard_end:
                     self.feeds[session.feed].lost(session)
                 self._leave(session)
@@ -566,7 +566,9 @@ class Reception:
         """End the sessions of local trainers that have died, which their locks show."""
         for session in self._sessions.dead():
             if session.present:
-                logger.warning("%s of %r died", session.who, session.feed)
+                # A trainer has a session with each owner: the log names it once.
+                level = logging.DEBUG if self.feeds[session.feed].owner else logging.WARNING
+                logger.log(level, "%s of %r died", session.described, session.feed)
                 self._leave(session)
             for token in list(session.mapped):
                 self.outbox.unmap(session, token)

@@ -204,7 +204,7 @@ class SessionTable:
     def name_of(self, feed: str, nonce: bytes) -> str:
         """Return the name of a trainer, for people."""
         session = self.named(feed, nonce)
-        return "a trainer" if session is None else session.who
+        return "a trainer" if session is None else session.described
 
     def move(self, session: Session, identity: bytes) -> None:
         """Reach a session by another connection."""
