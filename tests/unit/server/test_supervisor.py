@@ -77,6 +77,23 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     assert answers and "default" in answers[0]["feeds"]
 
 
+def test_a_drain_says_that_it_waits_for_answers_where_no_batch_is_out(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    caplog.set_level("INFO")
+    supervisor = start()
+    ask, late = supervisor._ask_owners, [ServerError("worker 0 gave no answer within 1 s")]
+
+    def ask_later(*order: Any) -> Any:
+        if late:
+            raise late.pop()
+        return ask(*order)
+
+    monkeypatch.setattr(supervisor, "_ask_owners", ask_later)
+    assert supervisor.drain(PATIENCE_S)
+    assert "the drain waits for the answers of the workers" in caplog.messages
+
+
 def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):
     for _ in range(5):
         supervisor = start()
