@@ -245,7 +245,10 @@ class RangedFiles:
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file; while it is read forward, its next bytes are requested ahead."""
+    """A remote file; while it is read forward, its next bytes are requested ahead.
+
+    They are four times what is read at once, and after each read twice as many as before.
+    """
 
     def __init__(self, file: DataFile) -> None:
         _check(file)
@@ -270,7 +273,8 @@ class RemoteFile(io.RawIOBase):
             return 0
         wanted = self._file, start, stop
         forward = 0 <= self._end <= start <= self._end + BLOCK
-        self._ahead = min(max(2 * self._ahead, 4 * BLOCK), AHEAD_BYTES) if forward else 0
+        more = max(2 * self._ahead, 4 * (stop - start))
+        self._ahead = min(more, AHEAD_BYTES) if forward else 0
         known = _cache.begin([wanted])[2]  # before those ahead
         # Where other reads took the memory of blocks ahead, they are requested once more.
         self._until = max(self._until, stop) if forward and known else stop

@@ -52,6 +52,13 @@ def taken(source: RangedFiles, starts: Any, sizes: Any) -> list[bytes]:
     return [data[start : start + size].tobytes() for start, size in pairs]
 
 
+def asked() -> set[tuple[DataFile, int]]:
+    """The blocks that are here or under way."""
+    cache = ranges._cache
+    with cache._lock:
+        return {*cache._coming, *cache._kept}
+
+
 def test_ranges_in_any_order_have_the_bytes_of_the_files(store: RangeServer) -> None:
     source = RangedFiles(files(store, "a", "b"))
     draw = np.random.default_rng(1)
@@ -102,6 +109,14 @@ def test_a_stream_requests_what_follows_and_a_seek_ends_that(store: RangeServer)
         raw.seek(block * BLOCK)
         assert raw.read(10) == CONTENT[::-1][block * BLOCK :][:10]
     assert store.sent["b"] == 5 * BLOCK
+
+
+def test_a_stream_requests_more_ahead_where_more_is_read_at_once(store: RangeServer) -> None:
+    (file,) = files(store, "a")
+    raw = RemoteFile(file)
+    for _ in range(2):
+        raw.read(3 * BLOCK)
+    assert asked() == {(file, number) for number in range(6 + 4 * 3)}
 
 
 def test_a_stream_requests_ahead_again_what_other_reads_have_displaced(
@@ -236,9 +251,8 @@ def test_joined_sources_are_read_ahead_together(
     for order in (rows, np.sort(rows)):
         ranges._cache.__init__()  # type: ignore[misc]
         count = reader.expect(order)
-        cache = ranges._cache
-        asked = set(cache._coming) | set(cache._kept)
+        blocks = asked()
         assert 5 <= count < 12
-        assert len(asked) < 2 * 32
+        assert len(blocks) < 2 * 32
         reader.take(order[:count])
-        assert set(cache._kept) <= asked
+        assert asked() == blocks
