@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import zmq
 
+from headrace.connection import Lookup
 from headrace.credentials import Keys
-from headrace.places import ask, places_of
+from headrace.places import Server
 from headrace_proto import limits
-from headrace_proto.messages import Hello, ServedShare
+from headrace_proto.messages import Hello
 from tests.patience import eventually
 
 
 def workers_at(address: str, keys: Keys | None = None, feed: str = "") -> tuple[str, ...]:
     """Return the addresses of the workers of the server at an address."""
+    server = Server(address)
     with zmq.Context() as context:
+        lookup = Lookup(context, keys, server)
 
-        def answer() -> ServedShare | None:
-            hello = Hello(limits.PROTOCOL, "t", feed, b"nonce", shares=0)
-            answered = ask(context, address, keys, hello)
-            return answered if isinstance(answered, ServedShare) else None
+        def found() -> tuple[str, ...]:
+            lookup.ask(Hello(limits.PROTOCOL, "t", feed, b"nonce"))
+            if lookup.socket.poll(1000) and (answer := lookup.answer(0.0)) is not None:
+                server.hear(answer)
+            return server.owners
 
-        return places_of(eventually(answer), address)
+        try:
+            return eventually(found)
+        finally:
+            lookup.close()

@@ -34,6 +34,7 @@ import os
 import select
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import zmq
@@ -43,11 +44,12 @@ from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import NotAllowed, ProtocolError
 from headrace_proto.keys import ENVIRONMENT
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Welcome
 from headrace_proto.spin import Spin
 
 from .batch_memory import Attachment, opening_files
 from .credentials import Keys
+from .places import Server
 from .session import Session
 from .state_block import FreeBuffers
 
@@ -147,10 +149,11 @@ class Handshakes:
         )
 
     def close(self) -> None:
-        """Stop monitoring; call it before the socket is closed."""
+        """Stop monitoring, and close the socket."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
         self._monitor.close()
+        self._socket.close()
 
 
 logger = logging.getLogger("headrace")
@@ -190,6 +193,72 @@ def check_files(sessions: int = 1) -> None:
     with opening_files(f"a feed needs {need} open files"), contextlib.ExitStack() as opened:
         for _ in range(need):
             opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def nonsense(address: str, error: Exception | str) -> ProtocolError:
+    """Return the error of a message that can not be read."""
+    return ProtocolError(f"the peer at {address} sent nonsense: {error}")
+
+
+def connecting(
+    context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None, address: str, place: str
+) -> tuple[zmq.Socket[bytes], Handshakes]:
+    """Return a socket that connects to a place of a server, and its monitor."""
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
+    socket.rcvhwm = socket.sndhwm = 0  # requests bound the number of messages
+    socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 200
+    socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 10_000
+    socket.connect_timeout = _CONNECT_MS
+    if keys is not None:
+        keys.lock(socket)
+    handshakes = Handshakes(context, socket, address, keys)
+    try:
+        socket.connect(place)
+    except zmq.ZMQError as error:
+        handshakes.close()
+        raise ValueError(f"address={address!r}: {error}") from None
+    return socket, handshakes
+
+
+class Lookup:
+    """A socket at which the locator of a server is asked where its owners are."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None, server: Server
+    ) -> None:
+        self.place, self._server = server.place, server
+        self.socket, self._handshakes = connecting(context, keys, server.address, self.place)
+        self.asked = False
+
+    @property
+    def unreached(self) -> bool:
+        """Whether the last attempt to connect has failed."""
+        return self._handshakes.unreached
+
+    def ask(self, hello: Hello) -> None:
+        """Ask, once more where the server was reached."""
+        if not (self.asked and self.unreached):
+            self.asked = True
+            self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)))
+
+    def answer(self, now: float) -> Any:
+        """Return an answer that has come, or None.  HeadraceError where waiting is in vain."""
+        known = self._server.served is not None
+        try:
+            if self.socket.poll(0):
+                return FROM_SERVER.decode(self.socket.recv_multipart()[0])
+        except ProtocolError as error:
+            if not known:  # else another program has the address for a while
+                raise nonsense(self._server.address, error) from None
+        # A busy server may break handshakes off.
+        if (fault := self._handshakes.fault(now, known)) is not None:
+            raise fault
+        return None
+
+    def close(self) -> None:
+        self._handshakes.close()
 
 
 class Sleep:
@@ -279,14 +348,13 @@ class Connection:
         context: zmq.Context[zmq.Socket[bytes]],
         keys: Keys | None,
         session: Session,
-        place: str,
         sleep: Sleep,
         clock: Callable[[], float],
         tell: Callable[[], None],
     ) -> None:
-        """``place``: where the owner is tried; ``tell`` reports that its session has news."""
+        """``tell`` reports that its session has news."""
         self.session = session
-        self.address, self.place = session.address, place
+        self.address, self.place = session.server.address, session.address
         self.amid_message = False
         self.channel: Channel | None = None
         # no message waits in the socket, and its descriptor reports the next one
@@ -297,39 +365,16 @@ class Connection:
         self._no_channel = False  # no channel works here
         self._watched = False  # whether the wait at the channel covers writing, too
         self._sleep, self._clock, self._tell = sleep, clock, tell
-        self._socket = socket = context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
-        socket.rcvhwm = socket.sndhwm = 0  # requests bound the number of messages
-        socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 200
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 10_000
-        socket.connect_timeout = _CONNECT_MS
-        if keys is not None:
-            keys.lock(socket)
-        self._handshakes = Handshakes(context, socket, self.address, keys)
-        try:
-            socket.connect(place)
-        except zmq.ZMQError as error:
-            self._handshakes.close()
-            socket.close()
-            raise ValueError(f"address={self.address!r}: {error}") from None
-        self._files = int(socket.getsockopt(zmq.FD)), self._handshakes.fileno()
+        self._socket, self._handshakes = connecting(context, keys, self.address, self.place)
+        self._files = int(self._socket.getsockopt(zmq.FD)), self._handshakes.fileno()
         sleep.connections[self._files[0]] = sleep.monitors[self._files[1]] = self
         for file in self._files:
             sleep.register(file)
 
-    @property
-    def unreached(self) -> bool:
-        """Whether the last attempt to connect has failed."""
-        return not self.session.connected and self._handshakes.unreached
-
     def away(self, now: float) -> bool:
         """Return whether its server is to be looked for."""
-        session = self.session
-        if session.connected:
-            return False
-        silent = bool(session.owner_address) and now - session.heard_at > _SILENT_S
-        return self.unreached or silent or bool(session.regrouped)
+        silent = now - self.session.heard_at > _SILENT_S
+        return not self.session.connected and (self._handshakes.unreached or silent)
 
     # Saying
 
@@ -341,8 +386,7 @@ class Connection:
         session = self.session
         if not session.connected:
             # The locator has let this trainer in; a busy owner may break handshakes off.
-            known = session.welcome is not None or bool(session.owner_address)
-            if (refused := self._handshakes.fault(now, known)) is not None:
+            if (refused := self._handshakes.fault(now, known=True)) is not None:
                 raise refused
             self._drop_channel()
         messages = session.outgoing(now)
@@ -434,7 +478,7 @@ class Connection:
             try:
                 heard.append((_decoded(header.buffer), frames))
             except ProtocolError as error:
-                raise self._nonsense(error) from None
+                raise nonsense(self.address, error) from None
         return heard
 
     def skip_rest(self) -> None:
@@ -454,9 +498,9 @@ class Connection:
         try:
             heard = [(_decoded(frames[0]), frames[1:]) for frames in messages]
         except ProtocolError as error:
-            raise self._nonsense(error) from None
+            raise nonsense(self.address, error) from None
         if channel.fault:
-            raise self._nonsense(channel.fault)
+            raise nonsense(self.address, channel.fault)
         if heard:
             self._silent = False
             self._receive(heard)
@@ -464,9 +508,6 @@ class Connection:
             self._no_channel = self._silent  # one by which nothing ever came is not tried again
             self._drop_channel()
             self._lose()
-
-    def _nonsense(self, error: Exception | str) -> ProtocolError:
-        return ProtocolError(f"the peer at {self.address} sent nonsense: {error}")
 
     def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
         attach = None
@@ -532,7 +573,7 @@ class Connection:
     @property
     def leaves(self) -> bool:
         """Whether a Bye has no answer so far."""
-        return self.session.connected or (self.session.greets and not self.unreached)
+        return self.session.connected or (self.session.greets and not self._handshakes.unreached)
 
     def linger(self) -> None:
         """Give the last messages a moment to leave, and end the channel."""
@@ -557,4 +598,3 @@ class Connection:
         for file in self._files:
             self._sleep.forget(file)
         self._handshakes.close()
-        self._socket.close()

@@ -18,15 +18,19 @@ noticed whatever the trainer does.  Small notices wait a moment or two for the t
 
 A feed has one owner or several, on one server or several, and a trainer a session with each:
 
-    each address         Hello ─► ServedShare   which share its server has, and where its owners are
+    each locator         Hello ─► ServedShare   which share its server has, and where its owners are
                          is the feed complete?
     ranks without a run  Hello to the first owner of the first server ─► Welcome, with the run
     then                 Hello to the first owner of each server ─► Welcome
                          Hello to the others
 
-The trainer opens no session before it knows that the servers together have the whole feed.  A name
-that stands for several addresses is looked up again until every share is found.  Other sessions
-take their places when a server starts again with another number of owners.
+The trainer greets no owner before it knows that the servers together have the whole feed.  A name
+that stands for several addresses is looked up again until every share is found.
+
+A thread of its own asks the locators, since looking a name up may take long: of all servers while
+the feed is joined, later of those of which an owner is away.  If an owner has another address now,
+its session gets another connection.  If a server started again with another number of owners, other
+sessions take the places of those with it.
 
 The client measures silence by a clock that stands still while this process is suspended; some
 thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
@@ -40,7 +44,7 @@ leases end by the server's clock, and messages of the server are handled before 
 
 Only its timeout ends a wait for a server that is away: before that the client greets the server
 again and again, however long it takes to move or restart it.  ZeroMQ tries the first address of a
-name only.  A look-up may take long, so a thread of its own waits for it.
+name only.
 """
 
 from __future__ import annotations
@@ -65,18 +69,16 @@ from headrace_proto.errors import (
     FeedRewound,
     ForkedProcess,
     HeadraceError,
-    LimitExceeded,
     StaleLease,
 )
 from headrace_proto.interrupts import start
-from headrace_proto.messages import Answered, Pulse, Refused, ServedShare, Welcome
-from headrace_proto.placement import partitions_of
+from headrace_proto.messages import Answered, Refused, Welcome
 from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
-from .connection import Connection, Sleep, check_files
+from .connection import Connection, Lookup, Sleep, check_files
 from .credentials import Keys
-from .places import arranged, ask, looked_up, missing_shares, places_of, shares_there
+from .places import Server, arranged, looked_up, missing_shares, shares_there
 from .prefetch import Prefetch
 from .requests import Request, snapshot
 from .session import STALE, Member, Session, States, named
@@ -132,15 +134,15 @@ class Link:
         self.address, self.member = address, member
         self.addresses = address.split(",")
         check_files(len(self.addresses))
-        sessions = [Session(member, one, shares=0) for one in self.addresses]
-        self.sessions = sessions  # by the number of the owner, see placement.py; only replaced
-        self.session = sessions[0]  # the one that was opened first
+        self.servers = [Server(one) for one in self.addresses]  # by share, once all are found
+        #: With each owner, by its number, see placement.py; only replaced.  Until the servers are
+        #: found there is one for each.
+        self.sessions = [Session(member, server) for server in self.servers]
         self.lock = threading.RLock()  # of the sessions, the trainer and the connections
         self.changed = threading.Condition(self.lock)  # costs twice as much to enter as the lock
         self.clock = AwakeClock()
         self._prefetch = prefetch or Prefetch(0)
         self._owner_of = [0]  # by partition
-        self.trainer: Trainer  # what it asks, holds and has committed; once all owners let it in
         self.left = False  # the trainer closed the feed
         self.failure_raised = False  # by a wait, so the trainer knows of it
         self.looked_at = 0.0  # when a wait of this trainer last checked its condition
@@ -164,12 +166,7 @@ class Link:
         self._sleep = Sleep(cores())
         self._said_at = -inf  # when a thread last sent what was due
         self._closed = threading.Event()  # ends the lazy thread
-        for one in sessions:
-            one.heard_at = self.clock()
-        self._asked_at = self.clock()  # when an address was looked up last; inf while one is
-        self._places: dict[str, str] = {}  # by name: the address that is tried now
-        self._turns: dict[str, int] = {}  # by name: how many of its addresses were tried
-        self._words: dict[str, str] = {}  # by name: the tried addresses, for people
+        self._searches = False  # whether a thread asks locators
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         start(self._thread, self.close)
 
@@ -185,58 +182,41 @@ class Link:
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner of every server; return the first owner's."""
         started = self.clock()
-        self._await(lambda session: session.served, started)
-        firsts = [self._first_of(one) for one in self._servers(started)]
-        nameless = self.member.hello.rank >= 0 and not self.member.hello.run
-        # the first owner names the run
-        for greeted in (1, len(firsts)) if nameless else (len(firsts),):
-            self._drive(firsts[:greeted], firsts[0])
-            self._await(lambda session: session.welcome, started)
-        others = [
-            first.beside(owner, first.owners)
-            for first in firsts
-            for owner in range(first.owners)
-            if owner != first.owner
-        ]
-        self._drive([*self.sessions, *others])
-        self._await(lambda session: session.welcome, started)
+        self.wait(
+            lambda: all(one.server.served for one in self.sessions),
+            self._timeout_s,
+            _OPENS,
+            lambda: next(one for one in self.sessions if not one.server.served),
+            started=started,
+        )
+        self._find_all(started)
+        if self.member.hello.rank >= 0 and not self.member.hello.run:
+            self._greet(lambda: self.sessions[:1], started)  # the first owner names the run
+        self._greet(lambda: self.of_each_server, started)
+        self._check_order()
+        self._greet(lambda: self.sessions, started)
         welcome = self.session.welcome
         assert welcome is not None
-        self._begin(welcome)
         self.exchange()
         return welcome
 
-    def _await(self, answered: Callable[[Session], object], started: float) -> None:
-        """Wait for an answer to every session."""
-
-        def lacking() -> Session | None:
-            return next((session for session in self.sessions if not answered(session)), None)
-
+    def _greet(self, sessions: Callable[[], list[Session]], started: float) -> None:
+        """Greet these owners, and wait until all have let this trainer in."""
+        self._connect(sessions())
         self.wait(
-            lambda: lacking() is None,
+            lambda: all(session.welcome for session in sessions()),
             self._timeout_s,
             _OPENS,
-            lambda: lacking() or self.session,
+            lambda: next(session for session in sessions() if not session.welcome),
             started=started,
         )
 
-    def _first_of(self, asked: Session) -> Session:
-        """Return a session with the first owner of the server whose locator was asked."""
-        address, served = asked.address, asked.served
-        assert served is not None
-        self.member.learns(feed=served.feed)
-        owners = places_of(served, self.reached(address))
-        return Session(self.member, address, 0, len(owners), served.share, served.shares, owners)
-
-    def _servers(self, started: float) -> list[Session]:
-        """Return the lookup at each server of the feed, by share, once there are all."""
+    def _find_all(self, started: float) -> None:
+        """Find the servers of all shares of the feed; make the trainer, and its sessions."""
         named = self.addresses[0]
-        while True:
-            with self.lock:
-                by_share, missing = arranged(self.sessions), missing_shares(self.sessions)
-            if not missing:
-                return [by_share[share] for share in sorted(by_share)]
-            there = shares_there(self.sessions)
+        while missing := missing_shares(self.servers):
+            arranged(self.servers)  # ValueError where two of them contradict each other
+            there = shares_there(self.servers)
             found = looked_up(named) if len(self.addresses) == 1 else []
             if not found:
                 raise ValueError(
@@ -249,116 +229,113 @@ class Link:
                     f"waited timeout={self._timeout_s:g} s for all servers at {named}, which "
                     f"stands for {', '.join(found)}: {there}"
                 )
-            known = {session.address for session in self.sessions}
+            known = {server.place for server in self.servers}
             if len(known) == 1:
                 logger.warning("%s: %s; waiting for it", named, there)
-            new = [Session(self.member, one, shares=0) for one in found if one not in known]
-            self._drive([*self.sessions, *new])
+            with self.lock:
+                self.servers = [*self.servers, *(Server(one) for one in found if one not in known)]
             again_s = self.clock() + min(_LOOK_UP_S, left_s)
             self.wait(
                 lambda at=again_s, before=missing: (  # type: ignore[misc]
-                    self.clock() >= at or missing_shares(self.sessions) != before
+                    self.clock() >= at or missing_shares(self.servers) != before
                 ),
                 self._timeout_s,
                 _OPENS,
                 started=started,
             )
-
-    def _begin(self, welcome: Welcome) -> None:
-        """Make the trainer, once all owners have let it in."""
-        member, known = self.member, self.session.properties
-        lanes, across = known.get("order") == "lanes", known.get("across_batches", True)
-        if member.order != "feed":
-            text = f"order={member.order!r}: %s of feed {welcome.feed!r} %s; leave it out"
-            if lanes:
-                raise ValueError(text % ("the rows", "stay in lanes, which one owner has"))
-            if not across:
-                what = "end with their epoch, and any order mixes the epochs of its servers"
-                raise ValueError(text % ("batches", what))
+        by_share = arranged(self.servers)
         with self.lock:
-            self._number_owners(welcome.partitions)
-            self.trainer = trainer = Trainer(
-                welcome.partitions,
+            self.servers = [by_share[share] for share in sorted(by_share)]
+            self._arrange()
+            self.member.trainer = Trainer(
+                len(self._owner_of),
                 self._owner_of,
                 len(self.sessions),
-                rank=member.hello.rank,
+                rank=self.member.hello.rank,
                 prefetch=self._prefetch.batches,
-                lanes=lanes,
-                chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
-                strict=known.get("shape") == "sequences" and not across,
-                any_order=member.order == "any",
-                explicit=member.explicit,
-                lazy=known.get("shape") != "sequences",
+                any_order=self.member.order == "any",
+                explicit=self.member.explicit,
             )
-            member.trainer = trainer
-            for session in self.sessions:
-                if session.connected:
-                    session.welcomed(trainer)
 
-    def _number_owners(self, partitions: int) -> None:
-        """Number the sessions by share and owner."""
-        self.sessions = sorted(self.sessions, key=lambda one: (one.share, one.owner))
-        self._owner_of = [0] * partitions
-        for number, one in enumerate(self.sessions):
+    def _arrange(self) -> None:
+        """Number a session with each owner.  Those with a server of as many owners stay."""
+        sessions: list[Session] = []
+        for server in self.servers:
+            known, owners = self._sessions_with(server), len(server.owners)
+            if len(known) != owners:
+                welcome = known[0].welcome if known else None
+                known = [
+                    Session(self.member, server, owner, owners, welcome=welcome)
+                    for owner in range(owners)
+                ]
+            sessions += known
+        self.sessions = sessions
+        served = self.servers[0].served
+        assert served is not None
+        self._owner_of = [0] * served.partitions
+        for number, one in enumerate(sessions):
             one.number = number
-            share = one.share, max(one.shares, 1)
-            for p in partitions_of(max(one.owner, 0), max(one.owners, 1), partitions, share):
+            for p in one.partitions:
                 self._owner_of[p] = number
+
+    def _check_order(self) -> None:
+        """Raise ValueError where the feed can not have its batches in any order."""
+        known, order = self.session.properties, self.member.order
+        if order == "feed":
+            return
+        text = f"order={order!r}: %s of feed {self.member.hello.feed!r} %s; leave it out"
+        if known.get("order") == "lanes":
+            raise ValueError(text % ("the rows", "stay in lanes, which one owner has"))
+        if not known.get("across_batches", True):
+            what = "end with their epoch, and any order mixes the epochs of its servers"
+            raise ValueError(text % ("batches", what))
 
     # The sessions
 
     @property
+    def trainer(self) -> Trainer:
+        """What this trainer asks, holds and has committed."""
+        return self.member.trainer
+
+    @property
+    def session(self) -> Session:
+        """The session that was opened first: with the first owner of the first server."""
+        return self.sessions[0]
+
+    @property
     def of_each_server(self) -> list[Session]:
-        """One session with each server: the first that was opened where there is one server."""
-        if self.session.shares == 1:
-            return [self.session]
-        return list({one.share: one for one in reversed(self.sessions)}.values())
+        """The session with the first owner of each server."""
+        return [session for session in self.sessions if not session.owner]
 
-    def _drive(
-        self, sessions: list[Session], lead: Session | None = None, anew: Connection | None = None
-    ) -> None:
-        """Replace all sessions by these; ``lead``, if given, is the first that was opened.
+    def _sessions_with(self, server: Server) -> list[Session]:
+        return [session for session in self.sessions if session.server is server]
 
-        Connections of others end without a message, and that of ``anew`` is made once more.
+    def _connect(self, sessions: list[Session]) -> None:
+        """Have a connection of each of these sessions, at the address of its owner.
+
+        Others end without a message.
         """
         with self.lock:
-            before = self._connections
-            known = {id(one.session): one for one in before if one is not anew}
-            if before and (fresh := sum(id(session) not in known for session in sessions)):
-                check_files(fresh)
-            self.sessions, self.session = sessions, lead or self.session
-            if not before:  # it was closed meanwhile
+            if self.closing:
                 return
-            for session in sessions:
+            before = self._connections
+            known = {
+                one.session: one
+                for one in before
+                if one.session in sessions
+                and (one.session.connected or one.place == one.session.address)
+            }
+            if new := [session for session in sessions if session not in known]:
+                check_files(len(new))
+            for session in new:
                 session.heard_at = session.heard_at or self.clock()
-            self._connections = [known.get(id(one)) or self._connection_of(one) for one in sessions]
+                session.greet()
+            self._connections = [known.get(one) or self._connection_of(one) for one in sessions]
             for one in before:
                 if one not in self._connections:
                     one.close()
             self.tell()
             self._sleep.wake()
-
-    def _regroup(self) -> list[Session]:
-        """Open sessions with all owners of a server that restarted with another number of them."""
-        sessions: list[Session] = []
-        for share in sorted({session.share for session in self.sessions}):
-            before = [session for session in self.sessions if session.share == share]
-            known = next((session for session in before if session.regroups), None)
-            if known is not None:
-                owners = known.regrouped
-                before = [known.beside(owner, owners) for owner in range(owners)]
-                for session in before:
-                    session.welcome = known.welcome
-            sessions += before
-        if not any(one is self.session for one in sessions):
-            self.session = next(one for one in sessions if one.share == self.session.share)
-        self.sessions = sessions
-        self._number_owners(len(self._owner_of))
-        if self.member.trainer is not None:
-            self.trainer.regroup(self._owner_of, len(sessions))
-            for session in sessions:
-                session.greet()
-        return self.sessions
 
     # All sessions together
 
@@ -382,11 +359,8 @@ class Link:
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
-        trainer = self.member.trainer
         # An owner that is there says of each partition, and of each epoch, that it is over.
-        return (trainer is not None and trainer.ended) or all(
-            one.ended and not one.connected for one in self.sessions
-        )
+        return self.trainer.ended or all(one.ended and not one.connected for one in self.sessions)
 
     @property
     def finished_before(self) -> bool:
@@ -594,7 +568,7 @@ class Link:
 
     def snapshot(self) -> Answered:
         """Have every server store its share of the feed's state; the answer has the token."""
-        if self.session.shares == 1:
+        if len(self.servers) == 1:
             return self.ask(snapshot())
         name = new_snapshot()
         taken = self.ask(snapshot(name))
@@ -675,37 +649,35 @@ class Link:
         """Return the error of a wait that ran past ``timeout_s``, with the likely reason."""
         slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
         waited = f"waited timeout={timeout_s:g} s{slept} for"
-        silence, place, welcome = session.silence(now), session.where, session.welcome
-        trainer = self.member.trainer
-        hands = 0 if trainer is None else len(trainer.hands)
-        names = {one.session.address: None for one in self._connections if one.unreached}
-        hint = "".join(self._words.get(name, "") for name in names)
+        silence, place, welcome = session.silence(now), session.server.where, session.welcome
+        hint = "".join(server.hint for server in self.servers)
+        says = (not session.connected and session.server.waiting) or session.waiting
+        if welcome is None and says:
+            return DeadlineExceeded(
+                f"{waited} the feed at {place} to open; the server says: {says}"
+            )
+        if welcome is None:
+            known = shares_there(self.servers)
+            return ConnectionLost(
+                f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
+                f"is it running, and is the address right?{known and f' ({known})'}{hint}"
+            )
         if session.stopped:
-            owed = sum(trainer.unanswered(one.number) for one in self.sessions) if trainer else 0
+            owed = sum(self.trainer.unanswered(one.number) for one in self.sessions)
             lost = f".  {owed} commits of this trainer have no answer: they may be lost"
             return ConnectionLost(
                 f"the server at {place} was stopped and announced its return, and is not back; "
                 f"{waited} {what}.  Start it again with the same address and state directory, or "
                 f"raise timeout{lost if owed else ''}"
             )
-        if welcome is None and session.waiting:
-            return DeadlineExceeded(
-                f"{waited} the feed at {place} to open; the server says: {session.waiting}"
-            )
-        if welcome is None:
-            known = shares_there(self.sessions)
-            return ConnectionLost(
-                f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
-                f"is it running, and is the address right?{known and f' ({known})'}{hint}"
-            )
         if silence:
             return ConnectionLost(
                 f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
                 f"this trainer {waited} {what}{hint}"
             )
+        hands = len(self.trainer.hands)
         most, each = welcome.max_credits, "" if len(self.sessions) == 1 else " of each worker"
         full = f", as many as the server's max_credits={most} allows{each}" if hands >= most else ""
-        says = session.waiting
         reason = f"the server says: {says}" if says else "no word of the server"
         return DeadlineExceeded(
             f"{waited} {what} of feed {welcome.feed!r} at {place}; {reason}; "
@@ -713,10 +685,6 @@ class Link:
         )
 
     # The threads that use the connections
-
-    def reached(self, address: str) -> str:
-        """Return the address at which the server of a name is tried."""
-        return self._places.get(address, address)
 
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
@@ -798,7 +766,7 @@ class Link:
 
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""
-        return min([session.due_in(now) for session in self.sessions], default=inf)
+        return min([one.session.due_in(now) for one in self._connections], default=inf)
 
     # The connections, under the lock
 
@@ -869,26 +837,17 @@ class Link:
 
     def _connection_of(self, session: Session) -> Connection:
         assert self._context is not None
-        place = session.owner_address or self.reached(session.address)
-        return Connection(
-            self._context, self._keys, session, place, self._sleep, self.clock, self.tell
-        )
+        return Connection(self._context, self._keys, session, self._sleep, self.clock, self.tell)
 
     def _run(self) -> None:
         connections: list[Connection] = []
         try:
             self._context = zmq.Context()
             self._context.max_sockets = _SOCKETS
-            with self.lock:
-                self._connections = [self._connection_of(session) for session in self.sessions]
-                self.tell()
+            self._look_for_servers()
             while not self._closed.wait(_MOMENT_S):
                 self._look()
-                if any(session.regroups for session in self.sessions):
-                    with self.lock:
-                        self._drive(self._regroup())
-                if not all(session.connected for session in self.sessions):
-                    self._look_up()
+                self._look_for_servers()
             with self.lock:
                 connections, self._connections = self._connections, []
                 for one in connections:
@@ -935,76 +894,86 @@ class Link:
             self._guarded(self._exchange)
             self._away = lose_silent(self.sessions, self._away, self.clock())
 
-    # Addresses of servers that are away
+    # Servers that are away
 
-    def _look_up(self) -> None:
-        """Look for servers that are away, in another thread."""
-        now = self.clock()
-        if now - self._asked_at <= _ASK_S:
-            return
-        if self._directory is not None or any(one.away(now) for one in self._connections):
-            self._asked_at = inf  # until the answer, which may take longer than a heartbeat
+    def _away_servers(self) -> list[Server]:
+        """Return the servers of which an owner is away, or that were never found."""
+        with self.lock:
+            now = self.clock()
+            away = [one.session.server for one in self._connections if one.away(now)]
+            return [one for one in self.servers if one.served is None or one in away]
+
+    def _look_for_servers(self) -> None:
+        """Have a thread look for servers that are away."""
+        if not (self._searches or self.connected) and self._away_servers():
+            self._searches = True
             threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
 
     def _search(self) -> None:
+        """Ask the locators of servers that are away, once a second, until none is."""
+        lookups: dict[Server, Lookup] = {}
         try:
-            moved = {} if self._directory is None else self._directory.moved()
-            with self.lock:
-                now, away = self.clock(), dict[str, Session]()
-                for one in self._connections:
-                    if one.address in moved:
-                        one.session.address = moved[one.address]
-                    if one.away(now) or one.address in moved:
-                        away[one.session.address] = one.session
-            for address, session in away.items():
-                self._locate(address, session)
-            with self.lock:
-                for one in self._connections:
-                    session = one.session
-                    if session.address not in away or session.regroups:  # others take its place
-                        continue
-                    if one.place != (session.owner_address or self.reached(session.address)):
-                        session.greet()
-                        self._drive(self.sessions, anew=one)
+            while (away := self._away_servers()) and not self.closing:
+                deadline, new = Deadline(_ASK_S), [one for one in away if one.served is None]
+                if self._directory is not None:
+                    for address, moved in self._directory.moved().items():
+                        for server in away:
+                            if server.address == address:
+                                server.address = server.place = moved
+                unanswered = self._ask(away, lookups, deadline)
+                for server in unanswered:
+                    if server.served is not None or lookups[server].unreached:
+                        server.try_next()
+                if unanswered or len(new) < len(away):
+                    self._closed.wait(deadline.left_s)
+        except zmq.ContextTerminated:  # this trainer leaves
+            pass
         except Exception as error:
             self.fail(error)
-        self._asked_at = self.clock()
+        finally:
+            for lookup in lookups.values():
+                lookup.close()
+            self._searches = False
 
-    def _locate(self, address: str, away: Session) -> None:
-        """Ask the locator of a server where its owners are, one of which is away."""
-        answer, reached = None, self.reached(address)
-        if away.owner_address and self._context is not None:
-            with contextlib.suppress(LimitExceeded):  # libzmq needs files to ask
+    def _ask(
+        self, servers: list[Server], lookups: dict[Server, Lookup], deadline: Deadline
+    ) -> list[Server]:
+        """Ask the locators of these servers, and take their answers; return those without one."""
+        assert self._context is not None
+        for server in servers:
+            known = lookups.get(server)
+            if known is None or known.place != server.place:
                 check_files()
-                answer = ask(self._context, reached, self._keys, away.lookup())
-        if answer is None:
-            self._try_next(address)
-            return
-        with self.lock:
-            for session in self.sessions:
-                if session.address != address or session.connected:
-                    continue
-                if isinstance(answer, ServedShare):
-                    session.located(answer, places_of(answer, reached))
-                elif isinstance(answer, Refused):
-                    session.refused(answer)
-                elif isinstance(answer, Pulse):
-                    session.waiting = answer.waiting
-            self.tell()
+                lookups[server] = Lookup(self._context, self._keys, server)
+                if known is not None:
+                    known.close()
+            lookups[server].ask(self.member.hello)
+        while servers and (left_s := deadline.left_s):
+            zmq.select([lookups[server].socket for server in servers], [], [], left_s)
+            for server in [*servers]:
+                if (answer := lookups[server].answer(self.clock())) is not None:
+                    self._hear_locator(server, answer)
+                    servers = [one for one in servers if one is not server]
+        return servers
 
-    def _try_next(self, name: str) -> None:
-        """Choose the address of a name that is tried next."""
-        try:
-            found = looked_up(name)
-        except ConnectionLost as error:
-            self._words[name] = f"  {error}"
-            return
-        if not found:  # it is an address already
-            return
-        self._words[name] = f"  Its name stands for {', '.join(found)}"
-        if len(found) > 1 or name in self._places:  # ZeroMQ has tried the first one
-            turn = self._turns[name] = self._turns.get(name, 0) + 1
-            self._places[name] = found[turn % len(found)]
+    def _hear_locator(self, server: Server, answer: Any) -> None:
+        """Take what a server's locator tells, and reach its owners where they are now."""
+        with self.lock:
+            server.hear(answer)
+            if isinstance(answer, Refused):
+                for session in self._sessions_with(server):
+                    if not session.connected:
+                        session.refused(answer)
+            elif self._connections:
+                greeted = [one.session for one in self._connections]
+                if len(self._sessions_with(server)) != len(server.owners):
+                    self._arrange()
+                    self.trainer.regroup(self._owner_of, len(self.sessions))
+                    for session in self.sessions:
+                        session.greet()
+                    greeted = self.sessions
+                self._connect(greeted)
+            self.tell()
 
 
 def opened(link: Link) -> Link:
@@ -1030,7 +999,7 @@ def lose_silent(sessions: Collection[Session], away: set[str], now: float) -> se
     ``away``: the addresses of the servers that the log has named.  Return those of now.
     """
     for session in sessions:
-        silent, address = session.silence(now), session.address
+        silent, address = session.silence(now), session.server.address
         if silent and session.connected:
             session.greet()
         ended = session.stopped or session.finished or session.failure is not None
@@ -1038,11 +1007,11 @@ def lose_silent(sessions: Collection[Session], away: set[str], now: float) -> se
             continue
         away = {*away, address}
         text = "nothing was heard of the server at %s for %.0f s: trying again"
-        logger.warning(text, session.where, silent)
+        logger.warning(text, session.server.where, silent)
     for address in away:
-        there = [session for session in sessions if session.address == address]
+        there = [session for session in sessions if session.server.address == address]
         if all(session.connected for session in there):
             away = away - {address}
             for session in there[:1]:
-                logger.warning("the server at %s is back", session.where)
+                logger.warning("the server at %s is back", session.server.where)
     return away

@@ -1,13 +1,13 @@
-"""Where servers and owners are: the addresses of a name, and what a server's locator tells.
+"""The servers of a feed: their addresses, and what the locator of each tells of its owners.
 
-    ServedShare of each server ─► places_of() ─► by owner its address: tcp://host-of-the-server:port
+    ServedShare of a server     ─► hear()     ─► by owner its address: tcp://host-of-the-server:port
 
-    ServedShare of each server ─► arranged() ─► by share one session: together they have the feed
-                                            ─► ValueError: two servers contradict each other
+    ServedShare of each server  ─► arranged() ─► by share one server: together they have the feed
+                                              ─► ValueError: two servers contradict each other
 
 One server may have several addresses; it is known by the name that it gives itself.
-The host is the one by which this trainer has reached the locator.  A trainer asks again, by
-``ask``, while an owner is away: it may have another address, or the server other owners.
+The host is the one by which this trainer has reached the locator.  A trainer asks again while an
+owner is away: it may have another address, or the server other owners.
 """
 
 from __future__ import annotations
@@ -15,20 +15,65 @@ from __future__ import annotations
 import ipaddress
 import socket as sockets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-import zmq
-
-from headrace_proto import limits
 from headrace_proto.address import host_and_port
-from headrace_proto.errors import ConnectionLost, HeadraceError
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, ServedShare
+from headrace_proto.errors import ConnectionLost
+from headrace_proto.messages import Pulse, Refused, ServedShare
 
-from .credentials import Keys
-from .session import Session
 
-#: Maximum wait for the answer of a locator.
-_ANSWER_MS = 1000
+@dataclass(slots=True, eq=False)
+class Server:
+    """One server of a feed, as this trainer finds it."""
+
+    address: str  # which may be a name
+    place: str = ""  # the address at which its locator is asked: of a name one of several
+    served: ServedShare | None = None  # the locator's last answer …
+    owners: tuple[str, ...] = ()  # … and by it the addresses of the owners
+    waiting: str = ""  # why they may not answer, as it says
+    hint: str = ""  # the addresses of its name, for people, while no locator answers there
+    _turn: int = 0  # how many of them were tried
+
+    def __post_init__(self) -> None:
+        self.place = self.place or self.address
+
+    @property
+    def where(self) -> str:
+        """Its address, with its share where several servers have the feed."""
+        served = self.served
+        if served is None or served.shares == 1:
+            return self.address
+        return f"{self.address} (share {served.share}/{served.shares})"
+
+    def hear(self, answer: ServedShare | Pulse | Refused) -> None:
+        """Take an answer of the locator."""
+        self.waiting = "" if isinstance(answer, Refused) else answer.waiting
+        if not isinstance(answer, ServedShare):
+            return
+        known, there = self.served, (answer.share, answer.shares)
+        if known is not None and there != (known.share, known.shares):
+            self.waiting = f"this is share {there[0]}/{there[1]} of feed {answer.feed!r}"
+            return
+        here = host_and_port(self.place)
+        owners = [(worker, host_and_port(worker)) for worker in answer.workers]
+        self.served, self.hint = answer, ""
+        self.owners = tuple(
+            f"tcp://{here[0]}:{at[1]}" if here and at else worker for worker, at in owners
+        )
+
+    def try_next(self) -> None:
+        """Ask at the next address of its name from now on."""
+        try:
+            found = looked_up(self.address)
+        except ConnectionLost as error:
+            self.hint = f"  {error}"
+            return
+        if not found:  # it is an address already
+            return
+        self.hint = f"  Its name stands for {', '.join(found)}"
+        if len(found) > 1 or self.place != self.address:  # ZeroMQ has tried the first one
+            self._turn += 1
+            self.place = found[self._turn % len(found)]
 
 
 def looked_up(address: str) -> list[str]:
@@ -50,56 +95,32 @@ def looked_up(address: str) -> list[str]:
     return sorted({f"tcp://{place[0]}:{port}" for *_, place in found})
 
 
-def places_of(served: ServedShare, reached: str) -> tuple[str, ...]:
-    """Return the address of each owner of a server whose locator was ``reached`` at this one."""
-    here = host_and_port(reached)
-    found = [(worker, host_and_port(worker)) for worker in served.workers]
-    return tuple(f"tcp://{here[0]}:{at[1]}" if here and at else worker for worker, at in found)
-
-
-def ask(
-    context: zmq.Context[zmq.Socket[bytes]], reached: str, keys: Keys | None, hello: Hello
-) -> Any:
-    """Return the answer of a locator to a greeting; None where there is none in time."""
-    try:
-        with context.socket(zmq.DEALER) as socket:
-            socket.linger = 0
-            socket.maxmsgsize = limits.MAX_HEADER_BYTES
-            if keys is not None:
-                keys.lock(socket)
-            socket.connect(reached)
-            socket.send(FROM_TRAINER.encode(hello))
-            return FROM_SERVER.decode(socket.recv()) if socket.poll(_ANSWER_MS) else None
-    except (zmq.ZMQError, HeadraceError):  # this trainer leaves, or what is there is no server
-        return None
-
-
-def arranged(sessions: Iterable[Session]) -> dict[int, Session]:
-    """Return one session for each share for which a server has answered.
+def arranged(servers: Iterable[Server]) -> dict[int, Server]:
+    """Return the server of each share for which one has answered.
 
     Where a server has two addresses, the later one counts.  ValueError names the differences, and
     where.
     """
-    by_share: dict[int, Session] = {}
-    first: Session | None = None
-    for session in sessions:
-        served = session.served
+    by_share: dict[int, Server] = {}
+    first: Server | None = None
+    for server in servers:
+        served = server.served
         if served is None:
             continue
-        first = first or session
-        _check_alike(first, session)
+        first = first or server
+        _check_alike(first, server)
         other = by_share.get(served.share)
         if other is not None and other.served is not None and other.served.server != served.server:
             raise ValueError(
                 f"share {served.share}/{served.shares} of feed {served.feed!r} is at "
-                f"{other.address} and at {session.address}, which are two servers: give the "
+                f"{other.address} and at {server.address}, which are two servers: give the "
                 "address of one of them"
             )
-        by_share[served.share] = session
+        by_share[served.share] = server
     return by_share
 
 
-def _check_alike(first: Session, other: Session) -> None:
+def _check_alike(first: Server, other: Server) -> None:
     """Raise ValueError where two servers do not serve shares of one feed."""
     a, b = first.served, other.served
     assert a is not None and b is not None
@@ -119,21 +140,21 @@ def _check_alike(first: Session, other: Session) -> None:
         )
 
 
-def missing_shares(sessions: Iterable[Session]) -> list[int]:
+def missing_shares(servers: Iterable[Server]) -> list[int]:
     """Return the shares for which no server has answered; empty where none has answered at all."""
-    served = [one.served for one in sessions if one.served is not None]
+    served = [one.served for one in servers if one.served is not None]
     there = {one.share for one in served}
     shares = max((one.shares for one in served), default=0)
     return [share for share in range(shares) if share not in there]
 
 
-def shares_there(sessions: Sequence[Session]) -> str:
+def shares_there(servers: Sequence[Server]) -> str:
     """Return which shares are where and which are missing, in words; empty where none is known."""
-    served = [(one.address, one.served) for one in sessions if one.served is not None]
+    served = [(one.address, one.served) for one in servers if one.served is not None]
     if not served:
         return ""
     _, one = served[0]
     there = ", ".join(f"share {s.share}/{s.shares} is at {address}" for address, s in served)
-    missing = ", ".join(map(str, missing_shares(sessions)))
+    missing = ", ".join(map(str, missing_shares(servers)))
     there = f"of feed {one.feed!r} {there}"
     return f"{there}; missing: share {missing} of {one.shares}" if missing else there

@@ -51,6 +51,7 @@ from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
 
 from .batch_memory import Attachment, Body
+from .places import Server
 from .requests import Requests
 from .state_block import FreeBuffers, StateBuffer
 from .trainer import Trainer
@@ -167,7 +168,7 @@ class Member:
 
     # ``dataclasses.replace`` makes these anew, for the same trainer as a new member.
     connections: int = field(default=0, init=False)  # of all its sessions, so far
-    trainer: Trainer | None = field(default=None, init=False)  # once all owners have let it in
+    trainer: Trainer = field(init=False, repr=False)  # what it asks, holds and has committed
     meter: Meter = field(default_factory=Meter, init=False)
     refused: deque[HeadraceError] = field(default_factory=deque, init=False)  # commits; raised once
     void: set[int] = field(default_factory=set, init=False)  # tokens of refused commits
@@ -182,25 +183,20 @@ class Member:
         self.hello = replace(self.hello, **known)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """One feed, seen by one trainer: its session with one owner."""
 
     member: Member
-    address: str = ""  # of its server
-    owner: int = -1  # which of its server's owners it is with; -1 leaves it to the server
-    owners: int = 0  # how many there are; 0 where that is not known yet
-    share: int = 0  # of the feed, which that server has …
-    shares: int = 1  # … out of this number; 0: the locator is only asked for its share
-    addresses: tuple[str, ...] = ()  # of that server's owners
+    server: Server
+    owner: int = 0  # which of its server's owners it is with, …
+    owners: int = 1  # … of so many
     number: int = 0  # of its owner, among all owners of the feed
 
-    served: ServedShare | None = None  # the answer of a locator
     welcome: Welcome | None = None
     failure: HeadraceError | None = None  # permanent: the session can not recover
     finished: bool = False
     waiting: str = ""  # the server's description of what the feed waits for
-    regrouped: int = 0  # the new number of owners, where a restarted server has another one
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the last message of the server came
     awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
@@ -222,16 +218,9 @@ class Session:
         self._connection = self.member.connections
 
     @property
-    def where(self) -> str:
-        """The address of its server, with its share where several servers have the feed."""
-        share = f" (share {self.share}/{self.shares})" if self.shares > 1 else ""
-        return self.address + share
-
-    @property
-    def owner_address(self) -> str:
-        """The address of its owner; "" where only the locator is asked."""
-        known = 0 <= self.owner < len(self.addresses)
-        return self.addresses[self.owner] if known else ""
+    def address(self) -> str:
+        """The address of its owner."""
+        return self.server.owners[self.owner]
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -241,21 +230,10 @@ class Session:
     @property
     def partitions(self) -> range:
         """The partitions of its owner."""
-        assert self.welcome is not None
-        share = self.share, self.shares
-        return partitions_of(max(self.owner, 0), self.owners, self.welcome.partitions, share)
-
-    @property
-    def regroups(self) -> bool:
-        """Whether its server has another number of owners now, and their addresses are known."""
-        return bool(self.regrouped) and len(self.addresses) == self.regrouped
-
-    # Other sessions of this trainer
-
-    def beside(self, owner: int, owners: int) -> Session:
-        """Return a session with another owner of the same server."""
-        place = self.address, owner, owners, self.share, self.shares, self.addresses
-        return Session(self.member, *place)
+        served = self.server.served
+        assert served is not None
+        share = served.share, served.shares
+        return partitions_of(self.owner, self.owners, served.partitions, share)
 
     def failed(self) -> HeadraceError:
         """Return the failure to raise: a copy, since a traceback keeps objects alive."""
@@ -265,29 +243,21 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
-        trainer = self.member.trainer
-        return self.finished and (trainer is None or not trainer.unanswered(self.number))
+        return self.finished and not self.member.trainer.unanswered(self.number)
 
     # The server
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
         """Handle a message, with the frames after its header."""
         kind = type(message)
-        if kind is Refused and message.code == _NO_FEED and self.owner_address:
-            return  # another server has the owner's port: the link asks the locator again
+        if kind is ServedShare or (kind is Refused and message.code == _NO_FEED):
+            return  # of another server, or one with other owners: the link asks the locator again
         self.heard_at = now
         if kind is Welcome:
             if self.awaits(message):
                 self._on_welcome(message)
         elif kind is Refused:
             self.refused(message)
-        elif kind is ServedShare and self.owner >= 0:
-            self.regrouped = len(message.workers)  # the locator knows where they are
-        elif kind is ServedShare:
-            self.served = message
-            self.waiting = (
-                f"this is share {message.share}/{message.shares} of feed {message.feed!r}"
-            )
         elif kind is Unknown and not message.session:  # the answer to a Bye before the Welcome
             self._greeting, self.connected = None, False
         elif self.welcome is None or not self.connected:
@@ -308,16 +278,6 @@ class Session:
         """Return whether this answers the last greeting, and is the first answer."""
         return welcome.connection == self._connection and not self.connected
 
-    def located(self, answer: ServedShare, addresses: tuple[str, ...]) -> None:
-        """Take a locator's answer while the owner is away."""
-        if (answer.share, answer.shares) != (self.share, self.shares):
-            self.waiting = f"this is share {answer.share}/{answer.shares} of feed {answer.feed!r}"
-            return
-        if answer.waiting:
-            self.waiting = answer.waiting
-        self.addresses = addresses
-        self.regrouped = len(addresses) if len(addresses) != self.owners else 0
-
     def continues(self, welcome: Welcome) -> bool:
         """Return whether this is the session that is known here.
 
@@ -332,7 +292,6 @@ class Session:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
-        self.owners = welcome.owners
         if known is not None and welcome.schema not in ([], known.schema):
             self.failure = from_code(
                 "protocol",
@@ -352,15 +311,13 @@ class Session:
         )
         self._said = self._heard = 0
         self.connected, self.stopped = True, False
-        if self.member.trainer is not None:
-            self.welcomed(self.member.trainer)
+        self._tell_trainer(welcome)
         self.requests.reopened()
         self.hurry()  # the owner sends more once it hears by which way
 
-    def welcomed(self, trainer: Trainer) -> None:
+    def _tell_trainer(self, welcome: Welcome) -> None:
         """Tell the trainer what the owner has answered to the greeting."""
-        assert self.welcome is not None
-        numbers, partitions = self.welcome.next, self.partitions
+        trainer, numbers, partitions = self.member.trainer, welcome.next, self.partitions
         if len(numbers) != 3 * len(partitions) or set(numbers[::3]) != set(partitions):
             raise ProtocolError(
                 f"a server with {len(partitions)} partitions says of {len(numbers) // 3} where "
@@ -368,9 +325,17 @@ class Session:
             )
         turns = zip(numbers[1::3], numbers[2::3], strict=True)
         upcoming = dict(zip(numbers[::3], turns, strict=True))
-        if trainer.prefetch > (most := self.welcome.max_credits):
+        known = welcome.properties
+        lanes, segments = known.get("order") == "lanes", known.get("shape") == "sequences"
+        trainer.is_of(
+            lanes=lanes,
+            chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
+            strict=segments and not known.get("across_batches", True),
+            lazy=not segments,
+        )
+        if trainer.prefetch > (most := welcome.max_credits):
             trainer.set_prefetch(most)  # it gets no more without a commit
-        trainer.welcome(self.number, upcoming, self.welcome.stale, self.welcome.others)
+        trainer.welcome(self.number, upcoming, welcome.stale, welcome.others)
 
     def _on_pulse(self, pulse: Pulse) -> None:
         self.waiting = pulse.waiting
@@ -385,7 +350,8 @@ class Session:
                 self.greet()
                 self.stopped = True
                 return
-            text = message.text if self.shares == 1 else f"{self.where}: {message.text}"
+            where = self.server.where
+            text = message.text if where == self.server.address else f"{where}: {message.text}"
             self.failure = self.failure or from_code(message.code, text)
         self.hurry()  # the server waits for the heartbeat that acknowledges this
 
@@ -394,16 +360,9 @@ class Session:
         value = self.properties.get(name, unknown)
         return value if isinstance(value, int) else unknown
 
-    @property
-    def _trainer(self) -> Trainer:
-        trainer = self.member.trainer
-        if trainer is None:
-            raise ProtocolError(f"the server at {self.where} answers what nobody has asked")
-        return trainer
-
     def _on_give(self, message: Give, frames: list[Any]) -> None:
         self._on_answer(message)
-        trainer, mapped = self._trainer, self.mapped
+        trainer, mapped = self.member.trainer, self.mapped
         partitions = trainer.partitions
         for given in message.items:
             inline = not given.segment
@@ -428,7 +387,7 @@ class Session:
     def _on_answer(self, message: Answer | Give) -> None:
         if not (message.committed or message.stale or message.faults):
             return
-        trainer = self._trainer
+        trainer = self.member.trainer
         acknowledged = self.member.acknowledged
         if not isinstance(message.faults, (list, tuple)):
             raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
@@ -450,11 +409,10 @@ class Session:
             self.member.void.add(held.given.token)
 
     def _on_idle(self, idle: Idle) -> None:
-        self._trainer.idle(self.number, idle.requests, idle.live)
+        self.member.trainer.idle(self.number, idle.requests, idle.live)
 
     def _on_let_go(self, message: LetGo) -> None:
-        if (trainer := self.member.trainer) is not None:  # else it has nothing yet
-            trainer.let_go()
+        self.member.trainer.let_go()
 
     def _on_retired(self, message: Retired) -> None:
         if self.memory is not None:
@@ -462,7 +420,7 @@ class Session:
                 self.memory.forget(segment)
 
     def _on_over(self, over: Over) -> None:
-        trainer = self._trainer
+        trainer = self.member.trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
             raise ProtocolError(
                 f"a partition that is over is {over.partition} or {over.also!r:.80}"
@@ -476,9 +434,6 @@ class Session:
         if not self.connected:
             if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
-            if not self.shares:  # only the locator is asked
-                self._said_at = now
-                return [] if self.served is not None else [(self.lookup(), [])]
             self._said_at = now
             if self._greeting is None:
                 self._greeting = self._hello()
@@ -497,32 +452,31 @@ class Session:
 
     def _hello(self) -> Said:
         """Return a greeting with all that its owner needs to know."""
-        member = self.member
+        member, served = self.member, self.server.served
+        assert served is not None
         batches: list[Handed] = []
         places: list[bytes] = []
         blocks: list[bytes] = []
-        gets: list[tuple[int, int, int]] = []
-        if member.trainer is not None:
-            held, commits, gets = member.trainer.greeting(self.number)
-            left = [given.token for given, _ in commits]
-            room = limits.MAX_UPLOAD_BYTES
-            every = [*((one, False) for one in held), *commits]
-            for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
-                block, committed, report = b"", states is not False, b""
-                if states and states.block is not None:
-                    block = bytes(states.block)
-                    committed = 0 < len(block) <= room
-                columns = states.columns if states and block and committed else ()
-                if committed:
-                    report = states.report if states else b""
-                    room -= len(block) + len(report)
-                    blocks += block, report
-                    left.remove(given.token)
-                place = given.partition, given.number, given.turn_epoch, given.turn_index
-                sizes = given.rows, len(given.place), committed, len(block) if committed else 0
-                batches.append(Handed(given.token, *place, *sizes, columns, len(report)))
-                places.append(given.place)
-            member.trainer.later(self.number, left, gets[_MOST_GETS:])
+        held, commits, gets = member.trainer.greeting(self.number)
+        left = [given.token for given, _ in commits]
+        room = limits.MAX_UPLOAD_BYTES
+        every = [*((one, False) for one in held), *commits]
+        for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
+            block, committed, report = b"", states is not False, b""
+            if states and states.block is not None:
+                block = bytes(states.block)
+                committed = 0 < len(block) <= room
+            columns = states.columns if states and block and committed else ()
+            if committed:
+                report = states.report if states else b""
+                room -= len(block) + len(report)
+                blocks += block, report
+                left.remove(given.token)
+            place = given.partition, given.number, given.turn_epoch, given.turn_index
+            sizes = given.rows, len(given.place), committed, len(block) if committed else 0
+            batches.append(Handed(given.token, *place, *sizes, columns, len(report)))
+            places.append(given.place)
+        member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
         hello = replace(
             member.hello,
@@ -534,14 +488,10 @@ class Session:
             acknowledged=tuple(number for one in known for number in one),
             owner=self.owner,
             owners=self.owners,
-            share=self.share,
-            shares=self.shares,
+            share=served.share,
+            shares=served.shares,
         )
         return hello, [b"".join(places), b"".join(blocks)] if batches else []
-
-    def lookup(self) -> Hello:
-        """Return the greeting by which the locator is asked where the owners are."""
-        return replace(self.member.hello, shares=0)
 
     def _renew(self, number: int, now: float) -> Renew:
         """Return the heartbeat, which lists all that is mapped.
@@ -559,7 +509,7 @@ class Session:
         """
         trainer, mapped = self.member.trainer, self.mapped
         # ``due`` asks for what is wanted, too
-        if trainer is None or not (trainer.due(self.number) or self.due_in(now) <= 0):
+        if not (trainer.due(self.number) or self.due_in(now) <= 0):
             return []
         steps: list[Said] = []
         released = mapped.to_say() if mapped.released else ()
@@ -607,8 +557,7 @@ class Session:
         self.member.connections += 1
         self._connection, self._greeting = self.member.connections, None
         self.connected = False
-        if self.member.trainer is not None:
-            self.member.trainer.lost(self.number)
+        self.member.trainer.lost(self.number)
         self.hurry()
 
     def hurry(self) -> None:
@@ -621,7 +570,7 @@ class Session:
             return max(0.0, self._said_at + _HELLO_S - now)
         assert self.welcome is not None
         due_at, trainer = self._said_at + self.welcome.heartbeat_s, self.member.trainer
-        if trainer is not None and (self.mapped.released or trainer.owes(self.number)):
+        if self.mapped.released or trainer.owes(self.number):
             due_at = now if trainer.waits else min(due_at, self._stepped_at + _MOMENT_S)
         return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
 

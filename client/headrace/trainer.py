@@ -125,9 +125,8 @@ class Trainer:
     ) -> None:
         self.rank = rank
         self.set_prefetch(prefetch)
-        self.lanes, self.chained, self.strict = lanes and rank < 0, chained, strict
-        self.in_order = lanes  # each batch counts once the earlier ones of its lanes do
-        self.any_order, self.explicit, self.lazy = any_order and rank < 0, explicit, lazy
+        self.any_order, self.explicit = any_order and rank < 0, explicit
+        self.is_of(lanes=lanes, chained=chained, strict=strict, lazy=lazy)
         self.hands: dict[Token, Held] = {}
         self.commits: dict[Token, Held] = {}  # without an answer
         self.epoch = 0  # of the loop
@@ -166,6 +165,12 @@ class Trainer:
         self._owners = [_Owner() for _ in range(owners)]
         for p, cell in enumerate(self._cells):
             self._owners[owner_of[p]].asked.update(dict.fromkeys(cell.asked))
+
+    def is_of(self, *, lanes: bool, chained: bool, strict: bool, lazy: bool) -> None:
+        """Take the kind of the feed, which its first Welcome tells."""
+        self.lanes, self.chained, self.strict = lanes and self.rank < 0, chained, strict
+        self.in_order = lanes  # each batch counts once the earlier ones of its lanes do
+        self.lazy = lazy
 
     def set_prefetch(self, prefetch: int) -> None:
         """Change the number of batches that are asked for ahead of the loop."""

@@ -63,6 +63,7 @@ class Peer:
         self._gets: list[Get] = []  # requests without an answer
         self.greeted: Hello | None = None  # the last greeting
         self.owners = 1  # so many are at its address; 0: a test answers lookups
+        self.partitions = 1
 
     def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s
@@ -90,7 +91,7 @@ class Peer:
     def locate(self, share: int = 0, shares: int = 1, owner: str = "") -> None:
         """Answer a greeting that asks where the owners are: here, or at ``owner``."""
         workers = (owner or self.address,) * max(1, self.owners)
-        self.say(ServedShare("f", share, shares, 4, self.address, {}, workers))
+        self.say(ServedShare("f", share, shares, self.partitions, self.address, {}, workers))
 
     def say_raw(self, header: bytes) -> None:
         self._socket.send_multipart([self.identity, header])

@@ -57,7 +57,7 @@ def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: P
         peer.owners = 0
         peer.hear(Hello)
         peer.say(Pulse(0, waiting="the workers are opening the feed's source"))
-        heard(link, lambda session: session.waiting)
+        heard(link, lambda session: session.server.waiting)
         with pytest.raises(DeadlineExceeded, match="workers are opening"):
             link.open()
 

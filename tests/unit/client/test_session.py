@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.places import Server
 from headrace.session import MappedBatches, Member, Meter, Session, States
 from headrace.trainer import Trainer
 from headrace_proto import limits
@@ -32,19 +33,25 @@ from headrace_proto.messages import (
 from .peer import given, welcome_to
 
 
+def session(partitions: int = 1, member: Member | None = None, prefetch: int = 1) -> Session:
+    """A session with the one owner of a feed."""
+    member = member or Member()
+    member.trainer = Trainer(partitions, [0] * partitions, 1, prefetch=prefetch)
+    server = Server("tcp://a:1")
+    server.hear(ServedShare("f", 0, 1, partitions, "s", {}, ("tcp://a:2",)))
+    return Session(member, server)
+
+
 class One:
     """A session with the one owner of a feed, and what it has said."""
 
     def __init__(self, prefetch: int = 2, partitions: int = 2, **told: Any) -> None:
         self.member = Member()
-        self.session = Session(self.member)
+        self.session = session(partitions, self.member, prefetch)
+        self.trainer = self.member.trainer
         self.told = {"partitions": partitions, **told}
         self.now = 0.0
         self.greet()
-        self.trainer = self.member.trainer = Trainer(
-            partitions, [0] * partitions, 1, prefetch=prefetch
-        )
-        self.session.welcomed(self.trainer)
 
     def say(self) -> list[Any]:
         """Return the messages that it sends now, without heartbeats."""
@@ -76,11 +83,10 @@ class One:
 
 
 def test_a_greeting_without_an_answer_is_sent_again_as_it_was():
-    member = Member()
-    session = Session(member)
-    first = session.outgoing(0.0)
-    assert session.outgoing(0.5) == []
-    assert session.outgoing(1.0) == first
+    one = session()
+    first = one.outgoing(0.0)
+    assert one.outgoing(0.5) == []
+    assert one.outgoing(1.0) == first
 
 
 def test_only_the_answer_to_the_last_greeting_counts_and_only_once():
@@ -136,13 +142,13 @@ def test_what_the_trainer_does_while_the_owner_is_greeted_is_said_after_its_answ
 
 @pytest.mark.parametrize("crossed", [False, True])
 def test_a_farewell_before_the_welcome_has_its_answer(crossed: bool):
-    session = Session(Member())
-    ((hello, _),) = session.outgoing(0.0)
-    assert session.goodbye() == Bye(0)
+    one = session()
+    ((hello, _),) = one.outgoing(0.0)
+    assert one.goodbye() == Bye(0)
     if crossed:  # the owner has let it in, and then heard the Bye
-        session.receive(welcome_to(hello), [], 0.0)
-    session.receive(Unknown(0), [], 0.0)
-    assert not session.greets and not session.connected
+        one.receive(welcome_to(hello), [], 0.0)
+    one.receive(Unknown(0), [], 0.0)
+    assert not one.greets and not one.connected
 
 
 def test_states_beyond_the_size_of_a_message_are_saved_again_after_the_greeting(monkeypatch):
@@ -215,11 +221,11 @@ def test_refused_commits_are_named_and_raised_once():
 
 
 def test_a_trainer_that_only_some_owners_have_let_in_has_nothing_to_give_back():
-    session = Session(Member())
-    ((hello, _),) = session.outgoing(0.0)
-    session.receive(welcome_to(hello, partitions=2), [], 0.0)
-    session.receive(LetGo(7), [], 0.0)
-    assert session.connected
+    one = session(2)
+    ((hello, _),) = one.outgoing(0.0)
+    one.receive(welcome_to(hello, partitions=2), [], 0.0)
+    one.receive(LetGo(7), [], 0.0)
+    assert one.connected
 
 
 def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed():
@@ -228,11 +234,11 @@ def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed()
     (hello,) = one.say()
     one.hear(welcome_to(hello, **{**one.told, "schema": [["y", "int64", []]]}))
     assert "has another schema since the reconnection" in str(one.session.failure)
-    session = Session(Member(), owner=0, owners=1)
-    ((hello, _),) = session.outgoing(0.0)
+    other = session()
+    ((hello, _),) = other.outgoing(0.0)
     assert (hello.owner, hello.owners) == (0, 1)
-    session.receive(ServedShare("f", 0, 1, 4, "", {}, ("", "")), [], 0.0)
-    assert session.regrouped == 2 and not session.connected
+    other.receive(ServedShare("f", 0, 1, 4, "", {}, ("", "")), [], 5.0)
+    assert other.heard_at < 5.0, "so the link asks the locator"
 
 
 @pytest.mark.parametrize(
@@ -278,9 +284,8 @@ def test_the_time_of_waits_and_of_work_is_told_apart():
 
 
 def test_a_welcome_that_does_not_say_where_partitions_are_breaks_the_protocol():
-    session = Session(Member())
-    session.member.trainer = Trainer(2, [0, 0], 1)
-    ((hello, _),) = session.outgoing(0.0)
+    one = session(2)
+    ((hello, _),) = one.outgoing(0.0)
     welcome = Welcome(7, "f", [], 1.0, 64, connection=hello.connection, partitions=2)
     with pytest.raises(ProtocolError, match="2 partitions says of 0 where they are"):
-        session.receive(welcome, [], 0.0)
+        one.receive(welcome, [], 0.0)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import pytest
 
 from headrace.link import lose_silent
+from headrace.places import Server
 from headrace.session import Member, Session
+from headrace.trainer import Trainer
+from headrace_proto.messages import ServedShare
 
 from .peer import welcome_to
 
 
 def session(address: str = "tcp://a:1", owner: int = 0) -> Session:
-    one = Session(Member(), address, owner)
+    member = Member()
+    member.trainer = Trainer(2, [0, 1], 2)
+    server = Server(address)
+    server.hear(ServedShare("f", 0, 1, 2, "s", {}, ("tcp://a:2", "tcp://a:3")))
+    one = Session(member, server, owner, owners=2, number=owner)
     come(one, 0.0)
     return one
 
@@ -20,7 +27,7 @@ def come(one: Session, now: float) -> None:
     """Let the server welcome a session."""
     one.hurry()
     ((hello, _),) = one.outgoing(now)
-    one.receive(welcome_to(hello, heartbeat_s=1.0, owners=2), [], now)
+    one.receive(welcome_to(hello, heartbeat_s=1.0, owners=2, partitions=2), [], now)
     assert one.connected and one.heard_at == now
 
 
