@@ -69,7 +69,7 @@ from headrace_proto.errors import (
     FeedRewound,
     ForkedProcess,
     HeadraceError,
-    StaleLease,
+    LimitExceeded,
 )
 from headrace_proto.interrupts import start
 from headrace_proto.messages import Answered, Refused, Welcome
@@ -81,7 +81,7 @@ from .credentials import Keys
 from .places import Server, arranged, looked_up, missing_shares, shares_there
 from .prefetch import Prefetch
 from .requests import Request, snapshot
-from .session import STALE, Member, Session, States, named
+from .session import Member, Session, States
 from .trainer import Held, Trainer
 
 if TYPE_CHECKING:
@@ -439,20 +439,9 @@ class Link:
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
         """Take the next batch, if it is there and accepted.  The caller holds the lock."""
-        trainer = self.trainer
-        held = trainer.take()
-        if held is None:
-            return None
-        try:
-            accepted = accepts is None or accepts(held)
-        except BaseException:
-            trainer.untake(held)
-            raise
-        if not accepted:
-            trainer.untake(held)
-            return None
-        if self._prefetch.took(held.given.nbytes):
-            trainer.set_prefetch(self._prefetch.batches)
+        held = self.trainer.take(accepts)
+        if held is not None and self._prefetch.took(held.given.nbytes):
+            self.trainer.set_prefetch(self._prefetch.batches)
         return held
 
     @property
@@ -498,13 +487,16 @@ class Link:
         most = 1 if welcome is None else welcome.max_credits
         return self.member.explicit and trainer.stuck and 0 < len(trainer.hands) < most
 
-    def commit(self, token: int) -> None:
-        """Send the commit of a batch soon."""
+    def commit(self, token: int, states: States | None = None) -> bool:
+        """Send the commit of a batch soon, with its states if they do not stay here.
+
+        Return False where another trainer got its rows.
+        """
         with self.lock:
             held = self.trainer.hands.get(token)
-            reported = States([], None, held.report) if held is not None and held.report else None
-            if held is not None and not self.trainer.commit(token, reported):
-                self.member.refused.append(StaleLease(f"{named(held.given)} {STALE}"))
+            if held is not None and held.report:
+                states = (states or States([]))._replace(report=held.report)
+            return held is not None and self.trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:
         with self.lock:
@@ -512,16 +504,12 @@ class Link:
                 self.trainer.give_back(token)
 
     def save(self, token: int, states: States | None) -> bool:
-        """Commit a batch of segments, with its states if they do not stay here.
+        """Commit a batch of segments.
 
-        Return False where another trainer got its rows.  In a loop of small steps the commit is
-        sent with the request for the next batch.
+        In a loop of small steps the commit is sent with the request for the next batch.
         """
         with self.lock:
-            held = self.trainer.hands.get(token)
-            if held is not None and held.report:
-                states = (states or States([]))._replace(report=held.report)
-            counts = held is not None and self.trainer.commit(token, states)
+            counts = self.commit(token, states)
             self.tell()
         self.say_soon(False)
         return counts
@@ -920,7 +908,12 @@ class Link:
                         for server in away:
                             if server.address == address:
                                 server.address = server.place = moved
-                unanswered = self._ask(away, lookups, deadline)
+                try:
+                    unanswered = self._ask(away, lookups, deadline)
+                except LimitExceeded:  # libzmq needs files to ask
+                    if new:
+                        raise
+                    unanswered = []
                 for server in unanswered:
                     if server.served is not None or lookups[server].unreached:
                         server.try_next()

@@ -47,7 +47,7 @@ from .framework import Framework
 from .link import Link
 from .requests import flush_states
 from .segments import BY_STATES, LaneStates, SegmentBatch, continued, is_tracing
-from .session import States, named
+from .session import STALE, States, named
 from .state_block import BlockMaker, Upload, host, presented, strings_in, unknown_state
 from .trainer import Held
 
@@ -260,7 +260,8 @@ class TakenBatches:
                 self._last_done = held
             if len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
-            self._link.commit(token)
+            if not self._link.commit(token):
+                self._link.member.refused.append(StaleLease(f"{named(held.given)} {STALE}"))
 
 
 def of_replicas(value: Any) -> tuple[Any, ...] | None:
@@ -347,7 +348,7 @@ class Saving(TakenBatches):
         """Return whether the batch before in the same lanes is saved, or its lease has ended."""
         partition = held.given.partition
         return not any(
-            one.taken and not one.stale and one is not held and one.given.partition == partition
+            one.taken and not one.stale and one.given.partition == partition
             for one in self._link.trainer.hands.values()
         )
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -302,8 +302,11 @@ class Trainer:
                         return cell
         return None
 
-    def take(self) -> Held | None:
-        """Return the next batch, if it is here.  The loop goes from epoch to epoch by itself."""
+    def take(self, accepts: Callable[[Held], bool] | None = None) -> Held | None:
+        """Return the next batch, if it is here.  The loop goes from epoch to epoch by itself.
+
+        ``accepts`` may leave it here, by False or an exception.
+        """
         request = self._next()
         held = None if request is None else self._ready.get(request)
         if request is None or held is None:
@@ -317,6 +320,8 @@ class Trainer:
                 return None
             self.epoch = epoch
         self.waits = False
+        if accepts is not None and not accepts(held):
+            return None
         del self._ready[request]
         self._flying -= 1
         self._last = request
