@@ -165,8 +165,6 @@ _LINGER_MS = 500
 _FILES = 16
 #: … and each further one of the same trainer: 8, one for state buffers, and one for each segment.
 _FILES_MORE = 10
-#: Polls take whole milliseconds: wait for one more, so that the awaited time has come.
-_TICK_S = 0.001
 #: Maximum time of one attempt to connect.  The next one resolves the name again and sends a new
 #: SYN; the kernel would repeat the old one to the old address, ever more seldom, for two minutes.
 _CONNECT_MS = 2000
@@ -268,15 +266,13 @@ class Sleep:
     """
 
     def __init__(self, cores: float) -> None:
-        self.changes = 0  # counts changes of the awaited files, which a wait under way does not see
+        self.files = select.epoll()  # others may change it, and look, while a thread sleeps there
         self.connections: dict[int, Connection] = {}  # by the number of the socket
         self.monitors: dict[int, Connection] = {}  # by that of its monitor
         self._spin = Spin(cores)
-        self._poller = select.poll()
-        self._looker = select.poll()  # at the same, for threads other than the sleeping one
         self._awake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._woken = False  # by a wake that the sleeping thread has not read
-        self._poller.register(self._awake, select.POLLIN)
+        self.files.register(self._awake, select.EPOLLIN)
 
     def __del__(self) -> None:
         if (file := getattr(self, "_awake", None)) is not None:
@@ -288,30 +284,18 @@ class Sleep:
             self._woken = True
             os.eventfd_write(self._awake, 1)
 
-    def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
-        """Wait for these events of a file, too; they replace earlier ones."""
-        self._poller.register(file, events)
-        self._looker.register(file, events)
-        self.changes += 1
-
-    def forget(self, file: int | Channel) -> None:
-        """Stop waiting for a file."""
-        self._poller.unregister(file)
-        self._looker.unregister(file)
-        self.changes += 1
-
     def wait(self, at_most_s: float) -> None:
         """Wait for an event; with channels poll first without sleep.
 
         A socket's descriptor reports changes only: read the socket before the wait and after it.
         """
-        at_most_s, spins = max(0.0, at_most_s) + _TICK_S, True
+        at_most_s, spins = max(0.0, at_most_s), True
         for one in self.connections.values():
             if one.more:
                 at_most_s = 0.0
             if one.channel is None:
                 spins = False
-        for number, _ in self._spin.wait(self._poll, at_most_s, spins):
+        for number, _ in self._spin.wait(self.files.poll, at_most_s, spins):
             if number == self._awake:
                 os.eventfd_read(number)
                 self._woken = False
@@ -323,7 +307,7 @@ class Sleep:
 
         The caller holds the lock of their link.
         """
-        ready = {number for number, _ in self._looker.poll(0)}
+        ready = {number for number, _ in self.files.poll(0)}
         for number in ready:
             self._note(number)
         return ready
@@ -335,9 +319,6 @@ class Sleep:
         elif number in self.monitors:
             one = self.monitors[number]
             one.disturbed, one.quiet = True, False
-
-    def _poll(self, seconds: float) -> list[tuple[int, int]]:
-        return self._poller.poll(int(seconds * 1000))
 
 
 class Connection:
@@ -369,7 +350,7 @@ class Connection:
         self._files = int(self._socket.getsockopt(zmq.FD)), self._handshakes.fileno()
         sleep.connections[self._files[0]] = sleep.monitors[self._files[1]] = self
         for file in self._files:
-            sleep.register(file)
+            sleep.files.register(file, select.EPOLLIN)
 
     def away(self, now: float) -> bool:
         """Return whether its server is to be looked for."""
@@ -423,8 +404,8 @@ class Connection:
         """Wait for the channel to become writable exactly while messages wait in it."""
         if channel.waits != self._watched:
             self._watched = channel.waits
-            also = select.POLLOUT if channel.waits else 0
-            self._sleep.register(channel, select.POLLIN | also)
+            also = select.EPOLLOUT if channel.waits else 0
+            self._sleep.files.modify(channel, select.EPOLLIN | also)
 
     # Hearing
 
@@ -548,14 +529,14 @@ class Connection:
                 first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
                 channel = Channel.connect(welcome.channel, [first], most_bytes=most)
                 self.channel, self._silent, self._watched = channel, True, False
-                self._sleep.register(channel)
+                self._sleep.files.register(channel, select.EPOLLIN)
         return attach
 
     # The end
 
     def _drop_channel(self) -> None:
         if self.channel is not None:
-            self._sleep.forget(self.channel)
+            self._sleep.files.unregister(self.channel)
             self.channel.close()
             self.channel = None
             self.quiet = False
@@ -596,5 +577,5 @@ class Connection:
         self._drop_channel()
         del self._sleep.connections[self._files[0]], self._sleep.monitors[self._files[1]]
         for file in self._files:
-            self._sleep.forget(file)
+            self._sleep.files.unregister(file)
         self._handshakes.close()

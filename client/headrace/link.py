@@ -335,7 +335,6 @@ class Link:
                 if one not in self._connections:
                     one.close()
             self.tell()
-            self._sleep.wake()
 
     # All sessions together
 
@@ -764,7 +763,6 @@ class Link:
             # Closed, or in a signal handler amid such a step.
             if not self._connections or self._in_use:
                 return
-            changes = self._sleep.changes
             self._in_use = True
             try:
                 step()
@@ -779,8 +777,6 @@ class Link:
                 raise
             finally:
                 self._in_use = False
-            if self._asleep and changes != self._sleep.changes:
-                self._sleep.wake()  # the sockets at which it sleeps have been replaced
 
     def _exchange(self) -> None:
         self._say()

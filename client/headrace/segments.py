@@ -331,20 +331,20 @@ class SegmentBatch(BatchInHand):
         return value
 
     def _derived_array(self, name: str) -> np.ndarray:
-        flags: np.ndarray
         if name == "lane":  # numbered in all partitions: a rank has some in each
-            flags = self.array("@lane") + np.int32(self.partition * self._layout.batch_size)
-            return flags
-        if self._layout.packed:
-            return self.array("@length") > 0 if name == "valid" else self.array(RESERVED + name)
-        sequence, count = self.array("@sequence"), self.array("@sequence_count")
-        if name == "last":
-            flags = sequence + 1 == count
-        elif name == "first":
-            flags = (sequence == 0) & (count > 0)
-        else:
-            flags = count > 0
+            lanes: np.ndarray = self.array("@lane")
+            return lanes + np.int32(self.partition * self._layout.batch_size)
+        flags: np.ndarray = self._flags(name, self.array)
         return flags
+
+    def _flags(self, name: str, column: Callable[[str], Any]) -> Any:
+        """Return one of ``FLAGS``, by arrays, or in a traced function by tensors."""
+        if self._layout.packed:
+            return column("@length") > 0 if name == "valid" else column(RESERVED + name)
+        sequence, count = column("@sequence"), column("@sequence_count")
+        if name == "last":
+            return sequence + 1 == count
+        return (sequence == 0) & (count > 0) if name == "first" else count > 0
 
     def _shape(self, group: str, name: str) -> Field:
         if group == "state":

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
-from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
 from .segments import SegmentBatch
@@ -82,14 +81,7 @@ class TracedBatch(SegmentBatch):
         return tf.where(self.last, tf.strings.join(["STOP:", own]), keys) if ahead else keys
 
     def _derived(self, name: str) -> Any:
-        if name == "lane":
-            return self._cache["@lane"]
-        if self._layout.packed:
-            return self.length > 0 if name == "valid" else self._cache[RESERVED + name]
-        if name == "last":
-            return self.sequence + 1 == self.sequence_count
-        valid = self.sequence_count > 0
-        return valid & (self.sequence == 0) if name == "first" else valid
+        return self._cache["@lane"] if name == "lane" else self._flags(name, self._column)
 
     def __getattr__(self, name: str) -> Any:
         if name == "rows":
