@@ -29,6 +29,7 @@ the monitor, so it costs nothing.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -63,6 +64,8 @@ _ALL = _DISCONNECTED | _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED | _CONNECTED 
 #: Number of handshakes broken off in a row, and their least duration, that count as a refusal.
 _IN_A_ROW = 5
 _PATIENCE_S = 3.0
+#: Numbers of monitors: ZeroMQ may keep the address of one for a moment after its end.
+_NUMBERS = itertools.count()
 
 
 class Handshakes:
@@ -82,7 +85,7 @@ class Handshakes:
         self._since = 0.0
         self._refused = ""  # why this trainer is not let in
         self.unreached = False  # whether the last attempt to connect has failed
-        endpoint = f"inproc://headrace-handshakes-{id(self)}"
+        endpoint = f"inproc://headrace-handshakes-{next(_NUMBERS)}"
         socket.monitor(endpoint, _ALL)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0

@@ -11,7 +11,6 @@ Without a length nothing is estimated: a feed that filters has counts, and no fr
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import warnings
 import weakref
@@ -66,13 +65,12 @@ class Feed:
 
     def __init__(self, link: Link, framework: Framework) -> None:
         self._framework = framework
-        self._pid = os.getpid()
         self._log: FeedLog | None = None
         self._begin(link)
 
     def _begin(self, link: Link) -> None:
         self._link = link
-        self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
+        self._finalizer = weakref.finalize(self, link.abandon)
         self._blocks = Blocks(link.exchange)
         self._hands = TakenBatches(link)  # a Saving, of a feed with states
         self._itself = weakref.ref(self)
@@ -219,7 +217,7 @@ class Feed:
         epochs, hands = self._epochs, self._hands
         if within is None and epochs is not None:
             within = epochs.enter
-        if not hands.kept:
+        if not (isinstance(hands, Saving) and hands.kept):
             return within
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
@@ -563,8 +561,6 @@ class Feed:
 
         A commit that gets no answer is an error, unless an earlier call raised that error.
         """
-        if self._link.left or os.getpid() != self._pid:
-            return
         self._leave(commit=sys.exc_info()[0] is None)
 
     def __enter__(self) -> Feed:
@@ -572,8 +568,7 @@ class Feed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self._link.left and os.getpid() == self._pid:
-            self._leave(commit=kind is None)
+        self._leave(commit=kind is None)
 
     # Inside
 
@@ -585,6 +580,8 @@ class Feed:
 
     def _leave(self, commit: bool) -> None:
         link, hands = self._link, self._hands
+        if link.left or not link.here:
+            return
         link.left = True
         try:
             hands.leave(commit)
@@ -696,12 +693,6 @@ class EpochBatches(Iterator[Any]):
                 self._epochs.end(feed_ended=True)
         self._over = True
         raise StopIteration
-
-
-def _abandon(link: Link, pid: int) -> None:
-    """Leave a feed whose object was dropped without close, in the process that connected."""
-    if os.getpid() == pid:
-        link.close()
 
 
 def _value_of(answer: Answered) -> Any:

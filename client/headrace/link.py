@@ -72,7 +72,7 @@ from headrace_proto.errors import (
     LimitExceeded,
 )
 from headrace_proto.interrupts import start
-from headrace_proto.messages import Answered, Refused, Welcome
+from headrace_proto.messages import Answered, Refused
 from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
@@ -179,8 +179,8 @@ class Link:
         member = replace(self.member, hello=hello)
         return Link(address, member, self._timeout_s, prefetch, self._keys, directory)
 
-    def open(self) -> Welcome:
-        """Wait for the Welcome of every owner of every server; return the first owner's."""
+    def open(self) -> None:
+        """Wait for the Welcome of every owner of every server."""
         started = self.clock()
         self.wait(
             lambda: all(one.server.served for one in self.sessions),
@@ -195,10 +195,7 @@ class Link:
         self._greet(lambda: self.of_each_server, started)
         self._check_order()
         self._greet(lambda: self.sessions, started)
-        welcome = self.session.welcome
-        assert welcome is not None
         self.exchange()
-        return welcome
 
     def _greet(self, sessions: Callable[[], list[Session]], started: float) -> None:
         """Greet these owners, and wait until all have let this trainer in."""
@@ -342,8 +339,8 @@ class Link:
     def failure(self) -> HeadraceError | None:
         """Why this feed is unusable; a copy, since a traceback keeps all objects that it names."""
         for session in self.sessions:
-            if session.failure is not None:
-                return session.failed()
+            if (failure := session.failure) is not None:
+                return type(failure)(*failure.args)
         return None
 
     @property
@@ -382,9 +379,19 @@ class Link:
 
     # Batches
 
+    def abandon(self) -> None:
+        """Leave a feed whose object was dropped without close, in the process that connected."""
+        if self.here:
+            self.close()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that connected, and not its fork."""
+        return os.getpid() == self._pid
+
     def check_usable(self) -> None:
         """Raise ForkedProcess or FeedClosed where this link is not usable any more."""
-        if os.getpid() != self._pid:
+        if not self.here:
             raise ForkedProcess(
                 f"this feed was connected in process {self._pid} and is used in its fork "
                 f"{os.getpid()}: connect in the process that uses it (in a torch DataLoader: in "
@@ -606,10 +613,9 @@ class Link:
         while True:
             with self.lock:
                 news = self.news
-                for session in self.sessions:
-                    if session.failure is not None:
-                        self.failure_raised = True
-                        raise session.failed()
+                if (failure := self.failure) is not None:
+                    self.failure_raised = True
+                    raise failure
                 if self.closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
                 if raise_refused and refused:

@@ -92,10 +92,6 @@ class TakenBatches:
         """Give back a batch that was taken and that an error keeps from the loop."""
         self._link.give_back(held.given.token)
 
-    def accepts(self, held: Held) -> bool:
-        """Return whether the loop may take a batch now."""
-        return True
-
     def on_next(self) -> None:
         """Commit what asking for another batch commits."""
         if not self.explicit:

@@ -235,11 +235,6 @@ class Session:
         share = served.share, served.shares
         return partitions_of(self.owner, self.owners, served.partitions, share)
 
-    def failed(self) -> HeadraceError:
-        """Return the failure to raise: a copy, since a traceback keeps objects alive."""
-        assert self.failure is not None
-        return type(self.failure)(*self.failure.args)
-
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
@@ -389,13 +384,6 @@ class Session:
             return
         trainer = self.member.trainer
         acknowledged = self.member.acknowledged
-        if not isinstance(message.faults, (list, tuple)):
-            raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
-        for fault in message.faults:
-            if not isinstance(fault, list) or [type(v) for v in fault] != [int, str, str]:
-                raise ProtocolError(
-                    f"a fault of a commit is {fault!r:.80}, not [token, code, text]"
-                )
         for token in message.committed:
             known = trainer.commits.get(token)
             if known is not None:

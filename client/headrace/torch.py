@@ -31,6 +31,7 @@ try:
 except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
+from .connecting import connect
 from .feed import Feed
 from .framework import Framework
 
@@ -114,8 +115,6 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     """
 
     def __init__(self, address: str | Sequence[str], **options: Any) -> None:
-        from .connecting import connect
-
         if "framework" in options:
             raise TypeError("framework: a FeedDataset has tensors of torch; leave it out")
         inspect.signature(connect).bind(address, **options)  # TypeError for an unknown one
@@ -132,8 +131,6 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
     def feed(self) -> Feed:
         """The feed; the first access connects."""
         if self._feed is None:
-            from .connecting import connect
-
             options = dict(self._options)
             if "rank" not in options and _processes() > 1:
                 options.update(rank=distributed.get_rank(), world_size=_processes())
@@ -229,7 +226,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         """Go on from a position when the feed is used next, on all ranks."""
         Token.from_plain("state", state)
         feed, self._feed = self._feed, None
-        if feed is not None and not feed._link.left:
+        if feed is not None:
             feed._leave(commit=False)
         self._options = {**self._options, "resume": state}
         self._options.pop("restart", None)

@@ -36,6 +36,12 @@ def list_of(check: Check) -> Check:
     return _check("a list", lambda v: type(v) is list, lambda v: tuple([check(one) for one in v]))
 
 
+check_faults = list_of(
+    _check(
+        "a fault of a commit, [token, code, text]",
+        lambda v: type(v) is list and [type(one) for one in v] == [int, str, str],
+    )
+)
 check_text = _check("a text", lambda v: type(v) is str and len(v) <= limits.MAX_HEADER_STRING)
 check_number = _check("a number", lambda v: type(v) in (int, float), float)
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from . import limits
-from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text
+from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text, check_faults
 from .codec import LAYOUT, Registry, pack, unpack
 from .errors import ProtocolError
 from .record import record
@@ -258,7 +258,7 @@ def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     end = start + odd
     if end > len(data):
         raise _short("list of faults", data)
-    faults = unpack(data[start:end], "faults", _IN_MESSAGE) if odd else []
+    faults = check_faults(unpack(data[start:end], "faults", _IN_MESSAGE)) if odd else ()
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
 

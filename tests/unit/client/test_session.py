@@ -245,8 +245,6 @@ def test_a_feed_with_another_schema_and_a_server_with_other_owners_are_noticed()
     "message",
     [
         Give(7, (given(1, 11, 5),)),
-        Give(7, (given(1, 11),), faults=7),
-        Give(7, (), faults=[[1, 2, 3]]),
         Over(7, 1, 5, -1),
         Over(7, 1, 0, -1, (9,)),
     ],

@@ -70,7 +70,7 @@ _items = st.builds(
     st.text(max_size=60),
 )
 _tokens = st.lists(counts, max_size=9).map(tuple)
-_faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3)
+_faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3).map(tuple)
 _listed = (st.lists(_gets, max_size=9).map(tuple), st.lists(_saves, max_size=9).map(tuple))
 MESSAGES = [
     (FROM_TRAINER, st.builds(Step, counts, *[_tokens] * 4, *_listed)),
@@ -128,6 +128,14 @@ WRONG = {
     "too many tokens": (
         struct.pack("<BB4HQ", 1, 4, 4097, 0, 0, 0, 7) + bytes(4097 * 8),
         "4097 packed numbers; the limit is 4096",
+    ),
+    "a fault that is no list": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 1, 7) + b"\x07",
+        "7 is not a list",
+    ),
+    "a fault of numbers": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 5, 7) + b"\x91\x93\x01\x02\x03",
+        "is not a fault of a commit",
     ),
     "deep faults": (
         struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 9, 7) + b"\x91" * 8 + b"\xc0",
