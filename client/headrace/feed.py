@@ -11,6 +11,7 @@ Without a length nothing is estimated: a feed that filters has counts, and no fr
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 import weakref
@@ -65,6 +66,7 @@ class Feed:
 
     def __init__(self, link: Link, framework: Framework) -> None:
         self._framework = framework
+        self._pid = os.getpid()
         self._log: FeedLog | None = None
         self._begin(link)
 
@@ -86,7 +88,7 @@ class Feed:
             self._layout = rows_open(self._layout)
         self._schema = columns_of(self._layout)
         if known.get("across_batches") is False:
-            self._epochs = Epochs(link.trainer, link.finished_before)
+            self._epochs = Epochs(link.member.trainer, link.finished_before)
         if self._layout and known.get("shape") == "sequences":
             self._segments = segments = SegmentLayout(self._layout, known)
             segments.ranked = segments.lanes and link.member.hello.rank >= 0
@@ -159,7 +161,7 @@ class Feed:
                 f"feed.lanes: feed {self.name!r} has no lanes, in which a row of every batch stays "
                 "with its sequence: it is not declared with order='lanes'"
             )
-        return layout.batch_size * (self._link.trainer.partitions if layout.ranked else 1)
+        return layout.batch_size * (self._link.member.trainer.partitions if layout.ranked else 1)
 
     @property
     def local(self) -> bool:
@@ -226,7 +228,7 @@ class Feed:
         """Have the commit of a batch take a report along."""
         self._link.check_usable()
         with self._link.lock:
-            held = self._link.trainer.hands.get(token)
+            held = self._link.member.trainer.hands.get(token)
             if held is None:
                 raise ValueError(
                     f"batch.report(): token={token} is of no batch in this trainer's hands: report "
@@ -580,7 +582,7 @@ class Feed:
 
     def _leave(self, commit: bool) -> None:
         link, hands = self._link, self._hands
-        if link.left or not link.here:
+        if link.left or os.getpid() != self._pid:
             return
         link.left = True
         try:

@@ -42,7 +42,7 @@ class FeedLog:
         link = self._feed._link
         with link.lock:
             now = link.clock()
-            queue = sum(not held.taken for held in link.trainer.hands.values())
+            queue = sum(not held.taken for held in link.member.trainer.hands.values())
             return now, link.member.meter.totals(now)[0], queue
 
     def took(self, batch: Any) -> None:

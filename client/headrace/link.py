@@ -290,11 +290,6 @@ class Link:
     # The sessions
 
     @property
-    def trainer(self) -> Trainer:
-        """What this trainer asks, holds and has committed."""
-        return self.member.trainer
-
-    @property
     def session(self) -> Session:
         """The session that was opened first: with the first owner of the first server."""
         return self.sessions[0]
@@ -356,7 +351,9 @@ class Link:
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
         # An owner that is there says of each partition, and of each epoch, that it is over.
-        return self.trainer.ended or all(one.ended and not one.connected for one in self.sessions)
+        return self.member.trainer.ended or all(
+            one.ended and not one.connected for one in self.sessions
+        )
 
     @property
     def finished_before(self) -> bool:
@@ -371,7 +368,9 @@ class Link:
     def lost(self) -> list[Held]:
         """Return the batches that were taken and that the loop does not have."""
         with self.lock:
-            return [one for one in self.trainer.hands.values() if one.taken and not one.shown]
+            return [
+                one for one in self.member.trainer.hands.values() if one.taken and not one.shown
+            ]
 
     def session_of(self, partition: int) -> Session:
         """Return the session with the owner of a partition."""
@@ -381,17 +380,12 @@ class Link:
 
     def abandon(self) -> None:
         """Leave a feed whose object was dropped without close, in the process that connected."""
-        if self.here:
+        if os.getpid() == self._pid:
             self.close()
-
-    @property
-    def here(self) -> bool:
-        """Whether this is the process that connected, and not its fork."""
-        return os.getpid() == self._pid
 
     def check_usable(self) -> None:
         """Raise ForkedProcess or FeedClosed where this link is not usable any more."""
-        if not self.here:
+        if os.getpid() != self._pid:
             raise ForkedProcess(
                 f"this feed was connected in process {self._pid} and is used in its fork "
                 f"{os.getpid()}: connect in the process that uses it (in a torch DataLoader: in "
@@ -410,7 +404,7 @@ class Link:
         ``accepts`` may leave it here, until states are saved.  ``none_yet`` is called while there
         is none.  Each may end the wait by an exception.
         """
-        meter, trainer, looks = self.member.meter, self.trainer, 0
+        meter, trainer, looks = self.member.meter, self.member.trainer, 0
         if trainer.ready and (ready := self._take_ready(accepts)) is not None:
             return ready
         now = self.clock()
@@ -445,15 +439,15 @@ class Link:
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
         """Take the next batch, if it is there and accepted.  The caller holds the lock."""
-        held = self.trainer.take(accepts)
+        held = self.member.trainer.take(accepts)
         if held is not None and self._prefetch.took(held.given.nbytes):
-            self.trainer.set_prefetch(self._prefetch.batches)
+            self.member.trainer.set_prefetch(self._prefetch.batches)
         return held
 
     @property
     def _awaited(self) -> Session:
         """The session whose batch this trainer waits for."""
-        return self.sessions[self.trainer.awaited or 0]
+        return self.sessions[self.member.trainer.awaited or 0]
 
     def _take_ready(self, accepts: Callable[[Held], bool] | None) -> Held | None:
         """Take a batch that is here; None leaves it, or an error, to a wait."""
@@ -468,7 +462,7 @@ class Link:
     def _say_soon(self, held: Held, heard: bool = False) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            self.say_soon(self.trainer.any_due, heard)
+            self.say_soon(self.member.trainer.any_due, heard)
         except BaseException:
             self.untake(held)
             raise
@@ -476,7 +470,7 @@ class Link:
     def untake(self, held: Held) -> None:
         """Put back the last batch taken, which was not used: it comes next."""
         with self.lock:
-            self.trainer.untake(held)
+            self.member.trainer.untake(held)
             self.tell()
 
     @property
@@ -486,7 +480,7 @@ class Link:
         A trainer that commits explicitly and holds all that it can get would wait for itself, or
         for another such trainer.  It may hold no more than ``max_credits`` of an owner, though.
         """
-        trainer = self.trainer
+        trainer = self.member.trainer
         if self.ended:
             return True
         welcome = self.session.welcome
@@ -499,15 +493,15 @@ class Link:
         Return False where another trainer got its rows.
         """
         with self.lock:
-            held = self.trainer.hands.get(token)
+            held = self.member.trainer.hands.get(token)
             if held is not None and held.report:
                 states = (states or States([]))._replace(report=held.report)
-            return held is not None and self.trainer.commit(token, states)
+            return held is not None and self.member.trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:
         with self.lock:
-            if token in self.trainer.hands:
-                self.trainer.give_back(token)
+            if token in self.member.trainer.hands:
+                self.member.trainer.give_back(token)
 
     def save(self, token: int, states: States | None) -> bool:
         """Commit a batch of segments.
@@ -571,7 +565,7 @@ class Link:
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
 
-        trainer = self.trainer
+        trainer = self.member.trainer
 
         def unsettled() -> Session | None:
             return next((one for one in self.sessions if trainer.unanswered(one.number)), None)
@@ -656,7 +650,7 @@ class Link:
                 f"is it running, and is the address right?{known and f' ({known})'}{hint}"
             )
         if session.stopped:
-            owed = sum(self.trainer.unanswered(one.number) for one in self.sessions)
+            owed = sum(self.member.trainer.unanswered(one.number) for one in self.sessions)
             lost = f".  {owed} commits of this trainer have no answer: they may be lost"
             return ConnectionLost(
                 f"the server at {place} was stopped and announced its return, and is not back; "
@@ -668,7 +662,7 @@ class Link:
                 f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
                 f"this trainer {waited} {what}{hint}"
             )
-        hands = len(self.trainer.hands)
+        hands = len(self.member.trainer.hands)
         most, each = welcome.max_credits, "" if len(self.sessions) == 1 else " of each worker"
         full = f", as many as the server's max_credits={most} allows{each}" if hands >= most else ""
         reason = f"the server says: {says}" if says else "no word of the server"
@@ -963,7 +957,7 @@ class Link:
                 greeted = [one.session for one in self._connections]
                 if len(self._sessions_with(server)) != len(server.owners):
                     self._arrange()
-                    self.trainer.regroup(self._owner_of, len(self.sessions))
+                    self.member.trainer.regroup(self._owner_of, len(self.sessions))
                     for session in self.sessions:
                         session.greet()
                     greeted = self.sessions

@@ -228,13 +228,13 @@ class TakenBatches:
 
     def _open(self) -> list[Held]:
         """Return the batches that the loop has, in the order in which it took them."""
-        taken = [held for held in self._link.trainer.hands.values() if held.shown]
+        taken = [held for held in self._link.member.trainer.hands.values() if held.shown]
         taken.sort(key=_taken)
         return taken
 
     def _shown(self, token: int) -> Held | None:
         """Return a batch that the loop has."""
-        held = self._link.trainer.hands.get(token)
+        held = self._link.member.trainer.hands.get(token)
         return held if held is not None and held.shown else None
 
     def _order(self, what: str, token: int) -> int:
@@ -345,7 +345,7 @@ class Saving(TakenBatches):
         partition = held.given.partition
         return not any(
             one.taken and not one.stale and one.given.partition == partition
-            for one in self._link.trainer.hands.values()
+            for one in self._link.member.trainer.hands.values()
         )
 
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
@@ -450,7 +450,7 @@ class Saving(TakenBatches):
             return self._traced(batch.token, values)
         # A flush sends the states after the last save, so no save may happen during it.
         with self._flushing if kept else saves.lock:
-            held = self._link.trainer.hands.get(batch.token) if kept else None
+            held = self._link.member.trainer.hands.get(batch.token) if kept else None
             if kept and (held is None or held.stale):
                 self._give_up(batch.partition, batch.token)
                 raise StaleLease(f"{named(batch)}: {_LOST}")
@@ -470,7 +470,7 @@ class Saving(TakenBatches):
                     self._lanes[batch.partition] = states_here
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
-                if batch.token in self._link.trainer.hands:
+                if batch.token in self._link.member.trainer.hands:
                     for state, _ in ready:
                         saved.pop(state.name, None)
                 raise
