@@ -22,7 +22,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -30,9 +30,9 @@ from tests.patience import PATIENCE_S, eventually
 
 from .faults import Plan, send
 from .feeds import PARTITIONS, cells_wanted, mode_of
-from .happenings import Happenings, Kill
+from .happenings import Happenings
 from .hosts import Host, Network
-from .judge import Case, Finding, Harm, Verdict, judge, share_of
+from .judge import Case, Finding, Harm, Verdict, judge
 from .ledger import Line, read_lines
 from .processes import Process
 from .proxy import Proxy
@@ -87,7 +87,6 @@ class Outcome:
     verdict: Verdict
     faults: Counter[str]
     seconds: float
-    recoveries: dict[str, list[float]] = field(default_factory=dict)
     lives: int = 0  # of servers
 
 
@@ -248,7 +247,6 @@ class Run:
         trainer = self._trainers[slot]
         if trainer is None:
             return False
-        self.happenings.kill("trainer", f"t{slot}.{self._lives[slot] - 1}")
         trainer.kill()
         return True
 
@@ -285,10 +283,9 @@ def run(setup: Setup, directory: Path) -> Outcome:
         run = stack.enter_context(Run(setup, directory, all(made), hosts))
         faults = _harm(run, setup)
         verdict = run.judged()
-    recovered = _recoveries(read_lines(run.ledger), run.happenings.kills, setup.servers)
     seconds = time.monotonic() - began
     lives = sum(server.lives for server in run.servers)
-    return Outcome(setup, verdict, +faults, seconds, recovered, lives)
+    return Outcome(setup, verdict, +faults, seconds, lives)
 
 
 def _harm(run: Run, setup: Setup) -> Counter[str]:
@@ -329,27 +326,3 @@ def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
     finally:
         if made:
             subprocess.run(["umount", "-l", directory], check=True)
-
-
-def _recoveries(lines: list[Line], kills: list[Kill], servers: int) -> dict[str, list[float]]:
-    """Return the seconds from each kill to the first batch of the next server or trainer."""
-    found: dict[str, list[float]] = {"server": [], "trainer": []}
-    takes = [line for line in lines if line.what == "take"]
-    for at, kind, whom in kills:
-        before = [line for line in takes if line.at <= at]
-        if kind == "server":
-            mine = [line for line in takes if f"s{share_of(line.token, servers)}" == whom]
-            term = max((line.token >> 32 for line in mine if line.at <= at), default=0)
-            after = (line.at for line in mine if line.at > at and line.token >> 32 > term)
-        else:
-            held = [line for line in before if line.who == whom][-1:]
-            rows = {tuple(cell) for line in held for cell in line.more[0]}
-            after = (
-                line.at
-                for line in takes
-                if line.at > at and not rows.isdisjoint(map(tuple, line.more[0]))
-            )
-        first = min(after, default=None)
-        if first is not None:
-            found[kind].append(first - at)
-    return found

@@ -9,10 +9,7 @@ from collections.abc import Callable
 
 from .judge import Finding, Harm
 
-__all__ = ["Happenings", "Kill"]
-
-#: When, what (a server or a trainer), and which.
-Kill = tuple[float, str, str]
+__all__ = ["Happenings"]
 
 
 class Happenings:
@@ -21,7 +18,6 @@ class Happenings:
     def __init__(self) -> None:
         self.harms: list[Harm] = []
         self.full: list[Harm] = []  # times in which the disk of a server was full
-        self.kills: list[Kill] = []
         self.findings: list[Finding] = []
         self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
@@ -30,9 +26,6 @@ class Happenings:
         """Record harm from now on: to a trainer ("t0") or a server ("s0")."""
         now = time.monotonic()
         self.harms.append(Harm(now, now + seconds, to))
-
-    def kill(self, kind: str, whom: str) -> None:
-        self.kills.append((time.monotonic(), kind, whom))
 
     def find(self, law: str, text: str) -> None:
         self.findings.append(Finding(law, text))

@@ -24,13 +24,5 @@ def report(outcome: Outcome) -> str:
     faults = ", ".join(f"{kind} {n}" for kind, n in sorted(outcome.faults.items()))
     lines = [f"{name} {outcome.seconds:.0f} s, {outcome.faults.total()} faults: {faults}"]
     lines += [f"          {counts}; server started {outcome.lives} times"]
-    for kind, seconds in outcome.recoveries.items():
-        if seconds:
-            lines.append(f"          after a {kind}'s death: {_told(seconds)}")
     lines += [f"          BROKEN {found.law}: {found.text}" for found in outcome.verdict.findings]
     return "\n".join(lines)
-
-
-def _told(seconds: Sequence[float]) -> str:
-    p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
-    return f"p50 {p50:.2f} s, p99 {p99:.2f} s of {len(seconds)}"

@@ -139,7 +139,6 @@ class Server:
     def strike(self) -> None:
         """Expect the end of this life."""
         self._happenings.note(2.0, self.name)
-        self._happenings.kill("server", self.name)
         self._struck = True
 
     def kill(self) -> None:

@@ -12,8 +12,6 @@ import json
 import os
 import re
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +38,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.shortage import small_disk
 
 from .serving import connect, kill_worker
+from .test_watching import get
 
 PAGE = 4096
 
@@ -127,12 +126,8 @@ def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
     with hs.run(pipeline, state_dir=state, durability="process", http="127.0.0.1:0") as server:
 
         def page(path: str) -> tuple[int, str]:
-            try:
-                with urllib.request.urlopen(f"{server.http_address}{path}", timeout=60) as answer:
-                    return answer.status, answer.read().decode()
-            except urllib.error.HTTPError as error:
-                with error:
-                    return error.code, error.read().decode()
+            status, body = get(server, path)
+            return status, body.decode()
 
         assert page("/healthz") == (200, "serving\n")
         try:

@@ -121,6 +121,17 @@ def test_a_function_that_takes_more_memory_than_a_worker_may_makes_a_bad_example
     assert got == expected(500) and dropped == {"bad:map_failed": 1}
 
 
+def test_a_stopped_worker_is_replaced_and_the_stream_goes_on_exactly():
+    with hs.run(numbered().batch(7, allow_smaller_final_batch=True), worker_timeout_s=2) as server:
+        got = []
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            for batch in feed:
+                if not got:
+                    os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
+                got += batch["i"].tolist()
+        assert got == list(range(N))
+
+
 def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
     pipeline = hs.from_function(bad.two_thousand, features={"i": hs.scalar("int64")}).batch(10)
     with hs.run(pipeline.options(on_bad_example="skip")) as server:

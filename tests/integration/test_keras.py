@@ -34,17 +34,21 @@ def stateful() -> Any:
     return headrace.keras
 
 
-def sums(n: int = 40, batch_size: int = 8, **options: Any) -> hs.Pipeline:
-    random = np.random.default_rng(3)
+LENGTHS = np.random.default_rng(3).integers(1, 30, 40).tolist()
+ROWS = sum(-(-length // UNROLL) for length in LENGTHS)
+
+
+def sums(**options: Any) -> hs.Pipeline:
+    random = np.random.default_rng(4)
     examples = []
-    for number in range(n):
-        x = random.integers(-5, 6, (int(random.integers(1, 30)), 1)).astype(np.float32)
+    for number, length in enumerate(LENGTHS):
+        x = random.integers(-5, 6, (length, 1)).astype(np.float32)
         total = np.cumsum(x, axis=0, dtype=np.float32)
         steps = np.arange(1, len(x) + 1, dtype=np.int32)
         examples.append({"key": f"e{number}", "x": x, "sum": total, "steps": steps})
     states = {"count": hs.zeros((), "int32"), "sum": hs.zeros((1,), "float32")}
     return hs.from_examples(examples).batch_sequences_with_states(
-        "key", ["x", "sum", "steps"], [], None, states, UNROLL, batch_size, **options
+        "key", ["x", "sum", "steps"], [], None, states, UNROLL, 8, **options
     )
 
 
@@ -98,16 +102,6 @@ def served(server: Any) -> tuple[int, int]:
     return stats["batches"], stats["rows"]
 
 
-def rows_of_sums() -> int:
-    random = np.random.default_rng(3)
-    rows = 0
-    for _ in range(40):
-        length = int(random.integers(1, 30))
-        random.integers(-5, 6, (length, 1))
-        rows += -(-length // UNROLL)
-    return rows
-
-
 @pytest.mark.parametrize(
     ("how", "way"),
     [
@@ -133,7 +127,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     assert history.history["loss"] == [0.0] and watch.loss == 0.0
     assert history.history["feed/rows_per_s"][0] > 0
     assert 0 < history.history["feed/padding"][0] < 1
-    assert rows == rows_of_sums()
+    assert rows == ROWS
     assert watch.batches == (batches if how != "steps at once" else -(-batches // 3))
 
 
@@ -154,7 +148,7 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
                 stateful.batches(feed, split), shuffle=False, verbose=0, validation_freq=1
             )
             assert history.history["loss"] == history.history["mae"] == [0.0]
-        assert served(server)[1] == rows_of_sums()
+        assert served(server)[1] == ROWS
 
 
 class _Wrong:

@@ -113,8 +113,7 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(
     flushings: list[threading.Thread] = []
     ask, save = Link.ask, Link.save
 
-    def train() -> None:
-        batch = next(feed)
+    def train(batch: Any) -> None:
         batch.save_state("chain", CHAIN)
         batch.save_state("tag", TAG)
 
@@ -133,8 +132,8 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(
         said.append(("save", token))
         return save(link, token, *states)
 
-    train()
-    saving = threading.Thread(target=train)
+    train(next(feed))
+    saving = threading.Thread(target=train, args=(next(feed),))
     with monkeypatch.context() as patch:
         patch.setattr(Link, "ask", asked)
         patch.setattr(Link, "save", saved)

@@ -1,14 +1,73 @@
-"""Stages through whole servers, beyond what the drawn combinations show."""
+"""Stages and shapes through whole servers, beyond what the drawn combinations show."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import eventually
 
 from . import user_functions as functions
-from .serving import connect, serving
+from .serving import connect, drained, serving
+
+_HALF = [0.5, 0.5]
+_NAN, _INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("bad", "declare", "fault", "reason"),
+    [
+        ([-1, 7, 2**40], lambda s: s.bucket("v", 4, 2), "which_bucket .*is -1; ", "bucket"),
+        ([7, -1], lambda s: s.stratified_sample("v", _HALF, 4, _HALF), "labels .*is 7", "label"),
+        ([7, -1], lambda s: s.stratified_sample_unknown_dist("v", _HALF, 4), "is 7", "label"),
+        ([_NAN, -1.0, _INF], lambda s: s.resample_at_rate("v").batch(4), "is nan;", ""),
+        ([_INF, -1.0], lambda s: s.weighted_resample("v", 1).batch(4), "is inf;", ""),
+    ],
+    ids=["bucket", "known classes", "unknown classes", "rates", "weights"],
+)
+def test_a_value_out_of_range_stops_the_feed_by_name_or_is_left_out(
+    bad: list[float],
+    declare: Callable[[hs.Pipeline], hs.Pipeline],
+    fault: str,
+    reason: str,
+    tmp_path: Path,
+) -> None:
+    values: Any = np.arange(60) % 2 if reason else np.ones(60)
+    values[30 : 30 + len(bad)] = bad
+    np.savez(tmp_path / "a.npz", i=np.arange(60), v=values)
+    stops = declare(hs.read_npz(str(tmp_path / "a.npz")))
+    feeds = {
+        f"skips_{most}": stops.options(on_bad_example="skip", max_bad_examples=most)
+        for most in (len(bad) - 1, len(bad))
+    }
+    enough, too_few = f"skips_{len(bad)}", f"skips_{len(bad) - 1}"
+    with serving({"stops": stops, **feeds}) as server:
+        with pytest.raises(headrace.DataError, match=f"a.npz, record 30: .*{fault}"):
+            drained(server, "stops")
+        with pytest.raises(headrace.DataError, match=f"more than max_bad_examples={len(bad) - 1}"):
+            drained(server, too_few)
+        rows = [i for batch in drained(server, enough) for i in batch["i"].tolist()]
+        dropped = server.stats()[enough]["dropped"]
+    assert rows and not set(rows) & set(range(30, 30 + len(bad)))
+    assert dropped[f"bad:{reason}_out_of_range" if reason else "bad:out_of_range"] == len(bad)
+
+
+def test_rows_of_unequal_shapes_are_named() -> None:
+    rows = [{"i": i, "x": np.zeros(3 + (i == 3))} for i in range(4)]
+    with (
+        serving(hs.from_examples(rows).bucket_by_sequence_length("x", 2, [10])) as server,
+        pytest.raises(
+            headrace.DataError,
+            match=r"\[3\] \(examples, record 2\) and \[4\] \(examples, record 3\)",
+        ),
+    ):
+        drained(server)
 
 
 def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
@@ -31,3 +90,32 @@ def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns(
             found.append([i for batch in feed for i in batch["i"].tolist()])
     assert found[0] == found[1]
     assert sorted(found[0]) == list(range(300)) and max(found[0][:50]) > 200
+
+
+FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
+ROWS = hs.from_examples(
+    [{"n": i % 3, "y": i % 2, "x": np.zeros(1 + i % 9)} for i in range(3000)], FEATURES
+)
+PARTITIONS = 2
+
+
+BUCKETS: dict[str, Callable[..., hs.Pipeline]] = {
+    "bucket": lambda **options: ROWS.select(["n"]).bucket("n", 4, 3, **options),
+    "bucket_by_sequence_length": lambda **options: ROWS.select(["x"]).bucket_by_sequence_length(
+        "x", 4, [3, 6], dynamic_pad=True, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUCKETS)
+def test_capacity_is_how_many_batches_of_a_partition_wait(name: str) -> None:
+    capacity = 3
+    pipeline = BUCKETS[name](capacity=capacity)
+    with (
+        serving(pipeline, partitions=PARTITIONS) as server,
+        connect(server, prefetch=0) as feed,
+    ):
+        for _ in range(5):
+            eventually(lambda: feed.stats()["ready"] == PARTITIONS * capacity)
+            next(feed)
+            assert feed.stats()["ready"] <= PARTITIONS * capacity

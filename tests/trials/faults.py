@@ -9,8 +9,8 @@ The judge of chaos tries each run by its laws.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
-from itertools import count
 
 from tests.chaos.driver import Outcome
 from tests.chaos.driver import Setup as Chaos
@@ -18,7 +18,6 @@ from tests.chaos.driver import run as harmed
 from tests.chaos.faults import FAULTS, FREE
 from tests.chaos.feeds import MODES
 from tests.chaos.hosts import why_not
-from tests.chaos.results import percentile
 from tests.chaos.results import report as shown
 
 from .frame import NotHere, Report, Setup
@@ -48,35 +47,21 @@ def _run(chaos: Chaos, setup: Setup, report: Report) -> Outcome:
     return outcome
 
 
-def _recovered(outcomes: list[Outcome], report: Report) -> None:
-    for kind in ("server", "trainer"):
-        waits = [wait for outcome in outcomes for wait in outcome.recoveries[kind]]
-        for part in (0.5, 0.99):
-            figure = f"after a {kind}'s death p{100 * part:.0f} s"
-            report.figures[figure] = round(percentile(waits, part), 2)
-
-
 def faults(setup: Setup, report: Report) -> None:
     seconds = setup.seconds or max(6.0, _SECONDS * setup.scale)
     rounds = max(1, round(seconds / len(MODES) / _ROUND_S))
     each = seconds / len(MODES) / rounds
     size = int(_CELLS_PER_S * each) + 500
-    _recovered(
-        [
-            _run(Chaos(mode, f"{mode} {n}", tuple(FAULTS), each, size=size), setup, report)
-            for n in range(rounds)
-            for mode in MODES
-        ],
-        report,
-    )
+    for n, mode in itertools.product(range(rounds), MODES):
+        _run(Chaos(mode, f"{mode} {n}", tuple(FAULTS), each, size=size), setup, report)
 
 
 def shares(setup: Setup, report: Report) -> None:
     if lacking := why_not():
         raise NotHere(lacking)
-    left, outcomes = setup.sized(_FAULTS, 4), list[Outcome]()
+    left = setup.sized(_FAULTS, 4)
     modes = ["segments", *(mode for mode in MODES if mode != "segments")]
-    for number, mode in zip(count(), modes, strict=False):
+    for number, mode in zip(itertools.count(), modes, strict=False):
         most = min(left, _FAULTS_OF_A_FEED)
         if not most:
             break
@@ -95,8 +80,7 @@ def shares(setup: Setup, report: Report) -> None:
             hosts=True,
             most=most,
         )
-        outcomes.append(_run(chaos, setup, report))
+        faults = _run(chaos, setup, report).faults.total()
         left -= most
-        if outcomes[-1].faults.total() < most:
-            report.missed.append(f"{mode}: {outcomes[-1].faults.total()} faults of {most}")
-    _recovered(outcomes, report)
+        if faults < most:
+            report.missed.append(f"{mode}: {faults} faults of {most}")

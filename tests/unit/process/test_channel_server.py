@@ -74,16 +74,6 @@ class Place:
             self.take()
         return self.heard[before:]
 
-    def hear(self, count: int) -> list[Said]:
-        """Exchange until this many messages have come in all."""
-        deadline = time.monotonic() + LIMIT_S
-        while len(self.heard) < count:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{len(self.heard)} of {count} messages came"
-            if self.server.unheard or ready(self.server, left):
-                self.take()
-        return self.heard
-
     def close(self) -> None:
         for end in self._ends:
             end.close()

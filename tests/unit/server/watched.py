@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_proto.errors import FeedInUse, HeadraceError, ServerError, UnknownFeed
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 
 from .statuses import feed, worker
 
@@ -55,8 +55,6 @@ class Watched:
         self.asked.append({"end": self._known(feed), "cancel": cancel})
 
     def restart(self, feed: str | None, force: bool) -> None:
-        if feed == "used" and not force:
-            raise FeedInUse("trainer 3 at gpu7 uses it")
         self.asked.append({"restart": self._known(feed), "force": force})
 
     def _known(self, feed: str | None) -> str | None:
