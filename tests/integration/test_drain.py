@@ -13,25 +13,13 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
-from .serving import connect, kill_worker, serving
+from .serving import connect, kill_worker
 from .user_functions import fail_at_5900
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
     examples = hs.from_examples([{"i": k} for k in range(10)])
     return examples.repeat().batch(batch_size, **options)
-
-
-def test_a_drained_feed_hands_out_what_was_read_and_ends():
-    with serving(endless(allow_smaller_final_batch=True)) as server:
-        with connect(server) as feed:
-            rows = [*next(feed)["i"].tolist()]
-            feed.drain()
-            for batch in feed:
-                rows += batch["i"].tolist()
-        assert server.wait(PATIENCE_S)
-        assert server.stats()["default"]["dropped"] == {}
-    assert rows == [k % 10 for k in range(len(rows))]
 
 
 def test_a_second_drain_is_harmless_and_other_trainers_end_too():

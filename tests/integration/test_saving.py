@@ -126,11 +126,13 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(
         return ask(link, request, *of)
 
     def saved(link: Link, token: int, *states: Any) -> bool:
+        said.append(("save", token))
         flushings.append(threading.Thread(target=feed.flush_states))
         flushings[-1].start()
         flushings[-1].join(0.1)
-        said.append(("save", token))
-        return save(link, token, *states)
+        counts = save(link, token, *states)
+        said.append(("saved", token))
+        return counts
 
     train(next(feed))
     saving = threading.Thread(target=train, args=(next(feed),))
@@ -141,6 +143,6 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(
         saving.join()
         for flushing in flushings:
             flushing.join()
-    (_, first, parts), (_, second), last = said
-    assert parts == [(0,), (1,), (2,), (3,)] and last == ("flush", second, parts)
-    assert first != second
+    (_, first, parts), (_, second), *_ = said
+    assert parts == [(0,), (1,), (2,), (3,)] and first != second
+    assert said[1:] == [("save", second), ("saved", second), ("flush", second, parts)]

@@ -161,54 +161,17 @@ def test_a_share_that_can_not_be_is_refused_at_the_start(options: dict[str, Any]
         hs.run(numbers(), **options)
 
 
-class Shares:
-    """Servers with state directories that are killed and started again at the same addresses."""
-
-    def __init__(self, path: Path, pipeline: hs.Pipeline) -> None:
-        self._path, self._pipeline = path, pipeline
-        self.servers = [self.start(index) for index in range(_SERVERS)]
-
-    def start(self, index: int) -> hs.Server:
-        place = self._path / str(index)
-        return hs.run(
-            self._pipeline,
-            share=(index, _SERVERS),
-            partitions=5,
-            workers=1,
-            bind=f"ipc://{place}.feed",
-            state_dir=place,
-            durability="process",
-        )
-
-    def kill(self, index: int) -> None:
-        """Kill all processes of one server by SIGKILL."""
-        kill_all(self.servers[index])
-        self.servers[index].close()
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.close()
-
-
-@pytest.fixture
-def shares(tmp_path: Path, ledger: Ledger) -> Iterator[Shares]:
-    with contextlib.closing(Shares(tmp_path, chained(ledger.examples, batch_size=3))) as shares:
-        yield shares
-
-
-def test_a_state_directory_is_that_of_one_share(shares: Shares, tmp_path: Path, ledger: Ledger):
-    shares.close()
-    pipeline = chained(ledger.examples, batch_size=3)
-    state = {"state_dir": tmp_path / "0", "durability": "process"}
+def test_a_state_directory_is_that_of_one_share(tmp_path: Path):
+    state = {"partitions": 5, "state_dir": tmp_path, "durability": "process"}
+    hs.run(numbers(), share=(0, 2), **state).close()
     for share, text in (
         ((1, 2), "is of share 0/2, and this server has share 1/2: each share needs a state dir"),
         ((0, 3), "is of share 0/2, and this server has share 0/3: positions and states belong"),
         ((0, 1), "is of share 0/2, and this server has share 0/1"),
     ):
         with pytest.raises(ValueError, match=text):
-            hs.run(pipeline, share=share, partitions=5, **state)
-    with hs.run(pipeline, share=(0, 2), partitions=5, **state):
-        pass
+            hs.run(numbers(), share=share, **state)
+    hs.run(numbers(), share=(0, 2), **state).close()
 
 
 def test_one_token_takes_all_servers_back(tmp_path: Path, ledger: Ledger):
@@ -256,15 +219,26 @@ def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger:
 
 
 def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
-    shares: Shares, ledger: Ledger
+    tmp_path: Path, ledger: Ledger
 ):
-    with connect(shares.servers, prefetch=0, order="any") as feed:
-        train(feed, ledger, 5)
-        shares.kill(1)
-        of_0 = train(feed, ledger, 8)
-        assert of_0 == 8 and "the server is away" in repr(feed)
-        shares.servers[1] = shares.start(1)
-        train(feed, ledger)
+    def start(index: int) -> hs.Server:
+        return hs.run(
+            chained(ledger.examples, batch_size=3),
+            share=(index, _SERVERS),
+            partitions=5,
+            bind=f"ipc://{tmp_path}/{index}.feed",
+            state_dir=tmp_path / str(index),
+            durability="process",
+        )
+
+    with start(0) as first, start(1) as second:
+        with connect([first, second], prefetch=0, order="any") as feed:
+            train(feed, ledger, 5)
+            kill_all(second)
+            second.close()
+            assert train(feed, ledger, 8) == 8 and "the server is away" in repr(feed)
+            with start(1):
+                train(feed, ledger)
     ledger.assert_complete()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import queue
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,14 +20,6 @@ FEEDS = """
 import numpy as np
 import headrace_server as hs
 
-plain = hs.from_examples([{"i": i} for i in range(200)]).batch(5)
-segments = hs.from_examples(
-    [{"key": f"{k}", "x": np.arange(12, dtype=np.float32)} for k in range(16)]
-).batch_sequences_with_states(
-    input_key="key", input_sequences=["x"], input_context=[], input_length=None,
-    initial_states={"sum": hs.zeros((), "float32")}, num_unroll=3, batch_size=4,
-)
-both = {"plain": plain, "segments": segments}
 few = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
 """
 
@@ -38,47 +28,6 @@ few = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
 def here(tmp_path: Path) -> Path:
     (tmp_path / "feeds.py").write_text(FEEDS)
     return tmp_path
-
-
-def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
-    """Both feeds are in the middle when SIGTERM comes; nothing is lost, and nothing comes twice.
-
-    The loops are slow until the server has ended, so that it hears SIGTERM before their ends.
-    """
-    options = ["feeds.py:both", "--state-dir", "state", "--bind", f"tcp://127.0.0.1:{free_port()}"]
-    begun, rushing, rows, sums = threading.Barrier(3), threading.Event(), [], []
-
-    def train(name: str) -> None:
-        with headrace.connect(options[-1], feed=name, timeout=PATIENCE_S) as feed:
-            for step, batch in enumerate(feed):
-                if name == "plain":
-                    rows.extend(batch["i"].tolist())
-                else:
-                    state = batch.state("sum") + batch.sequences["x"].sum(axis=1)
-                    sums.extend(state[batch.last].tolist())
-                    batch.save_state("sum", state)
-                if step == 2:
-                    begun.wait(PATIENCE_S)
-                if step >= 2:
-                    rushing.wait(0.3)
-
-    with ThreadPoolExecutor(2) as pool:
-        first, _ = serve(here, *options)
-        with first:
-            loops = [pool.submit(train, name) for name in ("plain", "segments")]
-            begun.wait(PATIENCE_S)
-            first.signal(signal.SIGTERM)
-            assert first.finish(PATIENCE_S) == 0
-            done = len(rows)
-            rushing.set()
-        second, _ = serve(here, *options)
-        with second:
-            for loop in loops:
-                loop.result(PATIENCE_S)
-            second.signal(signal.SIGTERM)
-            assert second.finish(PATIENCE_S) == 0
-    assert 0 < done < 200 and sorted(rows) == list(range(200))
-    assert sums == [66.0] * 16
 
 
 def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wait(here: Path):

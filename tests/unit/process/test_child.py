@@ -22,15 +22,8 @@ from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
 CHILDREN = '''
-import ctypes, hashlib, multiprocessing, os, signal, subprocess, sys, time
+import ctypes, multiprocessing, os, signal, subprocess, sys, time
 from headrace_server.process.child import Pipe
-
-
-def talk(pipe, config):
-    print('{"event": "forged"}', flush=True)
-    os.write(1, b'{"event": "forged"}')
-    subprocess.run(["echo", '{"event": "forged"}'])
-    pipe.report("told", config=repr(config))
 
 
 def echo(pipe, config):
@@ -51,25 +44,9 @@ def orphan(pipe, config):
     time.sleep(600)
 
 
-def measure(pipe, config):
-    pipe.report("told", size=len(config), digest=hashlib.blake2b(config).hexdigest())
-
-
 def crash(pipe, config):
     print("something before", file=sys.stderr)
     ctypes.string_at(0)
-
-
-def deep(pipe, config, left=None):
-    left = config if left is None else left
-    if left:
-        # one more level, in lines of its own, so that Python does not fold them
-        return (deep if left % 2 else deeper)(pipe, config, left - 1)
-    raise ValueError("the bottom of it")
-
-
-def deeper(pipe, config, left):
-    return deep(pipe, config, left)
 
 
 def chatter(pipe, config):
@@ -110,17 +87,6 @@ def terminate_others(pipe, config):
             os.kill(one.pid, number)
         forked.join()
         pipe.report("told", ended=[started.wait(), forked.exitcode])
-
-
-def fork_with_masks(pipe, config):
-    """Fork with each mask; report those of the parent and of the fork after that."""
-    for mask in config:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if not (forked := os.fork()):
-            os._exit(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])) != mask)
-        after = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-        _, status = os.waitpid(forked, 0)
-        pipe.report("told", after=after, same=status == 0)
 
 
 if __name__ == "__main__":
