@@ -889,7 +889,9 @@ class Link:
 
     def _look_for_servers(self) -> None:
         """Have a thread look for servers that are away."""
-        if not (self._searches or self.connected) and self._away_servers():
+        if self._searches or self.connected or self.failure is not None:
+            return
+        if self._away_servers():
             self._searches = True
             threading.Thread(target=self._search, name="headrace-search", daemon=True).start()
 
@@ -900,10 +902,10 @@ class Link:
             while (away := self._away_servers()) and not self.closing:
                 deadline, new = Deadline(_ASK_S), [one for one in away if one.served is None]
                 if self._directory is not None:
-                    for address, moved in self._directory.moved().items():
-                        for server in away:
-                            if server.address == address:
-                                server.address = server.place = moved
+                    moved = self._directory.moved()
+                    for server in self.servers:
+                        if server.address in moved:
+                            server.address = server.place = moved[server.address]
                 try:
                     unanswered = self._ask(away, lookups, deadline)
                 except LimitExceeded:  # libzmq needs files to ask
