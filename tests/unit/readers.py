@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+import headrace_server as hs
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
+from headrace_server.pipeline.builder import Pipeline
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.chunk import BadRecords, Chunk
-from headrace_server.reading.columns import dtype_of, field_of, row_of
+from headrace_server.reading.chunk import BadRecords, Chunk, Origin
+from headrace_server.reading.columns import column_from_rows, dtype_of, field_of, row_of
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import open_reader
+from headrace_server.reading.stages import RowStages
 
 #: What the test at hand has opened.
 OPEN: list[Any] = []
@@ -123,3 +126,22 @@ def streamed(reader: StreamSource, stream: int) -> list[dict[str, Any]]:
         again, after_again = reader.read(stream, position, 2)
         assert (numbered(first), after) == (numbered(again), after_again)
     return [row for _, _, row in want]
+
+
+def chunk_of(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, Field]) -> Chunk:
+    """Records 0 … of a file as a chunk; their ordinals begin with 100."""
+    columns = {n: column_from_rows([row[n] for row in rows], f) for n, f in fields.items()}
+    numbers = np.arange(len(rows), dtype=np.int64)
+    return Chunk(columns, 100 + numbers, Origin.single("a.tfrecord", numbers))
+
+
+def of_columns(first: int = 0, **columns: Any) -> Chunk:
+    """Columns as a chunk of records of a file, from ``first`` on."""
+    arrays = {n: np.asarray(c) if isinstance(c, list) else c for n, c in columns.items()}
+    numbers = first + np.arange(len(next(iter(arrays.values()))), dtype=np.int64)
+    return Chunk(arrays, numbers, Origin.single("a.npz", numbers))
+
+
+def stages_of(declare: Callable[[Pipeline], Pipeline], fields: Mapping[str, Field]) -> RowStages:
+    """The stages that are declared after a source with these columns."""
+    return RowStages(declare(hs.read_arrow("a.arrow")).batch(4).declaration().stages, fields)

@@ -6,17 +6,12 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.chunk import BadRecords, Chunk, Origin
+from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import column_from_rows
+from tests.unit.readers import of_columns
 
 INT32 = np.iinfo(np.int32)
 INT64 = np.iinfo(np.int64)
-
-
-def chunk_of(**columns):
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
-    numbers = np.arange(len(next(iter(arrays.values()))), dtype=np.int64)
-    return Chunk(arrays, numbers, Origin.single("a.npz", numbers))
 
 
 def shaping(declare, partition=0):
@@ -32,7 +27,7 @@ def by_length(boundaries, what="n", **more):
 @pytest.mark.parametrize("boundary", [INT64.min, -5, 0, INT32.max, INT64.max])
 def test_a_boundary_belongs_to_the_bucket_above(boundary):
     near = [boundary + d for d in (-1, 0, 1) if INT64.min <= boundary + d <= INT64.max]
-    _, facts = by_length([int(boundary)]).facts(chunk_of(n=np.array(near)), BadRecords())
+    _, facts = by_length([int(boundary)]).facts(of_columns(n=np.array(near)), BadRecords())
     assert facts["bucket"].tolist() == [int(length >= boundary) for length in near]
 
 
@@ -41,7 +36,7 @@ def test_a_length_that_is_no_integer_is_a_bad_example():
         with pytest.raises(
             DataError, match=r"record 1: bucket: input_length .* a length is an int"
         ):
-            by_length([3]).facts(chunk_of(n=[1.0, value]), BadRecords())
+            by_length([3]).facts(of_columns(n=[1.0, value]), BadRecords())
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
@@ -54,9 +49,9 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
         match=r"a.npz, record 1: bucket: which_bucket \(column 'n'\) is 3; it must be an integer "
         r"in 0 … 2",
     ):
-        bucket.facts(chunk_of(n=values), BadRecords())
+        bucket.facts(of_columns(n=values), BadRecords())
     bad = BadRecords(skip=True)
-    chunk, facts = bucket.facts(chunk_of(n=values), bad)
+    chunk, facts = bucket.facts(of_columns(n=values), bad)
     kept = [0, 2] if limits.min else [0, 0, 2]
     assert facts["bucket"].tolist() == facts["length"].tolist() == kept
     assert chunk.columns["n"].tolist() == chunk.facts["length"].tolist() == kept
@@ -67,13 +62,9 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
 # Static shapes and costs
 
 
-def ragged(lengths):
-    return column_from_rows([np.zeros(n, np.int64) for n in lengths], Field("int64", (None,)))
-
-
 def of_lengths(lengths):
-    numbers = np.arange(len(lengths), dtype=np.int64)
-    return Chunk({"x": ragged(lengths)}, numbers, Origin.single("a.npz", numbers))
+    rows = [np.zeros(n, np.int64) for n in lengths]
+    return of_columns(x=column_from_rows(rows, Field("int64", (None,))))
 
 
 def test_an_example_longer_than_its_static_size_is_bad():
@@ -90,6 +81,6 @@ def test_an_example_longer_than_its_static_size_is_bad():
 def test_a_static_size_of_a_column_that_is_not_there_or_does_not_vary_is_refused():
     shape = shaping(lambda s: s.batch(2, dynamic_pad=True, pad_to={"x": 4}))
     with pytest.raises(DataError, match=r"batch: pad_to\['x'\]: there is no such column, only n"):
-        shape.facts(chunk_of(n=[1]), BadRecords())
+        shape.facts(of_columns(n=[1]), BadRecords())
     with pytest.raises(DataError, match=r"int64.*, which does not vary"):
-        shape.facts(chunk_of(x=[1]), BadRecords())
+        shape.facts(of_columns(x=[1]), BadRecords())

@@ -107,16 +107,6 @@ def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path: Path):
     s.memory(large)[:] = 1
 
 
-def test_a_segment_that_is_removed_keeps_its_bytes_for_those_who_have_it_mapped(tmp_path: Path):
-    s = slab(tmp_path, pages=4)
-    block = s.allocate(PAGE)
-    assert block is not None
-    s.memory(block)[:] = 5
-    mapped = map_segment(tmp_path / s.name_of(block))
-    (tmp_path / s.name_of(block)).unlink()
-    assert int(mapped[:PAGE].sum()) == 5 * PAGE
-
-
 def test_a_block_larger_than_the_slab_names_the_option(tmp_path: Path):
     s = slab(tmp_path)
     with pytest.raises(LimitExceeded, match="raise slab_bytes to 69632"):

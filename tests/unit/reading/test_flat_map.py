@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading import stage as module
-from headrace_server.reading.chunk import BadRecords, Chunk, Origin
-from headrace_server.reading.columns import column_from_rows
-from headrace_server.reading.row_functions import examples_of
-from headrace_server.reading.stages import RowStages, flat_map
+from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.stages import flat_map
+from tests.unit.readers import chunk_of, examples, stages_of
 
 FIELDS = {
     "i": Field("int64", (None,)),
@@ -23,24 +21,6 @@ FIELDS = {
     "t": Field("bytes", (None,)),
     "u": Field("bytes", (None, None, 2)),
 }
-
-
-def chunk_of(rows, fields):
-    columns = {n: column_from_rows([row[n] for row in rows], f) for n, f in fields.items()}
-    numbers = np.arange(len(rows), dtype=np.int64)
-    return Chunk(columns, 100 + numbers, Origin.single("a.tfrecord", numbers))
-
-
-def stages(declare, fields):
-    pipeline = declare(hs.read_arrow("a.arrow")).batch(1)
-    return RowStages(pipeline.declaration().stages, fields)
-
-
-def plain(chunk):
-    return [
-        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()}
-        for row in examples_of(chunk)
-    ]
 
 
 def ups(example):
@@ -85,7 +65,7 @@ def test_rows_of_every_kind_of_column_come_out_in_order(counts):
             }
             for k, n in enumerate(numbers_of)
         ]
-        run = stages(lambda p: p.unbatch(), FIELDS)
+        run = stages_of(lambda p: p.unbatch(), FIELDS)
         out = run.apply(chunk_of(rows, FIELDS), BadRecords())
         want = [
             {name: np.asarray(row[name])[j].tolist() for name in ("i", "m", "d", "u")}
@@ -93,7 +73,7 @@ def test_rows_of_every_kind_of_column_come_out_in_order(counts):
             for row, n in zip(rows, numbers_of, strict=True)
             for j in range(n)
         ]
-        got = [{name: row[name] for name in ("i", "m", "d", "u", "t")} for row in plain(out)]
+        got = [{name: row[name] for name in ("i", "m", "d", "u", "t")} for row in examples(out)]
         assert got == want
         assert run.fields == {n: Field(f.dtype, f.shape[1:]) for n, f in FIELDS.items()}
         assert out.origin.record.tolist() == np.repeat(range(len(rows)), numbers_of).tolist()
@@ -104,7 +84,7 @@ def test_rows_of_every_kind_of_column_come_out_in_order(counts):
 def test_an_example_whose_columns_differ_in_rows_is_bad():
     fields = {"i": Field("int64", (None,)), "y": Field("int64", (None,))}
     rows = [{"i": [1, 2], "y": [3, 4]}, {"i": [1], "y": [5, 6]}, {"i": [7], "y": [8]}]
-    run = stages(lambda p: p.unbatch(), fields)
+    run = stages_of(lambda p: p.unbatch(), fields)
     with pytest.raises(DataError, match=r"a\.tfrecord, record 1: unbatch: column 'y' has 2 rows"):
         run.apply(chunk_of(rows, fields), BadRecords())
     bad = BadRecords(skip=True)
@@ -121,7 +101,7 @@ def test_an_example_whose_columns_differ_in_rows_is_bad():
     ],
 )
 def test_an_example_with_a_wrong_output_is_bad(function, text):
-    run = stages(lambda p: p.flat_map(function), ONE)
+    run = stages_of(lambda p: p.flat_map(function), ONE)
     with pytest.raises(DataError, match=text):
         run.apply(numbers(1, 0), BadRecords())
 
@@ -129,7 +109,7 @@ def test_an_example_with_a_wrong_output_is_bad(function, text):
 def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):
     monkeypatch.setattr(flat_map, "MAX_OUTPUTS", 10)
     with pytest.raises(DataError, match="gave more than 10 outputs for one example"):
-        stages(lambda p: p.flat_map(endless), ONE).apply(numbers(1), BadRecords())
+        stages_of(lambda p: p.flat_map(endless), ONE).apply(numbers(1), BadRecords())
     monkeypatch.setattr(module, "_MOST_ROWS", 12)
     with pytest.raises(DataError, match="ups makes 13 rows of 2 examples, and 9 of this"):
-        stages(lambda p: p.flat_map(ups), ONE).apply(numbers(4, 9), BadRecords())
+        stages_of(lambda p: p.flat_map(ups), ONE).apply(numbers(4, 9), BadRecords())

@@ -7,14 +7,9 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Stage
-from headrace_server.reading.chunk import BadRecords, Chunk, Origin
+from headrace_server.reading.chunk import BadRecords, Chunk
 from headrace_server.reading.stages import RowStages
-
-
-def chunk_of(first=0, **columns):
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
-    numbers = first + np.arange(len(next(iter(arrays.values()))), dtype=np.int64)
-    return Chunk(arrays, numbers, Origin.single("a.npz", numbers))
+from tests.unit.readers import of_columns
 
 
 def stages(declare, **columns):
@@ -33,7 +28,7 @@ def applied(declare, *, bad=None, epoch=0, cut=None, **columns):
     parts = []
     for start in range(0, n, cut or n):
         cutout = {name: values[start : start + (cut or n)] for name, values in columns.items()}
-        out = run.apply(chunk_of(start, **cutout), bad or BadRecords(), epoch)
+        out = run.apply(of_columns(start, **cutout), bad or BadRecords(), epoch)
         if len(out):
             parts.append(out)
     return (Chunk.join(parts) if parts else None), run
@@ -123,7 +118,7 @@ def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it()
     bad = BadRecords(skip=True)
     run = stages(declare, w=w)
     for start, stop in ((0, 4), (4, 6)):  # a filter before it may make a group smaller
-        assert not len(run.apply(chunk_of(start, w=w[start:stop]), bad))
+        assert not len(run.apply(of_columns(start, w=w[start:stop]), bad))
     assert bad.counts == {"zero_weights": 6}
-    out = run.apply(chunk_of(6, w=w[6:10]), bad)
+    out = run.apply(of_columns(6, w=w[6:10]), bad)
     assert out.facts["rate"].tolist() == [1.0] * len(out)

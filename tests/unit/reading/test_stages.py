@@ -6,35 +6,20 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.chunk import BadRecords, Chunk, Origin
-from headrace_server.reading.columns import Ragged, Strings, column_from_rows
-from headrace_server.reading.row_functions import examples_of
+from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.columns import Ragged, Strings
 from headrace_server.reading.stages import RowStages
+from tests.unit.readers import chunk_of, examples, stages_of
 
 FIELDS = {"x": Field("int64"), "v": Field("float32", (None,)), "t": Field("bytes")}
 
 
-def chunk_of(rows, fields=FIELDS):
-    columns = {n: column_from_rows([row[n] for row in rows], f) for n, f in fields.items()}
-    numbers = np.arange(len(rows), dtype=np.int64)
-    return Chunk(columns, 100 + numbers, Origin.single("a.tfrecord", numbers))
-
-
 def numbered(count):
-    return chunk_of([{"x": i, "v": [0.5] * i, "t": b"t%d" % i} for i in range(count)])
+    return chunk_of([{"x": i, "v": [0.5] * i, "t": b"t%d" % i} for i in range(count)], FIELDS)
 
 
-def stages(declare, fields=FIELDS):
-    pipeline = declare(hs.read_arrow("a.arrow")).batch(1)
-    return RowStages(pipeline.declaration().stages, fields)
-
-
-def rows_of(chunk):
-    """Rows in plain values."""
-    return [
-        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()}
-        for row in examples_of(chunk)
-    ]
+def stages(declare):
+    return stages_of(declare, FIELDS)
 
 
 def write_into_v(example):
@@ -59,7 +44,7 @@ def test_a_function_gets_read_only_arrays(fn, vectorized):
     chunk = numbered(3)
     with pytest.raises(DataError, match=r"read-only.*copy an array before"):
         stages(lambda p: p.map(fn, vectorized=vectorized)).apply(chunk, BadRecords())
-    assert rows_of(chunk) == rows_of(numbered(3))
+    assert examples(chunk) == examples(numbered(3))
 
 
 # What a map gives: the schema
@@ -91,7 +76,7 @@ def test_a_schema_is_learnt_from_the_first_rows(fn, vectorized):
     }
     assert isinstance(out.columns["w"], Strings)
     assert isinstance(out.columns["r"], Ragged)
-    assert [row["r"] for row in rows_of(out)] == [[], [[0, 0]], [[0, 0], [0, 0]]]
+    assert [row["r"] for row in examples(out)] == [[], [[0, 0]], [[0, 0], [0, 0]]]
 
 
 def halves(example):
