@@ -64,15 +64,6 @@ def plain(rows=100, size=2):
     return Plain(0, Stored(), Slab(1000), rows=rows, size=size)
 
 
-def rounds_in_a_room_of(room, ranks):
-    stored = of_ranks(len(ranks))
-    at = At(Plain(0, stored, Slab(room), rows=100, size=2))
-    for rank, session in enumerate(ranks):
-        at.desk.hello(Hello(session, rank=rank, world=len(ranks), run=1), 0.0)
-    at.desk.stored(SESSIONS, len(ranks))
-    return at
-
-
 class Ranks:
     """A desk that ranks without a run's number greet."""
 
@@ -234,38 +225,6 @@ def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
         assert answer.stale == (token,)
     at.desk.commit(A, mine.token)
     assert at.desk.counts["batches"] == 1
-
-
-def test_a_round_that_no_batch_precedes_is_made_beyond_the_memory():
-    at = rounds_in_a_room_of(1, [A, B])
-    (first,) = at.ask(A)
-    assert isinstance(first, Give) and first.batch.turn == (0, 0)
-    assert not at.ask(A), "the first round goes before"
-    (second,) = at.ask(B)
-    assert second.batch.turn == (0, 0), "else A could not go on, whose round it is"
-    at.desk.commit(A, first.token)
-    assert not at.ask(A, 0)
-    at.desk.commit(B, second.token)
-    assert [give.batch.turn for give in at.ask(A, 0)] == [(0, 1)]
-
-
-def test_a_round_is_made_beyond_the_memory_once_those_before_it_are_committed():
-    """These are of an earlier life, so no memory is freed."""
-    slab = Slab(1)
-    both = {p: Plain(p, of_ranks(2), slab, rows=100, size=2) for p in range(2)}
-    at = At([*both.values()])
-    ranks = {A: 0, B: 1}
-    held = {name: held_before(n, n, (0, 0)) for name, n in ranks.items()}
-    at.desk = Desk(both, 2, known={name: (1, n, 0) for name, n in ranks.items()})
-    for name, n in ranks.items():
-        at.desk.hello(Hello(name, rank=n, world=2, run=1, held=[held[name]]), 0.0)
-    at.desk.stored(SESSIONS, 2)
-    at.told(Welcome)
-    assert [give.batch.turn for give in at.ask(A, partition=1)] == [(0, 0)]
-    assert not at.ask(B, partition=1)
-    for name in ranks:
-        at.desk.commit(name, held[name][0])
-    assert [give.batch.turn for give in at.ask(B, 0)] == [(0, 0)]
 
 
 def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first():

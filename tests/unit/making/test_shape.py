@@ -27,8 +27,9 @@ def by_length(boundaries, what="n", **more):
 @pytest.mark.parametrize("boundary", [INT64.min, -5, 0, INT32.max, INT64.max])
 def test_a_boundary_belongs_to_the_bucket_above(boundary):
     near = [boundary + d for d in (-1, 0, 1) if INT64.min <= boundary + d <= INT64.max]
-    _, facts = by_length([int(boundary)]).facts(of_columns(n=np.array(near)), BadRecords())
+    chunk, facts = by_length([int(boundary)]).facts(of_columns(n=np.array(near)), BadRecords())
     assert facts["bucket"].tolist() == [int(length >= boundary) for length in near]
+    assert chunk.facts["length"].tolist() == np.clip(near, INT32.min, INT32.max).tolist()
 
 
 def test_a_length_that_is_no_integer_is_a_bad_example():

@@ -103,15 +103,6 @@ def packed_rows() -> Rows:
     return Rows(np.arange(6), numbers, lanes, np.array([4]), unroll=4)
 
 
-def test_packed_rows_know_where_their_examples_begin_and_go_on() -> None:
-    rows = packed_rows()
-    assert rows.begins.tolist() == [0, 1, 2, 0, 0, 3]
-    assert rows.after.tolist() == [4, 1, 2, 8, 3, 1]
-    assert rows.last.tolist() == [True, True, False, False, True, True]
-    assert (rows.heads.tolist(), rows.tails.tolist()) == ([0, 3, 4], [2, 3, 5])
-    assert rows.height == 3 and rows.at.tolist() == [0, 0, 0, 1, 2, 2]
-
-
 def test_the_place_of_packed_rows_is_read_back() -> None:
     rows = packed_rows()
     place = read_place(rows.place(), 4)
