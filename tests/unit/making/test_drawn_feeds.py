@@ -90,7 +90,7 @@ def test_drawn_feeds_give_the_batches_of_the_reference(shape: str, tmp_path: Pat
         if feed.states == "trainer":
             continue
         partitions = chance.randint(1, 3)
-        dying = chance.choice((0, 0.2, 0.7))
+        deaths = chance.choice((0, 2, 6))
         taken = []
         for partition in range(partitions):
             trainer, epoch = Trainer(feed, (partition, partitions), tmp_path), 0
@@ -104,7 +104,8 @@ def test_drawn_feeds_give_the_batches_of_the_reference(shape: str, tmp_path: Pat
                 turn = 0 if feed.lanes else counts[of]  # lanes go on in their partition
                 taken.append(((of, turn, partition), one))
                 counts[of] += 1
-                if chance.random() < dying:
+                if deaths and chance.random() < 0.3:
+                    deaths -= 1
                     trainer.die()
         taken.sort(key=lambda of: of[0])
         place, run = Place(partitions), Run()
