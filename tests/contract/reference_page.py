@@ -72,7 +72,10 @@ PARTS: dict[str, list[Entry]] = {
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "own": [
         ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ("streams", "take")),
-        ("headrace_server:StreamSource", "hs.StreamSource", "source", ()),
+        (
+            *("headrace_server:StreamSource", "hs.StreamSource", "source"),
+            ("read", "ready", "declared", "open", "close"),
+        ),
         ("headrace_server:Opening", "hs.Opening", "", ()),
         ("headrace_server:Stage", "hs.Stage", "stage", ()),
         ("headrace_server:Shape", "hs.Shape", "shape", ()),

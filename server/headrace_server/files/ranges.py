@@ -33,6 +33,8 @@ from .manifest import DataFile, check_local, check_remote, gone, is_remote, reac
 BLOCK: Final = 1 << 16
 #: Maximum number of blocks of a request, and of blocks between two that one request fetches too.
 _MOST_BLOCKS, _GAP = 16, 1
+#: Maximum bytes of a request.
+REQUEST_BYTES: Final = _MOST_BLOCKS * BLOCK
 #: Number of requests at once: of scattered records some hundred come in a second.
 _AT_ONCE = 32
 #: Bytes that a reader requests ahead: 16 requests of 1 MiB, or 256 scattered blocks.

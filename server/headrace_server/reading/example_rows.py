@@ -21,7 +21,8 @@ import numpy as np
 from headrace_proto.errors import DataError, brief, near
 from headrace_proto.schema import Field
 
-from ..files.manifest import DataFile
+from ..files.manifest import DataFile, is_remote
+from ..files.ranges import REQUEST_BYTES, expect
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import Misfit, infer_field
 from .chunk import BadRecords, Chunk, Faults, Origin, without
@@ -258,6 +259,9 @@ def place_at(position: bytes) -> Place:
 class Streams(StreamSource):
     """A StreamSource over walks."""
 
+    #: The file of each stream, where streams are files.
+    files: tuple[DataFile, ...] = ()
+
     def __init__(
         self,
         fields: Mapping[str, Field],
@@ -279,6 +283,11 @@ class Streams(StreamSource):
         walk = self._at(stream, place)
         self._walks[stream, place] = walk
         return walk.ready(limit)
+
+    def expect_stream(self, stream: int) -> None:
+        if self.files and is_remote(self.files[stream].path):
+            file = self.files[stream]
+            expect([(file, 0, min(file.size, REQUEST_BYTES))])
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         walk = self._at(stream, place_at(position))
@@ -387,7 +396,9 @@ def file_streams(
         file = opening.files[i]
         return Records(file.path, place, opening.bad, partial(records, file))
 
-    return record_streams(len(opening.files), walk, features)
+    streams = record_streams(len(opening.files), walk, features)
+    streams.files = opening.files
+    return streams
 
 
 def record_streams(

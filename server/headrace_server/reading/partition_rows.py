@@ -252,6 +252,8 @@ class StreamedShare:
         place, inner, offset = position
         turn = epoch if self._order.reshuffle else 0
         stream = self._stream(turn, place)
+        if not inner and not offset and place + 1 < self._places:
+            self._reader.expect_stream(self._stream(turn, place + 1))
         if self._order.seed is None:
             rows = self._rows_of(limit)
             self._note(epoch, stream, inner, rows)

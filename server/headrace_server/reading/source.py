@@ -100,6 +100,9 @@ class StreamSource(Source):
         """
         return limit
 
+    def expect_stream(self, stream: int) -> None:
+        """Begin to fetch the first examples of the stream that is read after the one at hand."""
+
 
 class IndexedSource(StreamSource):
     """A source with a known number of examples, each of which can be read by its number.
@@ -256,6 +259,10 @@ class JoinedStreams(StreamSource):
     def ready(self, stream: int, position: bytes, limit: int) -> int:
         i = bisect_right(self.starts, stream) - 1
         return self.readers[i].ready(stream - self.starts[i], position, limit)
+
+    def expect_stream(self, stream: int) -> None:
+        i = bisect_right(self.starts, stream) - 1
+        self.readers[i].expect_stream(stream - self.starts[i])
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         i = bisect_right(self.starts, stream) - 1

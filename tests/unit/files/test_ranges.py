@@ -20,7 +20,8 @@ from headrace_proto.errors import FilesMissing
 from headrace_server.files import manifest, ranges
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
-from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.declaration import Feature, ReadingOrder
+from headrace_server.reading.partition_rows import partition_reader
 from tests.range_server import RangeServer
 from tests.unit.readers import opened
 from tests.unit.reading.test_cut import opened as opened_pipeline
@@ -256,3 +257,18 @@ def test_joined_sources_are_read_ahead_together(
         assert len(blocks) < 2 * 32
         reader.take(order[:count])
         assert asked() == blocks
+
+
+@pytest.mark.parametrize("order", [ReadingOrder(), ReadingOrder(5, window=5)], ids=str)
+def test_the_next_file_is_begun_while_one_is_read(store: RangeServer, order: ReadingOrder) -> None:
+    for name in "cd":
+        tar(store.directory / f"{name}.tar")
+    features = {"x": FEATURES["x"]}
+    one, two = (hs.read_tar(f"{store.url}/{name}.tar", features) for name in "cd")
+    reader = opened_pipeline(one.skip(1).map("builtins:dict").concat(two))
+    share = partition_reader(reader, order, 0, 1)
+    (last,) = files(store, "d.tar")
+    assert last not in {file for file, _ in asked()}
+    chunk, _ = share.read(0, share.start, 1)
+    assert chunk.ordinals.max() < ROWS  # of the first file
+    assert {number for file, number in asked() if file == last} == {*range(16)}

@@ -130,6 +130,11 @@ class _CutStreams(StreamSource):
         n = self._reader.ready(part.stream, inner, most)
         return limit if n == most else n
 
+    def expect_stream(self, stream: int) -> None:
+        part = self._parts[stream]
+        if not part.position:
+            self._reader.expect_stream(part.stream)
+
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         part, passed, inner, limit = self._at(stream, position, limit)
         chunk, after = self._reader.read(part.stream, inner, limit)

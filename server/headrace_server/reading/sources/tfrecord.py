@@ -988,7 +988,9 @@ class Tfrecord(Source):
                 file, kind = opening.files[stream], compressions[stream]
                 return _Frames(file, kind, place, opening.bad, parser)
 
-            return Streams(fields, len(compressions), walk, _OPEN_STREAMS)
+            streams = Streams(fields, len(compressions), walk, _OPEN_STREAMS)
+            streams.files = opening.files
+            return streams
         return PartsReader(fields, [_Records(opening, parser)])
 
 
