@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
 from .processes import Process, serve, trainer
-from .serving import connect, serving
+from .serving import connect, serving, trainers_of
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -149,50 +146,22 @@ def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
                     next(feed)
 
 
-LEASE_S = 2.0
-
-
-@contextlib.contextmanager
-def suspended(pids: Iterable[int], seconds: float) -> Iterator[None]:
-    """Stop processes, and let them go on in this order after ``seconds``, or as the block ends."""
-    stopped = list(pids)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        until = time.monotonic() + seconds
-        yield
-        time.sleep(max(0.0, until - time.monotonic()))
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-
-
-def seen(server: hs.Server) -> dict[str, Any]:
-    return server.stats()["default"]
-
-
-@pytest.fixture(scope="module")
-def held() -> Iterator[tuple[hs.Server, list[int]]]:
-    """A server, and two trainers that hold a batch each: one by shared memory, one by TCP."""
+def test_no_lease_ends_because_the_server_stood_still():
+    """1 all stand still for longer than a lease, 2 the server wakes first, 3 it hears trainers."""
     with (
-        hs.run(numbered(100).batch(4), lease_ttl_s=LEASE_S) as server,
+        hs.run(numbered(100).batch(4), lease_ttl_s=2.0) as server,
         trainer(server.address, "--hold", "1") as near,
         trainer(server.address, "--hold", "1", "--far") as far,
     ):
-        near.wait_for("holding")
-        far.wait_for("holding")
-        assert [t["local"] for t in seen(server)["trainers"]].count(True) == 1
-        yield server, [near.pid, far.pid]
-
-
-@pytest.mark.parametrize("who", ["server", "both"])
-def test_no_lease_ends_because_the_server_stood_still(who: str, held: tuple[hs.Server, list[int]]):
-    """1 all stand still for longer than a lease, 2 the server wakes first, 3 it hears trainers."""
-    server, trainers = held
-    before = seen(server)["expired"]
-    with suspended([*server.pids.values(), *(trainers if who == "both" else [])], 1.25 * LEASE_S):
-        pass
-    eventually(lambda: all(t["silent_s"] < LEASE_S / 4 for t in seen(server)["trainers"]))
-    now = seen(server)
-    assert now["expired"] == before == 0 and len(now["trainers"]) == 2
-    assert now["standing"]["leased"] >= 2
+        for one in (near, far):
+            one.wait_for("holding")
+        assert sorted(one["local"] for one in trainers_of(server)) == [False, True]
+        for trainers in ([], [near.pid, far.pid]):
+            for number, seconds in ((signal.SIGSTOP, 2.5), (signal.SIGCONT, 0.0)):
+                for pid in (*server.pids.values(), *trainers):
+                    os.kill(pid, number)
+                time.sleep(seconds)
+            eventually(lambda: all(one["silent_s"] < 0.5 for one in trainers_of(server)))
+            now = server.stats()["default"]
+            assert now["expired"] == 0 and len(now["trainers"]) == 2
+            assert now["standing"]["leased"] >= 2

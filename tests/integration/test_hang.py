@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.children import gone
 from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions_hang as bad
@@ -145,31 +146,15 @@ def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
 # Functions that fork
 
 
-def ended(pid: int) -> bool:
-    """Return whether a process has ended; its parent may not have reaped it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def served(pipeline: hs.Pipeline, then: Callable[[hs.Server, list[Any]], None]) -> None:
-    with hs.run(pipeline) as server:
+def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_exact():
+    with hs.run(numbered().map(bad.forked_at_500).batch(50)) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             batches = [dict(batch) for batch in feed]
-        then(server, batches)
-        assert server.wait(PATIENCE_S) and not server.failed_feeds()
-
-
-def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_exact():
-    def then(server: hs.Server, batches: list[Any]) -> None:
-        children = [c for batch in batches for c in batch["child"].tolist() if c >= 0]
-        assert len(children) == 1 and children[0] > 0
-        eventually(lambda: ended(children[0]))
+        (child,) = (c for batch in batches for c in batch["child"].tolist() if c >= 0)
+        assert child > 0 and gone(child)
         assert [i for batch in batches for i in batch["i"].tolist()] == list(range(N))
         assert {p for b in batches for p in b["pid"].tolist()} == {server.pids["worker-0-0"]}
-
-    served(numbered().map(bad.forked_at_500).batch(50), then)
+        assert server.wait(PATIENCE_S) and not server.failed_feeds()
 
 
 # With a state directory

@@ -131,8 +131,8 @@ class Worker:
 class Trainer:
     """A trainer on another host: its batches come with their bytes."""
 
-    def __init__(self, worker: Worker, nonce: bytes, rank: int = -1, world: int = 0, **more: Any):
-        self.worker, self.nonce, self.rank, self.world, self.more = worker, nonce, rank, world, more
+    def __init__(self, worker: Worker, nonce: bytes, **more: Any):
+        self.worker, self.nonce, self.more = worker, nonce, more
         self.connections = self.said = self.request = 0
         self.session = 0
         self.committed: set[int] = set()  # tokens, as far as they are answered
@@ -151,8 +151,6 @@ class Trainer:
             FEED,
             self.nonce,
             connection=self.connections,
-            rank=self.rank,
-            world_size=self.world,
             batches=tuple(batches),
             gets=tuple(gets),
             **self.more,
