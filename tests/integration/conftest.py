@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Any
 
 import pytest
-
-from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -32,14 +29,3 @@ def way(request: pytest.FixtureRequest) -> str:
 def tf() -> Any:
     """TensorFlow, loaded when the first test asks for it."""
     return pytest.importorskip("tensorflow")
-
-
-@pytest.fixture(scope="session")
-def elsewhere() -> list[str]:
-    """Return the head of a command that runs without access to this machine's shared memory."""
-    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$0" "$@"']
-    try:
-        subprocess.run([*command, "true"], check=True, capture_output=True, timeout=PATIENCE_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"no mount namespace can be made here: {error}")
-    return command

@@ -1,18 +1,14 @@
-"""Batches as plain values that can be compared, and the examples that show every dtype."""
+"""Arrays as values that can be compared, and the examples that show every dtype."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-import headrace
 from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
-
-Frozen = tuple[int, int, tuple[tuple[str, str, tuple[int, ...], bytes], ...]]
 
 NUMERIC = sorted(DTYPES - {BYTES})
 
@@ -23,20 +19,6 @@ def frozen_array(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     if array.dtype == object:
         return "bytes", array.shape, b"\xff\xfe".join(array.reshape(-1).tolist())
     return array.dtype.name, array.shape, array.tobytes()
-
-
-def frozen(batch: headrace.Batch) -> Frozen:
-    """Return all of a batch that must not depend on its transport."""
-    columns = tuple((name, *frozen_array(batch[name])) for name in batch)
-    return batch.partition, batch.number, columns
-
-
-def digest(batches: Iterable[headrace.Batch]) -> str:
-    """Return one value for a whole stream."""
-    state = hashlib.blake2b(digest_size=16)
-    for batch in batches:
-        state.update(repr(frozen(batch)).encode())
-    return state.hexdigest()
 
 
 def values_of(dtype: str, i: int) -> np.ndarray:

@@ -86,14 +86,6 @@ def test_preview_shows_facts_and_states(here: Path) -> None:
     assert "sequences:x" in shown and "state:h" in shown
 
 
-def test_check_says_what_a_feed_costs_and_ends_with_0(here: Path) -> None:
-    done = command(here, "check", "feeds.py:plain", "feeds.py:segments")
-    assert done.returncode == 0, done.stderr
-    assert "plain: ok" in done.stdout and "segments: ok" in done.stdout
-    assert "by number, from anywhere" in done.stdout
-    assert "batches   4 rows" in done.stdout
-
-
 def test_check_names_problems_and_ends_with_1(here: Path) -> None:
     done = command(here, "check", "feeds.py:plain", "feeds.py:broken")
     assert done.returncode == 1

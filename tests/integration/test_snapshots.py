@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace
@@ -20,18 +19,6 @@ from .serving import serving
 
 def plain() -> Any:
     return hs.from_examples([{"x": i} for i in range(60)]).shuffle(seed=3).repeat(2).batch(4)
-
-
-def bucketed() -> Any:
-    lengths = [1 + i * 7 % 23 for i in range(80)]
-    examples = [{"x": np.arange(n), "n": n, "i": i} for i, n in enumerate(lengths)]
-    return (
-        hs.from_examples(examples)
-        .shuffle(seed=5)
-        .bucket_by_sequence_length(
-            "n", 4, [6, 12, 18], dynamic_pad=True, allow_smaller_final_batch=True
-        )
-    )
 
 
 def taken(batch: Any) -> Any:
@@ -106,25 +93,6 @@ def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_p
         with begun("--hold", "1") as alone:
             assert alone.rows() == expected[:1]
             alone.kill()
-
-
-def test_trainers_of_before_are_told_that_their_work_is_undone(tmp_path: Path):
-    with serving({"a": plain(), "b": bucketed()}, state_dir=tmp_path) as server:
-        beside = joined(server, feed="b")
-        before = taken(next(beside))
-        old = joined(server, feed="a")
-        token = after_steps(old, 2)
-        next(old)
-        with joined(server, resume=token) as feed:
-            expected = rest(feed)
-        with pytest.raises(headrace.FeedRewound, match=token["snapshot"]):
-            rest(old)
-        old.close()
-        others = [before, *rest(beside)]  # of another feed: nothing lost, nothing twice
-        beside.close()
-    assert len(expected) == 28
-    seen = sorted(i for batch in others for i in batch["i"])
-    assert seen == list(range(80))
 
 
 def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path: Path):

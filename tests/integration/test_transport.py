@@ -11,18 +11,10 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
-from .processes import Process
 from .serving import connect, serving, trainers_of
-from .streams import digest, every_dtype, frozen_array, padded
+from .streams import every_dtype, frozen_array, padded
 
 _N = 22
-_READER = """
-import json, sys
-import headrace
-from tests.integration.streams import digest
-with headrace.connect(sys.argv[1], timeout=60) as feed:
-    print(json.dumps({"event": "read", "local": feed.local, "digest": digest(feed)}), flush=True)
-"""
 
 
 def numbered(n: int, batch_size: int = 1) -> hs.Pipeline:
@@ -50,20 +42,6 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
                 spec = feed.schema[name]
                 assert spec.dtype == got[0] and spec.admits(got[1]), name
         assert seen == _N
-
-
-def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: list[str]) -> None:
-    pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
-    with hs.run({"here": pipeline, "there": pipeline}, workers=2, partitions=2) as server:
-        with connect(server, feed="here") as feed:
-            assert feed.local
-            here = digest(feed)
-        script = _READER.replace("timeout=60", 'timeout=60, feed="there"')
-        with Process("-c", script, server.address, before=elsewhere) as process:
-            told = process.wait_for("read")
-            assert not told["local"]
-            assert told["digest"] == here
-            assert process.finish() == 0
 
 
 # Addresses

@@ -50,13 +50,9 @@ def numbers(tmp_path: Path) -> Iterator[list[str]]:
     [
         (["--workers", "2000"], "--workers 2000 does not lie in"),
         (["--state-dir", ""], "--state-dir '' is no path"),
-        (["--bind", "nowhere"], "bind='nowhere'"),
         (["--bind", "tcp://0.0.0.0:*"], "keys=DIR (headrace keygen DIR makes"),
         (["--state-dir", "/dev/null"], "state_dir='/dev/null' is not a directory"),
-        (["--durability", "process"], "durability='process' needs a state_dir"),
-        (["--allow-config-change"], "allow_config_change=True needs a state_dir"),
         (["--resume", "{}"], "resume="),
-        (["--shm-dir", "/absent"], "shm_dir='/absent' is not a directory"),
         (["--state-dir", "/proc"], "state_dir='/proc' can not be used: "),
         (["--http", "nowhere"], "http='nowhere'"),
         (["--http-token-file", "x"], "http_token_file='x' needs http"),

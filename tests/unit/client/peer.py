@@ -93,9 +93,6 @@ class Peer:
         workers = (owner or self.address,) * max(1, self.owners)
         self.say(ServedShare("f", share, shares, self.partitions, self.address, {}, workers))
 
-    def say_raw(self, header: bytes) -> None:
-        self._socket.send_multipart([self.identity, header])
-
     def welcome(self, session: int = 7, **told: Any) -> Hello:
         """Let a trainer in; only with a short heartbeat can it take a pause for the peer's end."""
         hello: Hello = self.hear(Hello)

@@ -113,6 +113,11 @@ def test_memory_is_reported_after_its_private_pages_are_dropped(directory):
     assert seen == [0]
 
 
+def test_memory_of_another_host_is_not_there(directory):
+    with pytest.raises(FileNotFoundError):
+        attach(directory / "elsewhere")
+
+
 def test_the_lock_is_held_while_an_attachment_or_any_view_lives(directory):
     assert not locked(directory)
     attachment = attach(directory)
