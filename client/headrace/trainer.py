@@ -395,9 +395,14 @@ class Trainer:
             self._count(cell)
             self._changed(cell)
 
-    def let_go(self) -> None:
-        """Return all that the loop has not taken: the server stops."""
+    def let_go(self, owner: int | None = None) -> None:
+        """Return what the loop has not taken, to an owner that stops or to all.
+
+        Another one's next batches may be on their way, after those that are here.
+        """
         for held in reversed([*self._ready.values()]):
+            if owner not in (None, self.owner_of[held.given.partition]):
+                continue
             self.give_back(held.given.token)
             if self.lanes:  # its examples go on there
                 self._home = held.given.partition

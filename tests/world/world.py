@@ -445,7 +445,9 @@ class Process:
             return
         owner, machine = wire.owner, self.machine
         if isinstance(message, Given):
-            machine.give(owner, message, self.world.bodies[message.token])
+            # a batch may come before the Welcome, and again with it
+            if message.token not in machine.hands and message.token not in machine.commits:
+                machine.give(owner, message, self.world.bodies[message.token])
         elif isinstance(message, protocol.Answer):
             answers = message.committed, message.stale, message.faults
             for _, code, text in machine.answer(owner, *answers):
@@ -466,7 +468,7 @@ class Process:
             self.stales += any(token in machine.commits for token in message.stale)
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
         elif isinstance(message, LetGo):
-            machine.let_go()
+            machine.let_go(owner)
         elif isinstance(message, protocol.Unknown):
             self.lose(owner)
         elif isinstance(message, protocol.Refused):
@@ -839,6 +841,7 @@ class World:
         generation = self.generation
         for owner in self.owners:
             owner.desk.paused = True
+            owner.send()  # what it has handed out goes first
             for wire in owner.wires.values():
                 self.down(wire, LetGo())
         self.later(0.5 + self.random.random() * 2, lambda: self.restart(generation))
