@@ -44,7 +44,7 @@ from ..source import Opening, PartsReader
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 else:
-    pa = require("pyarrow", "server", "read_arrow")
+    pa = require("pyarrow", "server", "reading of Arrow and Parquet files")
 
 # ── Arrow arrays as columns, without copying payload.
 #
