@@ -44,7 +44,7 @@ from .outbox import Outbox
 from .partitions import Events, Life, Partitions, Poll
 from .served_feed import ServedFeed
 from .sessions import SessionTable, remove_files
-from .switchboard import Deferred, Switchboard
+from .switchboard import Switchboard
 
 R = TypeVar("R")
 logger = logging.getLogger("headrace.trainers")
@@ -174,6 +174,7 @@ class Owner:
             for part in feed.partitions.values():
                 if feed.failure is None:
                     self._step(self._partitions.open, part)
+                    self._catch_up()
             if feed.failure is None:
                 self._switchboard.open(feed)
             self._switchboard.act()
@@ -192,6 +193,7 @@ class Owner:
             now = time.monotonic()
             took, began = now - began, now  # the next one takes as long
             partitions.made(feed, work, made, now, took)
+            self._catch_up()
             found = None
             if isinstance(made, list) and feed.serves:
                 for batch in made:
@@ -266,20 +268,24 @@ class Owner:
             socket.sweep()
 
     def _step(self, step: Callable[..., R], *values: object) -> R:
-        """Let the partitions work; the porter may use everything else meanwhile."""
-        deferred: list[Deferred] = []
-        self._switchboard.deferred = deferred
+        """Let the partitions work; the porter may use everything else meanwhile.
+
+        ``_catch_up`` follows, after the desk has the result.
+        """
+        self._switchboard.deferred = []
         self._working_since = time.monotonic()
         self._lock.release()
         try:
-            result = step(*values)
+            return step(*values)
         finally:
             self._lock.acquire()
             self._working_since = 0.0
-            self._switchboard.deferred = None
-        for action, arguments in deferred:
+
+    def _catch_up(self) -> None:
+        """Do what was deferred in a step; the desk did before, such as commits, what it kept."""
+        deferred, self._switchboard.deferred = self._switchboard.deferred, None
+        for action, arguments in deferred or ():
             action(*arguments)
-        return result
 
     def _attend(self) -> None:
         """Serve trainers while a step takes long, as the porter."""

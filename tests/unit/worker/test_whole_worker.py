@@ -11,12 +11,15 @@ import pytest
 import headrace_server as hs
 from headrace_proto.messages import (
     Answer,
+    Answered,
     Bye,
+    Flush,
     Give,
     Handed,
     LetGo,
     Pulse,
     Renew,
+    Save,
     Unknown,
 )
 
@@ -143,6 +146,42 @@ def test_after_a_lost_message_nothing_counts_before_the_next_greeting(directory,
         trainer.greet()
         trainer.step([(0, 0)])
         rows_of(worker, trainer)
+
+
+BEGUN, GO_ON = threading.Event(), threading.Event()
+
+
+def held_up(sequences, context):
+    """Hold up the batch of the second segment until the test lets it go on."""
+    if sequences["x"][0] == 1:
+        BEGUN.set()
+        GO_ON.wait(PATIENCE_S)
+    return sequences
+
+
+def test_states_are_flushed_after_a_commit_that_came_while_the_next_batch_was_made(directory):
+    """1. The trainer has batch 0, and the worker makes batch 1, which takes long.
+    2. The trainer commits batch 0, and flushes the states after it.  3. Batch 1 is made.
+    """
+    examples = hs.from_examples([{"key": "a", "x": range(3)}])
+    states = {"initial_states": {"h": hs.zeros((), "int64")}, "state_placement": "trainer"}
+    pipeline = examples.batch_sequences_with_states(
+        "key", ["x"], [], num_unroll=1, batch_size=1, order="lanes", **states
+    ).map_segments(held_up, schema={"x": hs.fixed("int64", (1,))})
+    with Worker(directory, pipeline) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0), (0, 0)])
+        assert BEGUN.wait(PATIENCE_S)
+        token = trainer.hear_all(Give, Answer).items[0].token
+        trainer.step(saves=(Save(token),))
+        columns = [[0, 8, [1]]]
+        trainer.say(Flush(trainer.session, 7, token, (0,), columns), np.array([5]).tobytes())
+        trainer.beat()
+        trainer.hear_all(Pulse, Answer)  # the worker has all three messages
+        GO_ON.set()
+        answer = trainer.hear_all(Answered, Answer, Give)
+        assert (answer.request, answer.text) == (7, "")
 
 
 class _LateLock:
