@@ -49,7 +49,7 @@ class Environments:
                 raise Absent(f"{module} is not installed")
         for name, requirements in REQUIREMENTS.items():
             if contestant.startswith(name):
-                return self._made(name, (*_COMMON, *requirements))
+                return self.made(name, (*_COMMON, *requirements))
         return sys.executable
 
     def packages(self, contestant: str) -> list[Path]:
@@ -68,7 +68,8 @@ class Environments:
             new.rename(home)
         return [home / package for package in _PACKAGES]
 
-    def _made(self, name: str, requirements: tuple[str, ...]) -> str:
+    def made(self, name: str, requirements: tuple[str, ...]) -> str:
+        """The interpreter of an environment with these packages."""
         if name in self._absent:
             raise Absent(self._absent[name])
         home = self._directory / name

@@ -1,32 +1,107 @@
-"""``python -m tests.bench.remote``: files of an HTTP server whose every answer takes 20 ms.
+"""``python -m tests.bench.remote``: files of an S3 store that answers after 20 ms, beside peers.
 
-A worker keeps a third of the data in memory.  Rates are those after the first batch.
+    moto, in a process of its own ──► headrace │ WebDataset │ MosaicML Streaming ──► batches
+
+All of it runs in an environment of its own, since the peers pin versions.  The contestants take
+turns, and the medians of the rounds count.  Rates are those after the first batch.
 """
 
 from __future__ import annotations
 
-import io
+import argparse
+import logging
+import os
+import statistics
+import subprocess
+import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-import headrace
-import headrace_server as hs
-from tests.range_server import RangeServer
-from tests.unit.tfrecord_writer import example, feature, frame
+from .environments import Absent, Environments
 
-FILES, EACH, SIZE, BATCH = 4, 1500, 16_384, 64
-FEATURES = {"n": hs.scalar("int64"), "x": hs.scalar("bytes")}
+FILES, EACH, SIZE, BATCH = 24, 250, 16_384, 64
+#: Bytes that a worker of headrace keeps in memory: a third of the rows, or all.
+THIRD, ALL = FILES * EACH * SIZE // 3, FILES * EACH * SIZE * 2
+BUFFER = 1000
+DELAY_S = 0.02
+ROUNDS = 3
+_REQUIREMENTS = (
+    *("moto[server]==5.2.5", "boto3", "s3fs", "webdataset==1.0.2", "mosaicml-streaming==0.13.0"),
+    *("pyarrow", "fsspec", "cloudpickle", "msgpack", "numpy", "pyzmq", "google-crc32c"),
+)
+_ROOT = Path(__file__).parents[2]
+_BUCKET = "bench"
 
 
-def written(directory: Path) -> None:
-    """Write the same rows as TFRecord, Arrow and tar."""
+def store() -> None:
+    """Serve S3; write the URL, and for each line of input the bytes that were sent."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto, lock, sent = DomainDispatcherApplication(create_backend_app), threading.Lock(), 0
+
+    def app(environ: Any, start: Any) -> list[bytes]:
+        nonlocal sent
+        if environ["REQUEST_METHOD"] != "PUT":
+            time.sleep(DELAY_S)
+        content = b"".join(moto(environ, start))
+        with lock:
+            sent += len(content)
+        return [content]
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.port}", flush=True)
+    for _ in sys.stdin:
+        print(sent, flush=True)
+
+
+@contextmanager
+def stored(directory: Path) -> Iterator[Callable[[], int]]:
+    """Start the store with the files of a directory; yield a function that counts sent bytes."""
+    import boto3
+
+    command = [sys.executable, "-m", "tests.bench.remote", "store"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        url = process.stdout.readline().strip()
+        os.environ |= {"AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url}
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=_BUCKET)
+        for path in sorted(directory.rglob("*.*")):
+            name = str(path.relative_to(directory))
+            # curl signs no request
+            client.put_object(Bucket=_BUCKET, Key=name, Body=path.read_bytes(), ACL="public-read")
+
+        def sent() -> int:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        yield sent
+
+
+def write(directory: Path) -> None:
+    """Write the same rows in all formats."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from streaming import MDSWriter  # type: ignore[import-not-found, unused-ignore]
+
+    from tests.unit.tfrecord_writer import example, feature, frame
+
     for k in range(FILES):
         rows = [(n, np.random.default_rng(n).bytes(SIZE)) for n in range(k * EACH, (k + 1) * EACH)]
         with (directory / f"{k}.tfrecord").open("wb") as file:
@@ -36,62 +111,181 @@ def written(directory: Path) -> None:
         path = str(directory / f"{k}.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
             out.write_table(table, max_chunksize=100)
+        pq.write_table(table, directory / f"{k}.parquet", row_group_size=100, compression=None)
         with tarfile.open(directory / f"{k}.tar", "w") as out:
             for n, x in rows:
                 for ending, data in (("cls", b"%d" % n), ("x", x)):
                     member = tarfile.TarInfo(f"{n:06}.{ending}")
                     member.size = len(data)
-                    out.addfile(member, io.BytesIO(data))
+                    out.addfile(member, BytesIO(data))
+    columns = {"n": "int", "x": "bytes"}
+    with MDSWriter(
+        out=str(directory / "mds"), columns=columns, size_limit=EACH * (SIZE + 64)
+    ) as shards:
+        for n in range(FILES * EACH):
+            shards.write({"n": n, "x": np.random.default_rng(n).bytes(SIZE)})
 
 
-def fed(pipeline: hs.Pipeline, column: str, directory: str) -> Iterator[int]:
-    kept = {"remote_cache_bytes": FILES * EACH * SIZE // 3}
+# ── The contestants: each yields the number of rows of every batch.
+
+
+def headrace_rows(
+    kind: str, calls: Callable[[Any], Any], kept: int, state: Path | None
+) -> Iterator[int]:
+    """``state`` has the indexes of an earlier run."""
+    import headrace
+    import headrace_server as hs
+
+    features = {"n": hs.scalar("int64"), "x": hs.scalar("bytes")} if kind == "tfrecord" else None
+    read = getattr(hs, f"read_{kind}")
+    source = read(f"s3://{_BUCKET}/*.{kind}", *([features] if features else []))
+    column = "cls" if kind == "tar" else "n"
     with (
-        hs.run(pipeline.batch(BATCH), state_dir=directory, durability="off", **kept) as server,
+        tempfile.TemporaryDirectory() as new,
+        hs.run(
+            calls(source).batch(BATCH),
+            state_dir=state or new,
+            durability="off",
+            remote_cache_bytes=kept,
+        ) as server,
         headrace.connect(server.address) as feed,
     ):
         for batch in feed:
             yield len(batch[column])
 
 
-def webdataset(url: str) -> Iterator[int]:
+def webdataset_rows(buffer: int) -> Iterator[int]:
     import webdataset as wds  # type: ignore[import-not-found, unused-ignore]
 
-    shards = f"pipe:curl -s {url}/{{0..{FILES - 1}}}.tar"
-    rows = wds.WebDataset(shards, shardshuffle=False).shuffle(1000).to_tuple("cls", "x")
-    loader = wds.WebLoader(rows.batched(BATCH), batch_size=None, num_workers=1)
-    for numbers, _ in loader:
+    shards = f"pipe:curl -s {os.environ['AWS_ENDPOINT_URL']}/{_BUCKET}/{{0..{FILES - 1}}}.tar"
+    rows = wds.WebDataset(shards, shardshuffle=FILES if buffer else False)
+    rows = (rows.shuffle(buffer) if buffer else rows).to_tuple("cls", "x").batched(BATCH)
+    for numbers, _ in wds.WebLoader(rows, batch_size=None, num_workers=1):
         yield len(numbers)
 
 
+def mosaic_rows(shuffle: bool) -> Iterator[int]:
+    """It keeps all shards on the local disk."""
+    from streaming import StreamingDataset
+    from streaming.base.util import (  # type: ignore[import-not-found, unused-ignore]
+        clean_stale_shared_memory,
+    )
+    from torch.utils.data import DataLoader
+
+    clean_stale_shared_memory()
+    with tempfile.TemporaryDirectory() as local:
+        dataset = StreamingDataset(
+            remote=f"s3://{_BUCKET}/mds", local=local, shuffle=shuffle, batch_size=BATCH
+        )
+        for batch in DataLoader(dataset, batch_size=BATCH, num_workers=1):
+            yield len(batch["n"])
+
+
+def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
+    """Those of each order begin with its name."""
+
+    def feed(
+        kind: str, calls: Callable[[Any], Any], kept: int = THIRD, indexed: bool = True
+    ) -> Any:
+        return lambda: headrace_rows(kind, calls, kept, state if indexed else None)
+
+    def exactly(source: Any) -> Any:
+        return source.shuffle(seed=1)
+
+    def by_window(source: Any) -> Any:
+        return source.shuffle(seed=1, window=BUFFER)
+
+    def unchanged(source: Any) -> Any:
+        return source
+
+    return {
+        "in order: WebDataset": lambda: webdataset_rows(0),
+        "in order: MosaicML": lambda: mosaic_rows(False),
+        "in order: TFRecord without an index": feed("tfrecord", unchanged, indexed=False),
+        "in order: TFRecord": feed("tfrecord", unchanged),
+        "in order: Arrow": feed("arrow", unchanged),
+        "in order: Parquet": feed("parquet", unchanged),
+        "in order: tar": feed("tar", unchanged),
+        f"shuffled: WebDataset, buffer of {BUFFER}": lambda: webdataset_rows(BUFFER),
+        "shuffled: MosaicML": lambda: mosaic_rows(True),
+        "shuffled: TFRecord, exactly": feed("tfrecord", exactly),
+        "shuffled: TFRecord, exactly, all kept": feed("tfrecord", exactly, ALL),
+        "shuffled: Arrow, exactly, all kept": feed("arrow", exactly, ALL),
+        f"shuffled: Parquet, window of {BUFFER}": feed("parquet", by_window),
+        f"shuffled: tar, window of {BUFFER}": feed("tar", by_window),
+    }
+
+
+def measured(contestant: Callable[[], Iterator[int]], sent: Callable[[], int]) -> list[float]:
+    """Return the seconds to the first batch, the rate after it, and bytes read per byte of rows."""
+    before, began, first, rows = sent(), time.monotonic(), 0.0, 0
+    for count in contestant():
+        end = time.monotonic()
+        first, rows = first or end - began, rows + count
+    assert FILES * EACH - BATCH < rows <= FILES * EACH, rows
+    return [first, (rows - BATCH) / (end - began - first), (sent() - before) / (rows * SIZE)]
+
+
+def ratio(found: list[list[float]], beside: list[list[float]]) -> str:
+    """Return the rates as parts of those of a peer: the median of the rounds, and their range."""
+    parts = [own[1] / other[1] for own, other in zip(found, beside, strict=True)]
+    return f"{statistics.median(parts):.2f} ({min(parts):.2f}–{max(parts):.2f})"
+
+
+def compare(rounds: int, only: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        data, state = Path(place) / "data", Path(place) / "state"
+        (data / "mds").mkdir(parents=True)
+        write(data)
+        with stored(data) as sent:
+            results: dict[str, list[list[float]]] = {}
+            chosen = {name: one for name, one in contestants(state).items() if only in name}
+            for name in ("in order: TFRecord", "in order: Arrow"):  # each leaves an index
+                if name in chosen:
+                    measured(chosen[name], sent)
+            for number in range(rounds):
+                for name, contestant in chosen.items():
+                    result = measured(contestant, sent)
+                    print(number, name, *(f"{one:.2f}" for one in result), file=sys.stderr)
+                    results.setdefault(name, []).append(result)
+    print("| read | first batch, s | rows per s | / WebDataset | / MosaicML | bytes read |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, found in results.items():
+        first, rate, read = (statistics.median(values) for values in zip(*found, strict=True))
+        order, ratios = name.partition(":")[0], []
+        for peer in ("WebDataset", "MosaicML"):
+            beside = [other for n, other in results.items() if n.startswith(f"{order}: {peer}")]
+            ratios.append(ratio(found, beside[0]) if beside and beside[0] is not found else "")
+        print(f"| {name} | {first:.2f} | {rate:,.0f} | {' | '.join(ratios)} | {read:.2f} |")
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as place, RangeServer(Path(place), delay_s=0.02) as store:
-        written(Path(place))
-        tfrecord, url = hs.read_tfrecord(f"{store.url}/*.tfrecord", FEATURES), store.url
-        arrow, tar = hs.read_arrow(f"{url}/*.arrow"), hs.read_tar(f"{url}/*.tar")
-        window = tar.shuffle(seed=1, window=1000)
-        contestants: dict[str, Callable[[str], Iterator[Any]]] = {
-            "TFRecord, index and rows": lambda state: fed(tfrecord, "n", state),
-            "TFRecord, in order": lambda state: fed(tfrecord, "n", state),
-            "TFRecord, exact shuffle": lambda state: fed(tfrecord.shuffle(seed=1), "n", state),
-            "Arrow, in order": lambda state: fed(arrow, "n", state),
-            "Arrow, exact shuffle": lambda state: fed(arrow.shuffle(seed=1), "n", state),
-            "tar, window of 1000": lambda state: fed(window, "cls", state),
-            "WebDataset, buffer of 1000": lambda state: webdataset(url),
+    text = "Files of an S3 store that answers after 20 ms, beside peers."
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.remote", description=text)
+    parser.add_argument("role", nargs="?", choices=["store", "here"], help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", default="", help="contestants whose name contains this")
+    parser.add_argument("--data", type=Path, help="where the environment is kept")
+    given = parser.parse_args()
+    if given.role == "store":
+        store()
+    elif given.role == "here":
+        compare(given.rounds, given.only)
+    else:
+        directory = given.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
+        try:
+            python = Environments(directory).made("remote", _REQUIREMENTS)
+        except Absent as error:
+            sys.exit(str(error))
+        packages = [_ROOT, *(_ROOT / package for package in ("client", "server", "proto"))]
+        environment = {
+            "PYTHONPATH": os.pathsep.join(map(str, packages)),
+            "AWS_ACCESS_KEY_ID": "bench",
+            "AWS_SECRET_ACCESS_KEY": "bench",
+            "AWS_DEFAULT_REGION": "us-east-1",
         }
-        print("| read | first batch, s | rows per s | bytes read per byte of rows |")
-        for name, contestant in contestants.items():
-            before, began, first, rows = store.sent.total(), time.monotonic(), 0.0, 0
-            try:
-                for count in contestant(f"{place}/state-{name.split(',')[0]}"):
-                    first = first or time.monotonic() - began
-                    rows += count
-            except ImportError as error:
-                print(f"| {name} | {error} | | |")
-                continue
-            rate = (rows - BATCH) / (time.monotonic() - began - first)
-            read = (store.sent.total() - before) / (rows * SIZE)
-            print(f"| {name} | {first:.2f} | {rate:,.0f} | {read:.2f} |", flush=True)
+        command = [python, "-m", "tests.bench.remote", "here", *sys.argv[1:]]
+        os.execve(python, command, {**os.environ, **environment})
 
 
 if __name__ == "__main__":
