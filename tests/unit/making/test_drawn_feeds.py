@@ -16,11 +16,13 @@ from headrace.framework import NUMPY
 from headrace.segments import SegmentBatch
 from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import SegmentLayout
+from headrace_server.leasing.protocol import Batch as Made
 from headrace_server.leasing.protocol import Outlook
 from tests.combinations import training
 from tests.combinations.declarations import MARK, SHAPES, STAGES, Feed, drawn
 from tests.combinations.laws import Case
 from tests.combinations.runs import Draw, Place, Run
+from tests.patience import eventually
 from tests.unit import segment_player
 from tests.unit.changes import Model
 from tests.unit.segment_player import Player
@@ -41,10 +43,15 @@ class Trainer:
         self.player.tokens = tokens
         self.player.feed.resume(self.model.saved)
 
+    def _step(self, epoch: int) -> Made | Outlook | None:
+        """Return None where a source that is read ahead has nothing yet."""
+        made = self.player.step(epoch=epoch)
+        return None if made is Outlook.WAITS else made
+
     def take(self, epoch: int) -> training.Taken | Outlook:
         """Take a batch, as a trainer's process shows it, and commit it."""
         player, run = self.player, self.player.feed
-        made = player.step(epoch=epoch)
+        made = eventually(lambda: self._step(epoch))
         if isinstance(made, Outlook):
             return made
         block = player.slab.memory(made.body.block).copy()
