@@ -394,3 +394,15 @@ def test_a_partition_that_ends_for_one_trainer_of_lanes_ends_for_those_that_it_l
     while at.desk.work():
         pass
     assert not answers and len(at.told(Over)) == 2
+
+
+def test_a_request_that_waited_and_is_over_counts_to_no_limit_any_more():
+    slab = Slab(1000)
+    both = [Plain(p, Stored(), slab, rows=rows, size=2) for p, rows in ((0, 2), (1, 100))]
+    at = At(both, A, max_open=2)
+    (give,) = at.ask(A)
+    assert [type(message) for message in at.ask(A)] == [Idle]
+    at.desk.commit(A, give.token)
+    at.desk.stored(0, len(at.desk.log))
+    assert [type(message) for message in at.ask(A, 0)] == [Over]
+    assert [type(message) for message in at.ask(A, 3, partition=1)] == [Give, Give, Idle]
