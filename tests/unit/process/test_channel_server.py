@@ -127,6 +127,12 @@ def test_a_message_that_comes_byte_by_byte_is_read_once_with_its_last_byte(place
     assert place.hear_out() == [(b"7-1", [b"header", b"", b"payload"])]
 
 
+def test_what_came_whole_before_garbage_is_heard_and_nothing_after_it(place: Place):
+    place.stranger(wire(b"1-0") + wire(b"whole", b"before") + bytes(4) + wire(b"after"))
+    assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
+    assert place.tell(b"1-0", [b"x"]) is False
+
+
 class Trickle:
     """A socket that takes a few bytes at each call, and now and then none, as one that is full."""
 
