@@ -485,7 +485,7 @@ class Link:
             return True
         welcome = self.session.welcome
         most = 1 if welcome is None else welcome.max_credits
-        return self.member.explicit and trainer.stuck and 0 < len(trainer.hands) < most
+        return self.member.explicit and len(trainer.hands) < most and trainer.stuck
 
     def commit(self, token: int, states: States | None = None) -> bool:
         """Send the commit of a batch soon, with its states if they do not stay here.

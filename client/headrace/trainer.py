@@ -350,8 +350,8 @@ class Trainer:
 
     @property
     def stuck(self) -> bool:
-        """Whether nothing comes before some trainer acts; it may be this one, see ``hands``."""
-        if not self.waits:
+        """Whether the loop has batches, and no other comes before some trainer acts."""
+        if not (self.waits and any(held.taken for held in self.hands.values())):
             return False
         self._pump()  # what may come is asked for first
         if self._idle:
