@@ -118,6 +118,7 @@ class _Session:
     rank: int
     slot: Slot
     seen: float
+    since: Token  # the last token when it began: of later ones its leases say all
     leases: dict[Token, _Lease] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
     latest: int = -1  # the largest number of a request
@@ -320,7 +321,8 @@ class Desk:
                 continue
             if (session := self.sessions.get(name)) is None:
                 slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
-                session = self.sessions[name] = _Session(name, hello.rank, slot, self._now)
+                session = _Session(name, hello.rank, slot, self._now, self._token)
+                self.sessions[name] = session
                 self._write("join", name, hello.run, hello.rank, hello.birth)
                 session.joined = self._logged[SESSIONS]
             session.greeting, session.seen = hello, self._now
@@ -415,7 +417,7 @@ class Desk:
         for token, batch, session, committed, payload in claims:
             batch.slot = session.slot
             there = token in session.leases
-            if not there and not self._is_committed(token):
+            if not there and token <= session.since and not self._is_committed(token):
                 there = self._reclaim(session, token, batch, leases)
             if committed:
                 self._commit(session, token, payload)
