@@ -316,9 +316,9 @@ class Segments(Admission, Machine):
             if not lacking or self._closed:
                 break
             self._claimed = max(self._claimed, self.next_index + lacking)
-            fresh = self._fresh.count
-            self._admit()
-            if fresh == self._fresh.count:
+            before = self._fresh.count, self.next_index
+            self._admit()  # those that an earlier process began get indices only
+            if before == (self._fresh.count, self.next_index):
                 return None
         taken = sum(len(slots) for slots, _, _ in packed) - sum(len(slots) for slots, _, _ in rows)
         if count and taken:

@@ -119,3 +119,25 @@ def test_drawn_feeds_give_the_batches_of_the_reference(shape: str, tmp_path: Pat
         draw = Draw(f"{stage}, {shape}", feed, run)
         faults = Case(draw, partitions).broken(place, run, [one for _, one in taken])
         assert not faults, f"{draw.name}: {faults}\n{draw.program(place)}"
+
+
+def test_packed_lanes_with_room_for_no_more_go_on_in_another_process(tmp_path: Path) -> None:
+    feed = Feed(12).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={MARK: np.int64(0)},
+        num_unroll=3,
+        batch_size=2,
+        order="lanes",
+        pack=True,
+        capacity=2,
+    )
+    for batches in range(1, 8):
+        trainer = Trainer(feed, (0, 1), tmp_path)
+        for _ in range(batches):
+            assert isinstance(trainer.take(0), training.Taken)
+        trainer.die()
+        while isinstance(one := trainer.take(0), training.Taken):
+            pass
+        assert one is Outlook.ENDED
