@@ -1,4 +1,4 @@
-"""What a trainer asks for the feed as a whole: counts, and other sizes of batches."""
+"""A trainer reads the counts of its whole feed, and changes the sizes of its batches."""
 
 from __future__ import annotations
 

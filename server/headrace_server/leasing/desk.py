@@ -93,7 +93,7 @@ SESSIONS = -1
 _REMEMBERED = 65_536
 #: How long a trainer without a batch waits for memory that nobody frees.
 _PATIENCE_S = 1.0
-#: How long a message takes at most that was on its way when its process ended.
+#: A dead process's last message arrives within this time.
 _SIGN_S = 1.0
 _RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
 _REPLACED = "another process has the rank of this trainer, which began later"
@@ -118,7 +118,7 @@ class _Session:
     rank: int
     slot: Slot
     seen: float
-    since: Token  # the last token when it began: of later ones its leases say all
+    since: Token  # the last one before it began; a later one that is not in leases is void
     leases: dict[Token, _Lease] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
     latest: int = -1  # the largest number of a request
@@ -229,7 +229,8 @@ class Desk:
         self._busy: int | None = None  # the partition that makes now …
         self._again = False  # … whether it may have more memory or rows since it began
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        #: What concerns sessions comes after these: a new run deals all that is not committed.
+        #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
+        #: greeting may begin a new run, and that deals every batch that is not committed.
         self._deferred_sessions: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
@@ -507,7 +508,7 @@ class Desk:
         session = self.sessions.get(name)
         if session is not None:
             session.seen = now
-            # what came sooner may be the last word of a process that has ended, too
+            # a dead process may have sent a message that came sooner
             self._look_at_newcomers(alive=now - self._newcomers_since >= _SIGN_S)
         elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
             self.sent.append((name, Unknown()))

@@ -69,7 +69,7 @@ def test_the_loop_of_a_rank_that_holds_what_it_waits_for_is_stuck():
 
 
 def test_the_loop_of_a_rank_that_has_taken_nothing_is_not_stuck():
-    """What it waits for is with other ranks; its own prefetched batch comes after that."""
+    """It waits until other ranks commit, and only then takes its own prefetched batch."""
     one = trainer(2, prefetch=1, rank=0, explicit=True)
     assert one.take() is None
     (first, _), (second, other) = asks(one)
