@@ -173,3 +173,14 @@ def test_a_bye_that_crosses_the_answer_to_a_greeting_counts_after_the_channel_to
                 eventually(lambda: server.stats()["default"]["trainers"][0]["local"])
                 peer.send(FROM_TRAINER.encode(Bye(0)))
                 eventually(lambda: not server.stats()["default"]["trainers"])
+
+
+def test_a_trainer_that_dies_after_its_greeting_is_missed_long_before_its_lease_ends():
+    """No message followed the Welcome, so only a probe of its connection shows that it is gone."""
+    with serving(numbers(), lease_ttl_s=3600) as server:
+        with dealer(workers_at(server.address)[0]) as peer:
+            peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"n", gets=(1, 0, 0))))
+            answer(peer)
+        with connect(server, timeout=PATIENCE_S) as feed:
+            got = sorted(int(i) for batch in feed for i in batch["i"])
+    assert got == list(range(ROWS))

@@ -208,7 +208,7 @@ class Outbox:
 
     def reaches(self, session: Session) -> bool:
         """Probe a trainer's connection; return False where that is gone."""
-        return not session.open or self._send(session, Pulse(session.number))
+        return not session.welcome or self._send(session, Pulse(session.number))
 
     def _send_references(self, session: Session, items: list[Given]) -> None:
         number = session.number
