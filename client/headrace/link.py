@@ -462,7 +462,9 @@ class Link:
     def _say_soon(self, held: Held, heard: bool = False) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            self.say_soon(self.member.trainer.any_due, heard)
+            with self.lock:  # it may ask for more, and the lazy thread does so, too
+                due = self.member.trainer.any_due
+            self.say_soon(due, heard)
         except BaseException:
             self.untake(held)
             raise

@@ -11,6 +11,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.link import Link
+from headrace.trainer import Trainer
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
 
@@ -151,3 +152,52 @@ def test_a_batch_that_ctrl_c_takes_from_a_loop_amid_a_call_goes_to_a_trainer(
             seen += [i for batch in feed for i in batch["i"].tolist()]
         assert server.wait(PATIENCE_S)
     assert sorted(seen) == list(range(40))
+
+
+#: Methods that change a trainer's machine, which others only read.
+CHANGING = (
+    "take",
+    "untake",
+    "commit",
+    "give_back",
+    "let_go",
+    "set_prefetch",
+    "greeting",
+    "welcome",
+    "lost",
+    "give",
+    "idle",
+    "over",
+    "answer",
+    "outgoing",
+    "_pump",
+)
+
+
+@pytest.mark.parametrize("order", ["turns", "any"])
+def test_a_trainer_s_machine_is_changed_only_under_the_lock_of_its_link(
+    order: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Else its loop and the thread that keeps its leases would ask for batches at once."""
+    unlocked: list[str] = []
+    with (
+        serving(plain(), partitions=3, workers=2) as server,
+        joined(server, "default", order=order) as feed,
+    ):
+        lock = feed._link.lock
+
+        def watched(name: str) -> Any:
+            method = getattr(Trainer, name)
+
+            def call(*arguments: Any, **options: Any) -> Any:
+                if not lock._is_owned():  # type: ignore[attr-defined]
+                    unlocked.append(name)
+                return method(*arguments, **options)
+
+            return call
+
+        for name in CHANGING:
+            monkeypatch.setattr(Trainer, name, watched(name))
+        for batch in feed:
+            feed.commit(batch)
+        assert not unlocked
