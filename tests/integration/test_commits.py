@@ -174,7 +174,7 @@ CHANGING = (
 )
 
 
-@pytest.mark.parametrize("order", ["turns", "any"])
+@pytest.mark.parametrize("order", ["feed", "any"])
 def test_a_trainer_s_machine_is_changed_only_under_the_lock_of_its_link(
     order: str, monkeypatch: pytest.MonkeyPatch
 ):
