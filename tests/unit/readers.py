@@ -10,7 +10,7 @@ import numpy as np
 import headrace_server as hs
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import DataFile, resolve
+from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.chunk import BadRecords, Chunk, Origin
@@ -32,8 +32,14 @@ def opened(
     **options: Any,
 ) -> Any:
     source = Source(kind, tuple(map(str, paths)), features, options)
-    source = Source.from_plain(source.to_plain())
-    files: tuple[DataFile, ...] = resolve(source.paths)
+    return opened_source(Source.from_plain(source.to_plain()), bad, cache)
+
+
+def opened_source(
+    source: Source, bad: BadRecords | None = None, cache: IndexCache | None = None
+) -> Any:
+    """Return the reader of a declared source."""
+    files = resolve(source.paths)
     OPEN.append(open_reader(source, files, bad or BadRecords(), cache or IndexCache(None)))
     return OPEN[-1]
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
 from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
 from headrace_server.making.composition import compose
 from headrace_server.making.partition_run import Payload
@@ -21,8 +19,7 @@ from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.sources import open_reader
-from tests.unit.readers import OPEN
+from tests.unit.readers import opened_source
 
 PAGE = 4096
 #: The slot of a trainer with lanes.
@@ -61,9 +58,7 @@ class Player:
     ) -> None:
         declaration = pipeline.declaration()
         self.bad = BadRecords(declaration.policy.on_bad_example == "skip")
-        source = declaration.source
-        self.reader = open_reader(source, resolve(source.paths), self.bad, IndexCache(None))
-        OPEN.append(self.reader)
+        self.reader = opened_source(declaration.source, self.bad)
         directory = directory / f"place{len(list(directory.iterdir()))}"
         directory.mkdir()
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)

@@ -7,12 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace_server.files import manifest
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.columns import row_of
-from headrace_server.reading.sources import open_reader
 from tests.bench.records import field, frame, varint
 
 
@@ -46,40 +40,3 @@ def sequence_example(context: Mapping[str, bytes], lists: Mapping[str, Sequence[
 def write(path: Path, payloads: Iterable[bytes]) -> str:
     path.write_bytes(b"".join(map(frame, payloads)))
     return str(path)
-
-
-def opened(
-    paths: Sequence[str] | str,
-    wanted: Mapping[str, Feature],
-    bad: BadRecords | None = None,
-    cache: IndexCache | None = None,
-    **options: Any,
-) -> Any:
-    names = (paths,) if isinstance(paths, str) else tuple(paths)
-    source = Source("tfrecord", names, wanted, options)
-    return open_reader(
-        source, manifest.resolve(names), bad or BadRecords(), cache or IndexCache(None)
-    )
-
-
-def rows_of(chunk: Any) -> list[dict[str, Any]]:
-    """The rows of a chunk as plain values: lists, numbers, bytes."""
-    rows = []
-    for i in range(len(chunk)):
-        row = {name: row_of(column, i) for name, column in chunk.columns.items()}
-        rows.append({name: v if isinstance(v, bytes) else v.tolist() for name, v in row.items()})
-    return rows
-
-
-def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
-    """Every example of a reader of either kind."""
-    if hasattr(reader, "length"):
-        return rows_of(reader.take(slice(0, reader.length)))
-    rows = []
-    for stream in range(reader.streams):
-        position: bytes | None = b""
-        while position is not None:
-            chunk, position = reader.read(stream, position, limit)
-            rows += rows_of(chunk)
-    reader.close()
-    return rows

@@ -1,4 +1,4 @@
-"""Arrow IPC files and streams: every type, any order, damage named, nothing copied."""
+"""Arrow files and streams, and Parquet: every type and order, damage named, nothing copied."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace_proto.errors import DataError
@@ -23,15 +24,22 @@ FLOATS = pa.list_(pa.float32())
 
 
 def write(
-    path: Any, table: pa.Table, *, rows: int = 3, stream: bool = False, compression: Any = None
+    path: Any,
+    table: pa.Table,
+    kind: str = "arrow",
+    *,
+    rows: int = 3,
+    stream: bool = False,
+    compression: Any = None,
 ) -> str:
     options = pa.ipc.IpcWriteOptions(compression=compression)
     new = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with (
-        fsspec.open(str(path), "wb") as sink,
-        new(sink, table.schema, options=options) as writer,
-    ):
-        writer.write_table(table, max_chunksize=rows)
+    with fsspec.open(str(path), "wb") as sink:
+        if kind == "parquet":
+            pq.write_table(table, sink, row_group_size=rows)
+            return str(path)
+        with new(sink, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=rows)
     return str(path)
 
 
@@ -89,7 +97,12 @@ WAYS = [
     {"compression": "zstd"},
     {"stream": True, "compression": "lz4"},
     {"rows": 100},
+    {"kind": "parquet"},
 ]
+#: Formats and compressions whose columns are decoded alike.
+KINDS = pytest.mark.parametrize(
+    ("kind", "compression"), [("arrow", None), ("arrow", "zstd"), ("parquet", None)]
+)
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -99,7 +112,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_every_type_is_read_in_every_order(folder: str, way: dict[str, Any]) -> None:
-    reader = opened("arrow", write(f"{folder}/a.arrow", table(), **way))
+    reader = opened(way.get("kind", "arrow"), write(f"{folder}/a", table(), **way))
     assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
@@ -149,8 +162,8 @@ def test_tensors_of_fixed_shape_keep_it(folder: str) -> None:
     assert [row["x"] for row in all_of(reader)] == values.tolist()
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_null_is_missing_and_takes_the_default(folder: str, compression: Any) -> None:
+@KINDS
+def test_a_null_is_missing_and_takes_the_default(folder: str, kind: str, compression: Any) -> None:
     source = pa.table(
         {
             "n": pa.array([1, None, 3, 4]),
@@ -159,7 +172,7 @@ def test_a_null_is_missing_and_takes_the_default(folder: str, compression: Any) 
             "f": pa.array([None, [1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
         }
     )
-    path = write(f"{folder}/a", source, compression=compression, rows=2)
+    path = write(f"{folder}/a", source, kind, compression=compression, rows=2)
     features = {
         "n": Feature("scalar", "int64", (), -1, True),
         "x": Feature("sequence", "float32", (), [9.0, 9.0], True),
@@ -167,38 +180,40 @@ def test_a_null_is_missing_and_takes_the_default(folder: str, compression: Any) 
         "f": Feature("fixed", "int8", (2,), [0, 0], True),
         "absent": Feature("sequence", "bytes", (), [], True),
     }
-    assert all_of(opened("arrow", path, features=features)) == [
+    assert all_of(opened(kind, path, features=features)) == [
         {"n": 1, "x": [1.0], "s": b"a", "f": [0, 0], "absent": []},
         {"n": -1, "x": [9.0, 9.0], "s": b"b", "f": [1, 2], "absent": []},
         {"n": 3, "x": [], "s": b"none", "f": [3, 4], "absent": []},
         {"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6], "absent": []},
     ]
     with pytest.raises(DataError, match=r"a, record 1, column 'n': it is null; give .* default"):
-        opened("arrow", path).take(slice(1, 2))
+        opened(kind, path).take(slice(1, 2))
     bad = BadRecords(skip=True)
-    reader = opened("arrow", path, bad=bad)
+    reader = opened(kind, path, bad=bad)
     assert examples(reader.take(slice(0, 4))) == [{"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6]}]
     assert bad.counts == {"missing_feature": 3}
     assert examples(reader.take(np.array([1, 3, 0, 3]))) == examples(reader.take(slice(0, 4))) * 2
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_rows_that_are_no_array_are_named_and_skipped(folder: str, compression: Any) -> None:
+@KINDS
+def test_rows_that_are_no_array_are_named_and_skipped(
+    folder: str, kind: str, compression: Any
+) -> None:
     source = pa.table(
         {
             "g": pa.array([[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [], [[4.0]]], pa.list_(FLOATS)),
             "n": pa.array([[1, 2], [3], [None], [4]], pa.list_(pa.int64())),
         }
     )
-    path = write(f"{folder}/a", source, compression=compression, rows=10)
+    path = write(f"{folder}/a", source, kind, compression=compression, rows=10)
     with pytest.raises(DataError, match=r"record 1, column 'g': its inner lists differ"):
-        opened("arrow", path).take(slice(0, 4))
+        opened(kind, path).take(slice(0, 4))
     bad = BadRecords(skip=True)
-    reader = opened("arrow", path, bad=bad)
+    reader = opened(kind, path, bad=bad)
     rows = indexed(reader)
     assert rows == [{"g": [[1.0], [2.0]], "n": [1, 2]}, {"g": [[4.0]], "n": [4]}]
     with pytest.raises(DataError, match=r"record 2, column 'n': it holds a null within a list"):
-        opened("arrow", path).take(slice(2, 3))
+        opened(kind, path).take(slice(2, 3))
 
 
 def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
@@ -220,18 +235,21 @@ def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
     assert bad.counts == {"missing_feature": 1, "wrong_type": 1}
 
 
-def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
-    whole = Path(write(tmp_path / "whole", table(4)))
+@pytest.mark.parametrize(
+    ("kind", "text"), [("arrow", ""), ("parquet", ": it is no Parquet file, or it is cut off")]
+)
+def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path, kind: str, text: str) -> None:
+    whole = Path(write(tmp_path / "whole", table(4), kind))
     for name, content in (
         ("cut", whole.read_bytes()[:-100]),
         ("empty", b""),
         ("text", b"hello, this is no arrow file at all"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=name):
-            opened("arrow", tmp_path / name)
+        with pytest.raises(DataError, match=name + text):
+            opened(kind, tmp_path / name)
         bad = BadRecords(skip=True)
-        reader = opened("arrow", tmp_path / name, whole, bad=bad)
+        reader = opened(kind, tmp_path / name, whole, bad=bad)
         assert all_of(reader) == rows_of(table(4))
         assert bad.counts == {"corrupt_file": 1}
 

@@ -14,10 +14,8 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import convertible
-from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.columns import row_of
 from headrace_server.reading.conversion import Conversion
-from headrace_server.reading.sources import open_reader
+from tests.unit.readers import all_of, opened
 from tests.unit.tfrecord_writer import example, feature, frame
 
 
@@ -50,14 +48,7 @@ def converted(pipeline: hs.Pipeline, out: Path, **options: Any) -> Conversion:
 
 def back(out: Path) -> list[dict[str, Any]]:
     """All examples of a directory as a feed reads them."""
-    source = hs.read_arrow(f"{out}/part-*.arrow").batch(1).declaration().source
-    reader = open_reader(source, resolve(source.paths), BadRecords(), IndexCache(None))
-    chunk = reader.take(slice(0, reader.length))  # type: ignore[union-attr]
-    found = []
-    for i in range(len(chunk)):
-        row = {name: row_of(column, i) for name, column in chunk.columns.items()}
-        found.append({k: v if isinstance(v, bytes) else v.tolist() for k, v in row.items()})
-    return found
+    return all_of(opened("arrow", f"{out}/part-*.arrow"))
 
 
 def plain(n: int) -> list[dict[str, Any]]:

@@ -14,22 +14,17 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
-from headrace_server.reading.sources import open_reader
-from tests.unit.readers import OPEN, all_of
+from tests.unit.readers import all_of, opened_source
 
 ID = {"i": hs.scalar("int64")}
 
 
 def opened(pipeline: Pipeline, bad: BadRecords | None = None) -> Any:
-    source = pipeline.batch(1).declaration().source
-    OPEN.append(open_reader(source, resolve(source.paths), bad or BadRecords(), IndexCache(None)))
-    return OPEN[-1]
+    return opened_source(pipeline.batch(1).declaration().source, bad)
 
 
 def ids(reader: Any) -> list[int]:
@@ -84,9 +79,7 @@ def test_remote_examples_are_expected_through_a_cut_and_a_map() -> None:
         writer.write_table(table)
     memory.pipe(f"/{folder}/a.arrow", out.getvalue().to_pybytes())
     far = hs.read_arrow(f"memory://{folder}/a.arrow").skip(2).map("builtins:dict")
-    source = far._as_part("a mix", "far")
-    reader = open_reader(source, resolve(source.paths), BadRecords(), IndexCache(None))
-    OPEN.append(reader)
+    reader = opened_source(far._as_part("a mix", "far"))
     assert isinstance(reader, IndexedSource) and reader.far
     assert reader.expect(np.arange(3)) == 3
     assert ids(reader) == list(range(2, 9))

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.source import IndexedSource
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
@@ -68,20 +66,9 @@ def unsized() -> Any:
     return np.array(3)
 
 
-FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
-
-
 def indexed(name: str, *args: Any, **more: Any) -> Any:
     options = {"function": HERE + name, "args": list(args), "kwargs": {}, "called": True}
     return opened("indexed", **options, **more)
-
-
-def test_a_sequence_is_read_by_number() -> None:
-    reader = indexed("listed", 100)
-    assert isinstance(reader, IndexedSource)
-    assert reader.fields == FIELDS
-    assert all_of(reader) == want(100)
-    assert reader.take(slice(3, 4)).origin.describe(0) == f"{HERE}listed, record 3"
 
 
 def test_shards_are_streams() -> None:

@@ -11,23 +11,17 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.plan import Read
-from tests.unit.readers import OPEN
+from tests.unit.readers import opened_source
 
 
 def intake_of(pipeline: Pipeline) -> Intake:
     declaration = pipeline.batch(4).declaration()
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
-    source = declaration.source
-    reader = open_reader(source, resolve(source.paths), bad, IndexCache(None))
-    OPEN.append(reader)
-    return Intake(reader, declaration, 0, 1, bad)
+    return Intake(opened_source(declaration.source, bad), declaration, 0, 1, bad)
 
 
 def numbered(n: int) -> Pipeline:

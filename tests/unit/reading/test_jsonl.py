@@ -14,18 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import jsonl
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
-
-ROWS: list[dict[str, Any]] = [
-    {"id": f"é{i}", "n": i, "x": [0.5 * i] * (i % 3), "pair": [i, -i], "ok": i % 2 == 0}
-    for i in range(9)
-]
-WANT = [{**row, "id": row["id"].encode()} for row in ROWS]
 
 
 def write(path: Any, *lines: Any) -> str:
@@ -37,20 +29,6 @@ def write(path: Any, *lines: Any) -> str:
         content = text.encode(errors="surrogateescape")
         sink.write(gzip.compress(content) if str(path).endswith(".gz") else content)
     return str(path)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("a.jsonl", IndexedSource), ("a.gz", StreamSource)])
-def test_objects_are_read_in_every_order(tmp_path: Path, name: str, kind: type) -> None:
-    reader = opened("jsonl", write(tmp_path / name, *ROWS))
-    assert isinstance(reader, kind)
-    assert reader.fields == {
-        "id": Field("bytes"),
-        "n": Field("int64"),
-        "x": Field("float64", (None,)),
-        "pair": Field("int64", (2,)),
-        "ok": Field("bool"),
-    }
-    assert all_of(reader) == WANT
 
 
 def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:

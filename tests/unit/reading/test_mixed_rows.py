@@ -13,7 +13,6 @@ from headrace_server.reading.source import MixedReader
 from tests.unit.reading.test_partition_rows import (
     Numbered,
     Streamed,
-    rows,
 )
 
 
@@ -28,15 +27,6 @@ def share(reader, bad=None):
     part = partition_reader(reader, ReadingOrder(), 0, 1, bad)
     part.schedule = reader.schedule
     return part
-
-
-@pytest.mark.parametrize("limit", [1, 7])  # also where a read begins after that end
-def test_a_mix_that_stops_at_the_first_end_stops_where_that_source_is_drawn_again(limit):
-    reader = mix([Numbered(10), Numbered(1000)], [ReadingOrder(), ReadingOrder()], stop="first")
-    endless = mix([Numbered(1000), Numbered(1000)], [ReadingOrder(), ReadingOrder()])
-    got, all_of_it = rows(share(reader), 0, [limit]), rows(share(endless), 0, [7])
-    assert got == all_of_it[: len(got)]
-    assert all_of_it[len(got)] == 10  # example 10 of the first, which ``reader`` lacks
 
 
 def test_a_mix_that_never_stops_goes_through_its_sources_again_in_other_orders():

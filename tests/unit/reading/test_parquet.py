@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,56 +17,19 @@ from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from tests.unit.readers import all_of, examples, opened
-from tests.unit.reading.test_arrow import FIELDS, rows_of, table
-
-
-def write(path: object, source: pa.Table, rows: int = 3) -> str:
-    with fsspec.open(str(path), "wb") as sink:
-        pq.write_table(source, sink, row_group_size=rows)
-    return str(path)
-
-
-def test_every_type_is_read_in_every_order(tmp_path: Path) -> None:
-    reader = opened("parquet", write(tmp_path / "a.parquet", table()))
-    assert reader.fields == FIELDS
-    assert all_of(reader) == rows_of(table())
-
-
-def test_features_choose_columns_and_fill_nulls(tmp_path: Path) -> None:
-    source = pa.table({"x": pa.array([1, None, 3]), "other": pa.array([1, 2, 3], pa.date32())})
-    features = {"x": Feature("scalar", "float32", (), 0.5, True)}
-    reader = opened("parquet", write(tmp_path / "a", source), features=features)
-    assert all_of(reader) == [{"x": 1.0}, {"x": 0.5}, {"x": 3.0}]
+from tests.unit.reading.test_arrow import write
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_column_that_no_file_has_is_refused_with_those_that_it_has(
     tmp_path: Path, kind: str
 ) -> None:
-    path, rows = str(tmp_path / "a"), pa.table({"audio": [1, 2], "label": [0, 1]})
-    if kind == "parquet":
-        write(path, rows)
-    else:
-        with pa.ipc.new_file(path, rows.schema) as sink:
-            sink.write_table(rows)
+    path = write(tmp_path / "a", pa.table({"audio": [1, 2], "label": [0, 1]}), kind)
     text = (
         r"column 'adio': the file has no such column \(it has 'audio', 'label'\); .*mean 'audio'\?"
     )
     with pytest.raises(DataError, match=text):
         opened(kind, path, features={"adio": Feature("scalar", "int64")})
-
-
-def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
-    whole = Path(write(tmp_path / "whole", table(4)))
-    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-50])
-    (tmp_path / "none").write_bytes(b"")
-    for name in ("cut", "none"):
-        with pytest.raises(DataError, match=f"{name}: it is no Parquet file, or it is cut off"):
-            opened("parquet", tmp_path / name)
-    bad = BadRecords(skip=True)
-    reader = opened("parquet", tmp_path / "cut", whole, bad=bad)
-    assert all_of(reader) == rows_of(table(4))
-    assert bad.counts == {"corrupt_file": 1}
 
 
 def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> None:
@@ -101,7 +63,7 @@ def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(
     lengths: list[int], group: int
 ) -> None:
     with TemporaryDirectory() as directory:
-        path = write(Path(directory) / "a", _steps(lengths), group)
+        path = write(Path(directory) / "a", _steps(lengths), "parquet", rows=group)
         reader = opened("parquet", path, group_by="episode")
         assert reader.fields["state"] == Field("float64", (None, 2))
         assert reader.fields["episode"] == Field("int64", ())
@@ -118,7 +80,7 @@ def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(
 
 def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_path: Path) -> None:
     rows = pa.table({"key": ["a", "a", "b", "a"], "x": [1, 2, 3, 4]})
-    paths = [write(tmp_path / name, rows) for name in "ab"]
+    paths = [write(tmp_path / name, rows, "parquet") for name in "ab"]
     features = {"x": Feature("sequence", "int32", ())}
     found = all_of(opened("parquet", *paths, features=features, group_by="key"))
     assert found == [{"x": [1, 2]}, {"x": [3]}, {"x": [4]}] * 2
@@ -135,4 +97,4 @@ def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_pat
 def test_a_column_that_can_not_group_is_refused(tmp_path: Path, column: str, text: str) -> None:
     rows = pa.table({"key": [1, 2], "at": [1, None], "x": [[1], [2]]})
     with pytest.raises(DataError, match=text):
-        opened("parquet", write(tmp_path / "a", rows), group_by=column)
+        opened("parquet", write(tmp_path / "a", rows, "parquet"), group_by=column)

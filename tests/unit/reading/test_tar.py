@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from headrace_proto import limits
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened
 
@@ -45,43 +43,6 @@ def write(path: Any, content: bytes) -> str:
     with fsspec.open(str(path), "wb") as sink:
         sink.write(gzip.compress(content) if str(path).endswith("gz") else content)
     return str(path)
-
-
-def members(n: int) -> list[tuple[str, bytes]]:
-    return [
-        member
-        for i in range(n)
-        for member in (
-            (f"d/{i:03}.x.npy", npy(np.full((i % 3, 2), i, np.float32))),
-            (f"d/{i:03}.cls", b" %d\n" % i),
-            (f"d/{i:03}.json", b'{"a": 1}' * 90),
-        )
-    ]
-
-
-def want(n: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "__key__": b"d/%03d" % i,
-            "x.npy": [[float(i)] * 2] * (i % 3),
-            "cls": i,
-            "json": b'{"a": 1}' * 90,
-        }
-        for i in range(n)
-    ]
-
-
-@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz"])
-def test_neighbours_of_one_stem_are_an_example(tmp_path: Path, name: str) -> None:
-    reader = opened("tar", write(tmp_path / name, packed(*members(7))))
-    assert isinstance(reader, StreamSource)
-    assert reader.fields == {
-        "__key__": Field("bytes"),
-        "x.npy": Field("float32", (None, 2)),
-        "cls": Field("int64"),
-        "json": Field("bytes"),
-    }
-    assert all_of(reader) == want(7)
 
 
 def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:

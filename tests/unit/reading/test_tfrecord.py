@@ -13,17 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource, StreamSource
 from headrace_server.reading.sources import tfrecord
 from tests.examples import some
-from tests.unit.readers import indexed, plain, streamed
+from tests.unit.readers import all_of, examples, opened, plain, streamed
 from tests.unit.reading.test_example_wire import WANTED as MESSAGE
 from tests.unit.reading.test_example_wire import messages
-from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
+from tests.unit.tfrecord_writer import example, feature, frame, write
 
 WANTED = {
     "n": Feature("scalar", "int64"),
@@ -50,23 +49,15 @@ def rows(numbers) -> list[dict]:
     return [row(int(n)) for n in numbers]
 
 
+def records(*paths: object, bad: BadRecords | None = None, cache: IndexCache | None = None):
+    return opened("tfrecord", *paths, features=WANTED, bad=bad, cache=cache)
+
+
 @pytest.fixture
 def three(tmp_path: Path) -> list[str]:
     """Three files with 70, 0 and 130 records."""
     parts = [range(70), range(0), range(70, 200)]
     return [write(tmp_path / f"{k}.tfrecord", map(payload, p)) for k, p in enumerate(parts)]
-
-
-def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
-    reader = opened(three, WANTED)
-    assert isinstance(reader, IndexedSource)
-    assert reader.length == 200
-    assert reader.fields == {
-        "n": Field("int64"),
-        "x": Field("float32", (None, 2)),
-        "id": Field("bytes"),
-    }
-    assert indexed(reader) == rows(range(200))
 
 
 # --- damage ---------------------------------------------------------------------------------
@@ -76,23 +67,21 @@ SMALL = [payload(n) for n in range(5)]
 BOUNDS = [0, *np.cumsum([len(p) + 16 for p in SMALL]).tolist()]
 
 
-def readable(opening) -> tuple[list[dict], str]:
+def readable(path: Path, bad: BadRecords | None = None) -> tuple[list[dict], str]:
     """Return the examples up to the first that raises, read one by one, and its error."""
     got: list[dict] = []
     try:
-        reader = opening()
+        reader = records(path, bad=bad)
         if isinstance(reader, IndexedSource):
             for k in range(reader.length):
-                got += rows_of(reader.take(slice(k, k + 1)))
+                got += examples(reader.take(slice(k, k + 1)))
         else:
-            for stream in range(reader.streams):
-                position: bytes | None = b""
-                while position is not None:
-                    chunk, position = reader.read(stream, position, 1)
-                    got += rows_of(chunk)
+            position: bytes | None = b""
+            while position is not None:
+                chunk, position = reader.read(0, position, 1)
+                got += examples(chunk)
     except DataError as error:
         return got, str(error)
-    reader.close()
     return got, ""
 
 
@@ -105,11 +94,11 @@ def test_a_truncated_file_is_refused_with_the_place_or_gives_its_whole_records(
         path.write_bytes(raw[:size])
         whole = sum(bound <= size for bound in BOUNDS) - 1
         bad = BadRecords(skip=True)
-        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(whole))
+        assert readable(path, bad) == (rows(range(whole)), "")
         assert bad.counts == ({} if size in BOUNDS else {"truncated_file": 1})
         if size not in BOUNDS:
             with pytest.raises(DataError) as caught:
-                opened(str(path), WANTED)
+                records(path)
             place = f"{path}, record {whole}, byte {BOUNDS[whole]}: truncated at byte {size}"
             assert place in str(caught.value)
             rest = f"the rest of the file ({size - BOUNDS[whole]} bytes) can not be read"
@@ -123,12 +112,12 @@ def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
         path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
         record = next(k for k, bound in enumerate(BOUNDS) if bound > at) - 1
         header = at - BOUNDS[record] < 12
-        got, text = readable(lambda: opened(str(path), WANTED))
+        got, text = readable(path)
         assert got == ([] if header else rows(range(record)))
         assert f"{path}, record {record}, byte {BOUNDS[record]}" in text
         bad = BadRecords(skip=True)
         rest = [] if header else rows(range(record + 1, 5))
-        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(record)) + rest
+        assert readable(path, bad) == (rows(range(record)) + rest, "")
         assert bad.counts == {"corrupt_file" if header else "corrupt_record": 1}
 
 
@@ -136,9 +125,9 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
     raw = Path(three[0]).read_bytes()
     Path(three[0]).write_bytes(raw[:-1])
     bad = BadRecords(skip=True)
-    reader = opened(three, WANTED, bad)
+    reader = records(*three, bad=bad)
     assert reader.length == 199
-    assert all_rows(reader) == rows([*range(69), *range(70, 200)])
+    assert all_of(reader) == rows([*range(69), *range(70, 200)])
     assert bad.counts == {"truncated_file": 1}
 
 
@@ -151,7 +140,7 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
         return checked(data, starts, lengths)
 
     monkeypatch.setattr(tfrecord, "bad_payloads", counting)
-    reader = opened(three, WANTED)
+    reader = records(*three)
     assert seen == []
     reader.take(slice(0, 50))
     reader.take(np.arange(199, -1, -1))
@@ -160,18 +149,18 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
 
 
 def test_a_record_that_breaks_a_rule_is_named_and_can_be_skipped(tmp_path: Path) -> None:
-    records = [payload(n) for n in range(50)]
-    records[20] = example({"n": feature("float", [1])})
-    records[30] = b"\xff"
-    path = write(tmp_path / "a", records)
+    payloads = [payload(n) for n in range(50)]
+    payloads[20] = example({"n": feature("float", [1])})
+    payloads[30] = b"\xff"
+    path = write(tmp_path / "a", payloads)
     with pytest.raises(DataError) as caught:
-        opened(path, WANTED).take(slice(0, 50))
-    at = sum(len(frame(p)) for p in records[:20])
+        records(path).take(slice(0, 50))
+    at = sum(len(frame(p)) for p in payloads[:20])
     assert str(caught.value).startswith(f"{path}, record 20, byte {at}: feature 'n' holds float")
     bad = BadRecords(skip=True)
-    chunk = opened(path, WANTED, bad).take(slice(0, 50))
+    chunk = records(path, bad=bad).take(slice(0, 50))
     good = [n for n in range(50) if n not in (20, 30)]
-    assert rows_of(chunk) == rows(good)
+    assert examples(chunk) == rows(good)
     assert chunk.ordinals.tolist() == chunk.origin.record.tolist() == good
     assert bad.counts == {"wrong_type": 1, "corrupt_record": 1}
 
@@ -190,14 +179,13 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind) -> None:
     path.write_bytes(compressed(kind, raw))
     empty = tmp_path / "nothing"
     empty.write_bytes(compressed(kind, b""))
-    reader = opened([str(path), str(empty)], WANTED)
+    reader = records(path, empty)
     assert isinstance(reader, StreamSource)
     assert reader.streams == 2
     assert [streamed(reader, 0), streamed(reader, 1)] == [rows(range(100)), []]
     chunk, position = reader.read(0, b"", 9)
     assert chunk.ordinals.tolist() == list(range(9)) and len(position) <= 24
     assert chunk.origin.describe(0).startswith(f"{path}, record ")
-    reader.close()
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
@@ -206,12 +194,12 @@ def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) 
     path = tmp_path / f"cut.{kind}"  # few bytes do not show what they are
     for size in range(1, len(raw)):
         path.write_bytes(raw[:size])
-        got, text = readable(lambda: opened(str(path), WANTED))
+        got, text = readable(path)
         assert got == rows(range(len(got)))
         assert f"{path}, record {len(got)}, byte {BOUNDS[len(got)]}" in text
         assert f"truncated at byte {size}: the {kind} data is not complete" in text
         bad = BadRecords(skip=True)
-        assert all_rows(opened(str(path), WANTED, bad)) == got
+        assert readable(path, bad) == (got, "")
         assert bad.counts == {"truncated_file": 1}
 
 
@@ -221,7 +209,7 @@ def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, ki
     path = tmp_path / "changed"
     for at in range(len(raw)):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
-        got, text = readable(lambda: opened(str(path), WANTED))
+        got, text = readable(path)
         assert got == rows(range(len(got)))
         assert text or got == rows(range(5))  # some bits hold no content: time, system, padding
 
@@ -237,14 +225,14 @@ def test_remote_files_are_read_as_local_ones(kind: str, tmp_path: Path) -> None:
         memory.pipe(f"/tfr/{kind}{k}", raw if kind == "plain" else compressed("gzip", raw))
     try:
         url = f"memory://tfr/{kind}*"
-        assert all_rows(opened(url, WANTED)) == rows(range(80))
+        assert all_of(records(url)) == rows(range(80))
         cache = IndexCache(str(tmp_path))
         for _ in range(2):  # the second time nothing is read but what is asked for
-            reader = opened(url, WANTED, cache=cache)
-            alone = opened(f"memory://tfr/{kind}1", WANTED, cache=cache)
+            reader = records(url, cache=cache)
+            alone = records(f"memory://tfr/{kind}1", cache=cache)
             if kind == "plain":
-                assert rows_of(reader.take(np.array([79, 2, 40]))) == rows([79, 2, 40])
-                assert rows_of(alone.take(np.array([49, 3]))) == rows([79, 33])
+                assert examples(reader.take(np.array([79, 2, 40]))) == rows([79, 2, 40])
+                assert examples(alone.take(np.array([49, 3]))) == rows([79, 33])
     finally:
         memory.rm("/tfr", recursive=True)
 
@@ -264,14 +252,14 @@ def tf():  # type: ignore[no-untyped-def]
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    records=st.lists(messages(), min_size=1, max_size=4), way=st.sampled_from(["", "GZIP", "ZLIB"])
+    written=st.lists(messages(), min_size=1, max_size=4), way=st.sampled_from(["", "GZIP", "ZLIB"])
 )
-def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, records, way) -> None:
+def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, written, way) -> None:
     path = str(tmp_path / "records")
     with tf.io.TFRecordWriter(path, way) as out:
-        for record, _ in records * 9:
+        for record, _ in written * 9:
             out.write(record)
-    assert all_rows(opened(path, MESSAGE)) == [row for _, row in records] * 9
+    assert all_of(opened("tfrecord", path, features=MESSAGE)) == [row for _, row in written] * 9
     dtypes = {"int64": tf.int64, "float32": tf.float32, "bytes": tf.string}
     spec = {
         name: tf.io.FixedLenSequenceFeature([], dtypes[of.dtype], allow_missing=True)
@@ -279,7 +267,7 @@ def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, re
         else tf.io.FixedLenFeature(of.shape, dtypes[of.dtype])
         for name, of in MESSAGE.items()
     }
-    for record, row in records:
+    for record, row in written:
         parsed = tf.io.parse_single_example(record, spec)
         assert {name: plain(value.numpy()) for name, value in parsed.items()} == row
 
@@ -299,5 +287,5 @@ def test_sequence_examples_written_by_tensorflow_are_read(tf, tmp_path: Path) ->
         for n in range(4)
     ]
     wanted = {"x": Feature("scalar", "float32"), "steps": Feature("sequence", "int64")}
-    read = all_rows(opened(write(tmp_path / "a", made), wanted))
-    assert read == [{"x": 0.5, "steps": list(range(n))} for n in range(4)]
+    read = opened("tfrecord", write(tmp_path / "a", made), features=wanted)
+    assert all_of(read) == [{"x": 0.5, "steps": list(range(n))} for n in range(4)]
