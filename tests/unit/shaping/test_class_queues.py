@@ -9,26 +9,10 @@ from headrace_server.shaping.class_queues import ClassQueues, multinomial
 from .drafts import size_of
 
 
-def test_class_counts_reach_the_mix_within_five_sigma_and_zero_is_never_drawn():
-    probs = np.array([0.0, 0.6, 0.0, 0.399, 0.001, 0.0])
-    counts = sum(multinomial(32, probs, 7, n) for n in range(2000))
-    assert counts.sum() == 64_000
-    assert (np.abs(counts - 64_000 * probs) <= 5 * np.sqrt(64_000 * probs * (1 - probs))).all()
-
-
 def test_a_draw_on_an_edge_never_falls_to_a_class_of_probability_zero(monkeypatch):
     drawn = np.array([0.0, 0.25, 1 - 2**-53, 0.25])
     monkeypatch.setattr(chance, "uniform", lambda *_: drawn)
     assert multinomial(4, np.array([0, 0.25, 0, 0.75, 0]), 7, 0).tolist() == [0, 1, 0, 3, 0]
-
-
-def test_a_batch_has_its_number_alone_for_its_chance_and_it_never_changes():
-    probs = np.array([0.2, 0.3, 0.5])
-    assert [multinomial(8, probs, 7, n).tolist() for n in (0, 1, 10**6)] == [
-        [0, 2, 6],
-        [0, 1, 7],
-        [2, 1, 5],
-    ]
 
 
 def test_a_missing_class_is_named_and_ends_the_feed_with_the_source():

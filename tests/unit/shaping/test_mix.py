@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace_server.shaping.mix import Reports, pass_ordinals, suppliers, times
-
-
-def test_every_pass_over_a_source_has_keys_of_its_own():
-    ordinals = np.arange(1000)
-    keys = [pass_ordinals(ordinals, np.full(1000, turn)) for turn in range(4)]
-    assert (keys[0] == ordinals).all()
-    assert len(np.unique(np.concatenate(keys))) == 4000
+from headrace_server.shaping.mix import Reports, suppliers, times
 
 
 def plain_weights(taken, rule, floor, half_life, temperature):

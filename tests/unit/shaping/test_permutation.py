@@ -9,18 +9,13 @@ from hypothesis import strategies as st
 
 from headrace_server.shaping.chance import MAX_LENGTH, Permutation
 from tests.examples import some
+from tests.unit.shaping.test_chance import chi_square
 
 SEEDS = st.integers(-(2**70), 2**70)
 
 
 def order(n, seed=7, epoch=0):
     return Permutation(n, seed, epoch).at(np.arange(n))
-
-
-def chi_square(counts):
-    """Return the distance from the expected value, in standard deviations."""
-    expected, freedom = counts.sum() / counts.size, counts.size - 1
-    return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
 
 
 @given(n=st.integers(0, 6000), seed=SEEDS, epoch=st.integers(0, 2**40))
