@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headrace_server.journal.live_table import LiveTable, decoded, encoded
-from headrace_server.shaping.stored_state import Change, Examples, Saved
-from tests.unit.changes import Example, Model, examples_of, random_change
+from headrace_server.shaping.stored_state import Change, Examples
+from tests.unit.changes import Model, random_change
 
 
 class File:
@@ -50,20 +50,6 @@ def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(see
                 other.put([change], again)
             file, table = other, again
             assert table.saved(file.read) == model.saved
-
-
-def numbered(n: int, key: bytes, state: bytes) -> Example:
-    return Example(n, n, 0, 0, 0, 1, 0, (0, key), state)
-
-
-def test_many_large_states_are_copied_in_pieces():
-    file, table = File(), LiveTable(10, 1000)
-    put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
-    for one in put:
-        file.put([Change(put=examples_of([one]), tokens=[one.line])], table)
-    pieces = list(table.changes(file.read))
-    assert len(pieces) > 4
-    assert table.saved(file.read) == Saved({}, examples_of(put), {}, [], list(range(10, 20)))
 
 
 def test_an_empty_change_is_not_worth_a_record():

@@ -165,15 +165,6 @@ def test_what_a_step_relies_on_is_on_the_disk_before_it(
     ]
 
 
-def test_the_same_files_may_lie_elsewhere(directory: StateDirectory):
-    stored(directory, b"early")
-    source, name = snapshot(directory)
-    moved = (DataFile("/mnt/a.csv", 10, "8"), DataFile("/mnt/b.csv", 20, "9"))
-    there = feed(moved, paths="/mnt/*.csv")
-    take_back(directory, there, source, name)
-    check_feed(directory.path, there)
-
-
 def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
     directory: StateDirectory,
 ):

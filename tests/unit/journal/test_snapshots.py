@@ -94,20 +94,6 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
     assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
 
 
-def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
-    url = f"file://{tmp_path}/far/"
-    name, directory = (shelf := Shelf(state(tmp_path), url)).begin(FEED)
-    (directory / "0.journal").write_bytes(b"store")
-    token = shelf.finish(FEED, name, 9)
-    assert token.url == url.rstrip("/")
-    other = Shelf(tmp_path / "other", url)
-    assert other.newest(FEED, "") == name and other.newest(FEED, name) == ""
-    found, term = other.fetch(FEED, token.snapshot)
-    assert (found / "0.journal").read_bytes() == b"store"
-    assert term == 9
-    assert found.is_relative_to(tmp_path / "other")
-
-
 def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
     url = f"file://{tmp_path}/far"
     name = made(Shelf(state(tmp_path), url))
@@ -139,22 +125,6 @@ def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_p
 def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="snapshots='nosuch://x'"):
         Shelf(tmp_path, "nosuch://x")
-
-
-def test_servers_of_one_feed_keep_their_shares_under_one_name(tmp_path: Path):
-    url, name = f"file://{tmp_path}/far", new_snapshot()
-    shelves = [
-        Shelf(state(tmp_path / str(index)), url, keep=1, share=(index, 2)) for index in range(2)
-    ]
-    for index, shelf in enumerate(shelves):
-        _, directory = shelf.begin(FEED, name)
-        (directory / f"{index}.journal").write_bytes(b"store")
-        assert shelf.finish(FEED, name, 3).snapshot == name
-        assert shelf.has(FEED, name)
-    far = tmp_path / "far" / FEED / name
-    assert {path.name for path in far.iterdir()} == {"0-of-2", "1-of-2"}
-    other = Shelf(tmp_path / "other", url, share=(1, 2))
-    assert (other.fetch(FEED, name)[0] / "1.journal").exists()
 
 
 def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Path):

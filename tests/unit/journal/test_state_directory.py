@@ -60,26 +60,6 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
     )
 
 
-HOLD = """
-import sys
-from headrace_server.journal.state_directory import StateDirectory
-held = StateDirectory(sys.argv[1])
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_another_process_is_refused_until_the_owner_is_dead(tmp_path: Path):
-    owner = child(HOLD, tmp_path)
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "held\n"
-    with pytest.raises(ServerError, match="one server owns a state directory"):
-        StateDirectory(tmp_path)
-    owner.kill()
-    owner.communicate()
-    StateDirectory(tmp_path).close()
-
-
 # The term
 
 
@@ -281,30 +261,6 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     assert not check_feed(anew.path, feed())
     anew.close()
     assert Path(f"{directory.path}.1/feeds/speech/feed.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        ((1, 2), "share 0/2, and this server has share 1/2: each share needs a state directory"),
-        (
-            (0, 4),
-            "share 0/2, and this server has share 0/4: .* Start it as .*, or resume from a sn",
-        ),
-        ((0, 1), "share 0/2, and this server has share 0/1"),
-    ],
-)
-def test_a_directory_is_that_of_one_share(directory: StateDirectory, share: Any, text: str):
-    check_feed(directory.path, feed(share=(0, 2)))
-    check_feed(directory.path, feed(share=(0, 2)))
-    with pytest.raises(ConfigChanged, match=text):
-        check_feed(directory.path, feed(share=share), allow_change=True)
-
-
-def test_a_directory_of_all_partitions_is_no_share(directory: StateDirectory):
-    check_feed(directory.path, feed())
-    with pytest.raises(ConfigChanged, match="share 0/1, and this server has share 1/2"):
-        check_feed(directory.path, feed(share=(1, 2)))
 
 
 def test_terms_of_a_share_are_no_other_shares(directory: StateDirectory):
