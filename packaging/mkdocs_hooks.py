@@ -2,7 +2,6 @@
 
     README.md, CHANGELOG.md …     are pages of the site too (ROOT_PAGES)
     a link out of docs/           leads to a page that shows that file, or that directory's files
-    <!-- setup: … -->             is left out
     what is built                 loads nothing from anywhere else, or the build fails
 
 mkdocs calls the functions whose names begin with ``on_``.

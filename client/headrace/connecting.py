@@ -69,8 +69,9 @@ def connect(
     of them.  It stays at 2 where states are at the server, since there the order depends on it.
     ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
     ``run`` numbers the runs of all ranks: the same in all of them, and larger each time they start.
-    It is taken from torchrun, Slurm, MPI or Ray Train, and is 0 without them.  With another
-    ``world_size`` it must be larger than before; a rank that comes back replaces its older process.
+    It is taken from torchrun, Slurm, MPI or Ray Train; without them the server begins a new run
+    once the processes of the last one are gone.  A given one must be larger than before where
+    ``world_size`` differs.  A rank that comes back replaces its older process.
     ``timeout`` is the deadline in seconds of every wait; only time in which this process ran
     counts.
 

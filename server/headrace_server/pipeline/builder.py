@@ -412,7 +412,7 @@ class Pipeline:
     def resample_at_rate(self, rates: Value, *, seed: int | None = None) -> Pipeline:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
-        Copies follow each other.  A rate that is negative or not finite is a DataError.  No
+        Copies follow each other.  A rate that is negative, or above 2**52, is a DataError.  No
         ``seed`` is seed 0.
         """
         return self._with_stage("resample_at_rate", rates=rates, seed=0 if seed is None else seed)
