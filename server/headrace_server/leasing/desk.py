@@ -900,6 +900,8 @@ class Desk:
         """
         if session.unstored >= self.max_open or (self.world and partition == self._busy):
             return False  # of a rank whose partition makes a batch, the next turn is not known
+        if self.world and self._next_turn(partition, session.slot)[0] > epoch:
+            return True  # it learns that the epoch is over there, and gets nothing
         place = self._place(session, partition, epoch)
         if any(self._place(session, *get[1:]) <= place for get in session.parked):
             return False

@@ -186,6 +186,23 @@ def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
     assert at.desk.standing_of(A) == {"rank": 0, "requests": 1, "leases": 3}
 
 
+def test_a_rank_at_its_limit_learns_that_an_epoch_is_over_in_a_partition():
+    """It waits for that answer before it uses the batches that it has."""
+    stored = of_ranks(1)
+    both = [
+        Plain(p, stored, Slab(1000), rows=rows, size=2, epochs=2, borders=True)
+        for p, rows in enumerate((2, 100))
+    ]
+    at = At(both, max_open=1)
+    at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
+    at.desk.stored(SESSIONS, 1)
+    (first,) = at.ask(A)
+    at.desk.commit(A, first.token)
+    at.desk.stored(0, len(at.desk.log))
+    assert [type(message) for message in at.ask(A, partition=1)] == [Give]
+    assert [type(message) for message in at.ask(A)] == [Over]
+
+
 def test_a_request_whose_number_was_used_is_refused():
     """The desk would lose the first one, and end at its answer."""
     at = At(plain(), A)
