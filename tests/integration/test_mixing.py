@@ -35,31 +35,6 @@ def mixed(weights: Any, count: int = 200, **options: Any) -> hs.Pipeline:
     return hs.mix(sources, weights, **options)
 
 
-def test_shares_and_counts_are_those_of_the_weights_and_of_the_schedule() -> None:
-    """Each share lies within 5 standard deviations of its weight."""
-    first, then = {"web": 0.6, "code": 0.3, "books": 0.1}, {"web": 0.1, "code": 0.2, "books": 0.7}
-    schedule = [(0, first), (4000, then)]
-    pipeline = mixed(schedule, seed=5, stop="never").batch(8, dynamic_pad=True)
-    early, late = Counter[int](), Counter[int]()
-    with hs.run(pipeline, workers=2, partitions=4, http="127.0.0.1:0") as server:
-        with connect(server, prefetch=1) as feed:
-            for number, batch in enumerate(feed):
-                assert batch.source.tolist() == batch["of"].tolist()
-                assert batch.source.dtype == np.int32
-                (early if number < 500 else late).update(batch.source.tolist())
-                if number == 999:
-                    break
-            counted = server.stats()["default"]["sources"]
-            assert list(counted) == [*NAMES] and sum(counted.values()) >= 8000
-            for name, n in counted.items():  # some batches were made ahead
-                assert n >= early[NAMES.index(name)] + late[NAMES.index(name)]
-    # partitions take turns: so a batch of 8 rows begins at example 8 · number of the mix or so
-    for counts, weights in ((early, first), (late, then)):
-        for k, name in enumerate(NAMES):
-            n, p = sum(counts.values()), weights[name]
-            assert abs(counts[k] - n * p) <= 5 * math.sqrt(n * p * (1 - p)) + 32
-
-
 def weights_of(since: dict[int, int], taken: list[Any]) -> tuple[Counter[int], Counter[int]]:
     """Return the sources of rows before the batches ``since``, and those of later ones."""
     before, after = Counter[int](), Counter[int]()

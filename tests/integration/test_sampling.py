@@ -99,16 +99,3 @@ def test_partitions_that_have_ended_do_not_hinder_other_proportions() -> None:
             pass
         with pytest.raises(ValueError, match=": the feed has ended"):
             feed.set_target_probs([0.25, 0.75])
-
-
-def test_segments_take_other_proportions() -> None:
-    examples = [{"key": f"{i}", "x": [i, i], "y": i % 2} for i in range(400)]
-    pipeline = hs.from_examples(examples).stratified_sample("y", [1, 0], init_probs=[0.5, 0.5])
-    pipeline = pipeline.batch_sequences_with_states(
-        "key", ["x"], ["y"], None, {}, num_unroll=2, batch_size=4, order="lanes", capacity=8
-    )
-    with hs.run(pipeline) as server, connect(server, prefetch=0) as feed:
-        assert next(feed).label.tolist() == [0] * 4
-        since = feed.set_target_probs([0, 1])[0]
-        later = (batch for batch in feed if batch.number > since + 4)
-        assert next(later).label.tolist() == [1] * 4

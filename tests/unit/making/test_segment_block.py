@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
 from headrace_server.leasing.protocol import Outlook
-from headrace_server.making.segment_block import write_strings
 from tests.unit.segment_player import Player, same_states
 
 STATES = {"s": hs.zeros((2,))}
@@ -100,14 +96,3 @@ def test_values_of_every_dtype_are_exact_and_windows_are_filled_up_with_zeros(
                 assert_same(taken["sequences:" + name][row], window(example[name], segment, 4))
             for name in context:
                 assert_same(taken["context:" + name][row : row + 1], example[name][None])
-
-
-@given(st.lists(st.binary(max_size=9), max_size=9))
-def test_strings_that_were_written_are_read_back(strings: list[bytes]):
-    slots, nbytes = arrange([("bool", (1,), 0), (BYTES, (len(strings),), sum(map(len, strings)))])
-    block = aligned_bytes(nbytes)
-    block[:] = 0xFF
-    write_strings(block, slots[1], strings)
-    assert strings_at(block, slots[1]).tolist() == strings
-    end = slots[1].offset + slots[1].nbytes
-    assert (block[end:] == 0xFF).all() and (block[: slots[1].offset] == 0xFF).all()

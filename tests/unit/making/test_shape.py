@@ -60,6 +60,18 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
     assert bad.counts == {"bucket_out_of_range": 5 - len(kept)}
 
 
+def test_a_class_out_of_range_is_a_bad_example():
+    classes = shaping(lambda s: s.stratified_sample_unknown_dist("n", [0.5, 0.5], 2))
+    with pytest.raises(
+        DataError, match=r"record 1: .*labels .*is 7; it must be an integer in 0 … 1"
+    ):
+        classes.facts(of_columns(n=[1, 7, -1]), BadRecords())
+    bad = BadRecords(skip=True)
+    chunk, facts = classes.facts(of_columns(n=[1, 7, -1]), bad)
+    assert chunk.ordinals.tolist() == [0] and facts["label"].tolist() == [1]
+    assert bad.counts == {"label_out_of_range": 2}
+
+
 # Static shapes and costs
 
 

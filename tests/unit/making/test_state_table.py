@@ -108,16 +108,6 @@ def stateful(
     )
 
 
-def test_states_of_other_dtypes_than_initial_values_show_are_kept_as_declared(tmp_path: Path):
-    states = {"z": hs.zeros((2,), "bytes"), "y": hs.zeros((3,), "bool"), "x": 7, "w": [0.5, 1]}
-    player = Player(stateful([2], 1, states), tmp_path)
-    taken = player.take()
-    assert taken["state:z"].tolist() == [[b"", b""]]
-    assert taken["state:y"].tolist() == [[False] * 3]
-    assert taken["state:x"].tolist() == [7] and taken["state:x"].dtype == np.int64
-    assert taken["state:w"].tolist() == [[0.5, 1.0]] and taken["state:w"].dtype == np.float64
-
-
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
 def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path: Path):
     steps = [1 + i % 3 for i in range(6000)]

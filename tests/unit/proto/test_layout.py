@@ -21,22 +21,13 @@ from headrace_proto.layout import (
     check_slot,
     strings_at,
 )
+from headrace_server.making.segment_block import write_strings
 
 from .generated import steady
 
 NUMERIC = sorted(DTYPES - {BYTES})
 shapes = st.lists(st.integers(0, 3), max_size=8).map(tuple)
 texts = st.binary(max_size=6) | st.sampled_from([b"", b"\0", b"a\0", b"\0\0b\0", b"\xff\0"])
-
-
-def write_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:
-    """Write strings as a server does: offsets, then the strings back to back."""
-    count = len(strings)
-    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
-    offsets[:] = np.cumsum([0, *map(len, strings)])
-    start = slot.offset + 8 * (count + 1)
-    text = b"".join(strings)
-    block[start : start + len(text)] = np.frombuffer(text, np.uint8)
 
 
 @st.composite

@@ -83,16 +83,28 @@ def test_changes_that_are_remembered_are_bounded():
 # Copies
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e16])
-def test_a_rate_that_is_none_is_a_bad_example(value):
-    r = np.array([1.0, value])
-    with pytest.raises(
-        DataError, match=r"record 1: resample_at_rate: rates .*finite, 0 or more, and at most 2..52"
-    ):
-        applied(lambda s: s.resample_at_rate("r"), r=r)
-    bad = BadRecords(skip=True)
-    out, _ = applied(lambda s: s.resample_at_rate("r"), bad=bad, r=r)
-    assert bad.counts == {"out_of_range": 1} and set(ordinals(out)) <= {0}
+NONE = (-1.0, float("nan"), float("inf"), -float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("declare", "rule", "values"),
+    [
+        (
+            lambda s: s.resample_at_rate("r"),
+            "rates .*, 0 or more, and at most 2..52",
+            (*NONE, 1e16),
+        ),
+        (lambda s: s.weighted_resample("r", 1), "weights .*a weight is finite and 0 or more", NONE),
+    ],
+)
+def test_a_rate_or_weight_that_is_none_is_a_bad_example(declare, rule, values):
+    for value in values:
+        r = np.array([1.0, value])
+        with pytest.raises(DataError, match=rf"record 1: \w+: {rule}"):
+            applied(declare, r=r)
+        bad = BadRecords(skip=True)
+        out, _ = applied(declare, bad=bad, r=r)
+        assert bad.counts == {"out_of_range": 1} and set(ordinals(out)) <= {0}
 
 
 def test_more_copies_than_memory_holds_are_refused_with_the_row():
