@@ -1,7 +1,6 @@
 """The modules and the cost of an import, and which package may import which."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from tests import conftest
 
 from .interpreter import run
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     *("tensorflow", "torch", "jax", "keras", "pyarrow", "fsspec", "pandas", "ml_dtypes"),
     *("lightning", "transformers", "accelerate"),

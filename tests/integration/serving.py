@@ -31,6 +31,7 @@ __all__ = [
     "drained",
     "fed",
     "greeted",
+    "in_segments",
     "kill_all",
     "kill_worker",
     "number_of",
@@ -48,6 +49,19 @@ def serving(pipelines: Any, **options: Any) -> hs.Server:
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
     """Connect to a server, with a timeout that a busy machine keeps."""
     return headrace.connect(server.address, **{"timeout": PATIENCE_S, **options})
+
+
+def in_segments(source: hs.Pipeline, **options: Any) -> hs.Pipeline:
+    """Cut the sequences ``x`` of examples into segments of two steps, with a state ``s``."""
+    given: dict[str, Any] = {
+        "input_key": "key",
+        "input_sequences": ["x"],
+        "input_context": [],
+        "initial_states": {"s": hs.zeros((), "float32")},
+        "num_unroll": 2,
+        "batch_size": 2,
+    }
+    return source.batch_sequences_with_states(**{**given, **options})
 
 
 @contextlib.contextmanager

@@ -8,14 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-from .serving import connect, serving
+from .serving import connect, in_segments, serving
 
 EXAMPLES = [{"x": i} for i in range(11)]
 
@@ -114,23 +113,6 @@ def test_drain_ends_the_count_of_epochs_for_all_trainers() -> None:
             assert numbers == list(range(len(numbers))) and len(numbers) < 10_000
 
 
-def segments(**options: object) -> hs.Pipeline:
-    examples = [{"key": f"k{i}", "x": np.arange(2 * n)} for i, n in enumerate([3, 1, 2, 2])]
-    return (
-        hs.from_examples(examples)
-        .repeat(2)
-        .batch_sequences_with_states(
-            input_key="key",
-            input_sequences=["x"],
-            input_context=[],
-            initial_states={"s": hs.zeros((), "int64")},
-            num_unroll=2,
-            batch_size=2,
-            **options,
-        )
-    )
-
-
 def committed(feed: headrace.Feed) -> tuple[int, int, int]:
     feed.commit()  # waits for the answers
     progress = feed.progress
@@ -178,7 +160,8 @@ def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batc
     """Neither do commits gather any longer, nor do answers wait for a batch to leave with."""
     monkeypatch.setattr("headrace_server.worker.commits._GATHER_S", 10 * PATIENCE_S)
     monkeypatch.setattr("headrace_server.worker.outbox._MOMENT_S", 10 * PATIENCE_S)
-    with serving({"plain": pipeline(across=True), "segments": segments()}) as server:
+    segments = in_segments(hs.from_examples([{"key": f"{i}", "x": [1]} for i in range(4)]))
+    with serving({"plain": pipeline(across=True), "segments": segments}) as server:
         with connect(server, feed="plain", prefetch=0) as feed:
             next(feed)
             assert committed(feed) == (1, 2, 0)

@@ -14,7 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 
-from .serving import fed
+from .serving import fed, in_segments
 
 EXAMPLES = [{"x": np.full(3, i, np.float32), "i": i, "name": b"n%d" % i} for i in range(8)]
 LONG = [{"key": b"k%d" % i, "x": np.full((5, 2), i, np.float32), "y": i} for i in range(4)]
@@ -25,15 +25,11 @@ def plain() -> hs.Pipeline:
 
 
 def segments(placement: str) -> hs.Pipeline:
-    return hs.from_examples(LONG).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=["y"],
-        initial_states={"h": hs.zeros((2,), "float32")},
-        num_unroll=2,
-        batch_size=4,
-        order="lanes" if placement == "trainer" else "arrival",
-        state_placement=placement,
+    lanes = {"order": "lanes"} if placement == "trainer" else {}
+    states = {"h": hs.zeros((2,), "float32")}
+    options = {"batch_size": 4, "state_placement": placement, **lanes}
+    return in_segments(
+        hs.from_examples(LONG), input_context=["y"], initial_states=states, **options
     )
 
 

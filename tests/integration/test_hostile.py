@@ -35,7 +35,7 @@ from tests.patience import PATIENCE_S
 from tests.trials.hostile import messages_of_frames
 
 from .honest import answer, dealer, honest_trainer
-from .serving import number_of, serving
+from .serving import in_segments, number_of, serving
 
 ROWS = 4000
 #: Of the process at whose address a peer comes: the locator, or a worker.
@@ -189,15 +189,8 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
     """Their answers would not fit one message."""
     pipeline = hs.from_examples([{"i": k} for k in range(8)]).batch(4)
     if kind == "segments":
-        told = [{"key": f"{k}", "i": [k]} for k in range(8)]
-        pipeline = hs.from_examples(told).batch_sequences_with_states(
-            input_key="key",
-            input_sequences=["i"],
-            input_context=[],
-            initial_states={"s": hs.zeros((), "int64")},
-            num_unroll=1,
-            batch_size=4,
-        )
+        told = [{"key": f"{k}", "x": [k]} for k in range(8)]
+        pipeline = in_segments(hs.from_examples(told), num_unroll=1, batch_size=4)
     tokens = tuple(range(1, 4001))
     with serving(pipeline) as server:
         with dealer(address_of(server, "worker-0-0")) as peer:

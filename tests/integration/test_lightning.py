@@ -16,7 +16,7 @@ import headrace
 import headrace_server as hs
 from tests.waiting import waits_end_with
 
-from .serving import connect, dataset_of, serving
+from .serving import connect, dataset_of, in_segments, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,15 +31,8 @@ def plain(rows: int = 12) -> hs.Pipeline:
 
 def segments() -> hs.Pipeline:
     rows = [{"key": b"%d" % i, "x": np.ones(1 + 3 * i, np.float32)} for i in range(5)]
-    return hs.from_examples(rows).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        num_unroll=3,
-        batch_size=2,
-        capacity=4,
-        initial_states={"sum": hs.zeros(())},
-    )
+    states = {"sum": hs.zeros(())}
+    return in_segments(hs.from_examples(rows), num_unroll=3, capacity=4, initial_states=states)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S, eventually
 from tests.waiting import waits_end_with
 
 from .segment_streams import Ledger, cells_of, chained, of_counts, save_all, train
-from .serving import connect, kill_worker
+from .serving import connect, in_segments, kill_worker, trainers_of
 from .test_watching import inspected
 
 
@@ -35,20 +35,8 @@ def gated(place: Path, function: str = "passes_the_gate") -> hs.Pipeline:
             "place": hs.scalar("string"),
         },
     )
-    return source.filter(
-        f"tests.integration.user_functions_hang:{function}"
-    ).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((1,), "float32")},
-        num_unroll=2,
-        batch_size=3,
-    )
-
-
-def trainers_of(server: hs.Server) -> list[Any]:
-    return list(server.stats()["default"]["trainers"])
+    source = source.filter(f"tests.integration.user_functions_hang:{function}")
+    return in_segments(source, batch_size=3)
 
 
 def started(work: Callable[[], object]) -> threading.Thread:
@@ -198,11 +186,6 @@ def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
     ledger.assert_complete()
 
 
-def _train_all(feed: headrace.Feed) -> None:
-    for batch in feed:
-        batch.save_state("s", batch.state("s"))
-
-
 @pytest.mark.parametrize("most", [5, 6])
 def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
     """Six examples are bad, two at each owner."""
@@ -210,22 +193,14 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
     source = hs.from_examples(
         examples, {"key": hs.scalar("string"), "x": hs.sequence("float32")}
     ).options(on_bad_example="skip", max_bad_examples=most)
-    pipeline = source.batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((1,), "float32")},
-        num_unroll=2,
-        batch_size=3,
-    )
-    with hs.run(pipeline, workers=_OWNERS, partitions=3) as server:
+    with hs.run(in_segments(source, batch_size=3), workers=_OWNERS, partitions=3) as server:
         if most == 6:
             with connect(server) as feed:
-                _train_all(feed)
+                trained(feed)
             assert server.wait(PATIENCE_S)
             assert sum(server.stats()["default"]["dropped"].values()) == 6
         else:  # the feed may fail before the trainer joins, or after its last batch
             with suppress(headrace.DataError), connect(server) as feed:
-                _train_all(feed)
+                trained(feed)
             assert server.wait(PATIENCE_S)
             assert "max_bad_examples=5" in server.failed_feeds()["default"]

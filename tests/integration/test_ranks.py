@@ -12,7 +12,7 @@ import headrace
 import headrace_server as hs
 from tests.waiting import waits_end_with
 
-from .serving import connect, serving
+from .serving import connect, in_segments, serving
 
 LENGTHS = np.random.default_rng(1).integers(1, 60, 512).tolist()
 SOURCE = hs.from_examples([{"x": np.ones(n, "f4"), "n": n} for n in LENGTHS]).shuffle(seed=2)
@@ -82,15 +82,8 @@ def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
 
 
 def test_a_rank_of_segments_waits_for_the_others_and_says_so() -> None:
-    examples = hs.from_examples([{"k": f"{k}", "x": [1, 2]} for k in range(8)])
-    segments = examples.batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((), "float32")},
-        num_unroll=1,
-        batch_size=1,
-    )
+    examples = hs.from_examples([{"key": f"{k}", "x": [1, 2]} for k in range(8)])
+    segments = in_segments(examples, num_unroll=1, batch_size=1)
     with serving(segments) as server, connect(server, rank=0, world_size=2) as feed:
         batch = next(feed)
         batch.save_state("s", batch.state("s"))

@@ -15,7 +15,7 @@ from headrace_server.cli import main
 from tests.patience import PATIENCE_S
 
 from .processes import trainer
-from .serving import serving
+from .serving import in_segments, serving
 
 ROWS = list(range(40))
 
@@ -25,16 +25,8 @@ def numbers() -> Any:
 
 
 def segments() -> Any:
-    examples = [{"k": f"{k}", "v": [1.0] * 6} for k in range(8)]
-    return hs.from_examples(examples).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["v"],
-        input_context=[],
-        input_length=None,
-        initial_states={"s": hs.zeros((), "float32")},
-        num_unroll=3,
-        batch_size=4,
-    )
+    examples = [{"key": f"{k}", "x": [1.0] * 6} for k in range(8)]
+    return in_segments(hs.from_examples(examples), num_unroll=3, batch_size=4)
 
 
 @pytest.fixture(params=["memory", "state directory"])
@@ -59,7 +51,7 @@ def trained(feed: headrace.Feed) -> list[float]:
     """Return the last states of the sequences of a feed of segments."""
     ends: list[float] = []
     for batch in feed:
-        state = batch.state("s") + batch.sequences["v"].sum(axis=1, dtype="float32")
+        state = batch.state("s") + batch.sequences["x"].sum(axis=1, dtype="float32")
         ends += state[batch.last].tolist()
         batch.save_state("s", state)
     return ends

@@ -47,7 +47,7 @@ from .segment_streams import (
     save_all,
     train,
 )
-from .serving import serving, trainers_of
+from .serving import in_segments, serving, trainers_of
 
 
 def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
@@ -248,20 +248,10 @@ def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
     segments that are left out are counted in the status of each server, those of earlier ones too.
     """
     steps = [2, 2, 4, 4, 4]
-    pipeline = (
-        hs.from_examples([{"key": b"%d" % i, "x": np.arange(n)} for i, n in enumerate(steps)])
-        .repeat(2, across_batches=False)
-        .batch_sequences_with_states(
-            input_key="key",
-            input_sequences=["x"],
-            input_context=[],
-            initial_states={"state": hs.zeros((), "int64")},
-            num_unroll=1,
-            batch_size=4,
-            allow_small_batch=False,
-            order=order,
-        )
-    )
+    examples = [{"key": b"%d" % i, "x": np.arange(n)} for i, n in enumerate(steps)]
+    source = hs.from_examples(examples).repeat(2, across_batches=False)
+    options = {"num_unroll": 1, "batch_size": 4, "allow_small_batch": False, "order": order}
+    pipeline = in_segments(source, **options)
     seen: list[tuple[int, list[bytes]]] = []
     for most in (3, 100):
         with (
@@ -270,7 +260,7 @@ def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
         ):
             for batch in (batch for _, epoch in feed.epochs() for batch in epoch):
                 seen.append((batch.epoch, list(batch.original_key)))
-                batch.save_state("state", batch.state("state") + 1)
+                batch.save_state("s", batch.state("s") + 1)
                 if len(seen) >= most:
                     break
             dropped = server.stats()["default"]["dropped"]

@@ -23,7 +23,7 @@ from .segment_streams import (
     save_all,
     to_the_end,
 )
-from .serving import serving
+from .serving import in_segments, serving
 
 # The stream
 
@@ -87,20 +87,10 @@ def check_attributes(batch: Any, ledger: Ledger, exact_index: bool) -> None:
 
 
 def endless() -> hs.Pipeline:
-    examples = [{"key": f"k{i}", "steps": np.zeros((8, 1), np.float32)} for i in range(10)]
-    return (
-        hs.from_examples(examples)
-        .repeat()
-        .batch_sequences_with_states(
-            "key",
-            ["steps"],
-            [],
-            initial_states={"seen": hs.zeros((), "int32")},
-            num_unroll=UNROLL,
-            batch_size=4,
-            capacity=9,
-        )
-    )
+    examples = [{"key": f"k{i}", "x": np.zeros((8, 1), np.float32)} for i in range(10)]
+    options = {"num_unroll": UNROLL, "batch_size": 4, "capacity": 9}
+    states = {"seen": hs.zeros((), "int32")}
+    return in_segments(hs.from_examples(examples).repeat(), initial_states=states, **options)
 
 
 def test_a_drained_feed_hands_out_what_was_read_and_ends():
@@ -164,15 +154,8 @@ def test_a_refused_save_that_no_step_has_raised_is_raised_by_close():
 
 def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way_out():
     def wide(**options: Any) -> Any:
-        return hs.from_examples([{"k": "a", "x": np.zeros(4)}]).batch_sequences_with_states(
-            input_key="k",
-            input_sequences=["x"],
-            input_context=[],
-            initial_states={"s": hs.zeros((1000,), "float64")},
-            num_unroll=2,
-            batch_size=1,
-            **options,
-        )
+        source = hs.from_examples([{"key": "a", "x": np.zeros(4)}])
+        return in_segments(source, initial_states={"s": hs.zeros((1000,), "float64")}, **options)
 
     with pytest.raises(headrace.LimitExceeded, match=r"8000 bytes \('s' 8000\).*=7999.*lanes"):
         serving(wide(), max_state_bytes=7999)

@@ -16,22 +16,14 @@ from tests.patience import eventually
 from tests.unit.shaping.original_queue import original_stream
 
 from .segment_streams import Ledger, chained, connect, of_counts, save_all
-from .serving import kill_worker
+from .serving import in_segments, kill_worker
 
 ROWS = [{"i": i, "n": i % 5} for i in range(60)]
 
 
 def sequences(counts: list[int], **options: object) -> hs.Pipeline:
     examples = [{"key": f"k{i}", "x": np.arange(2 * n)} for i, n in enumerate(counts)]
-    return hs.from_examples(examples).batch_sequences_with_states(
-        input_key="key",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((), "int64")},
-        num_unroll=2,
-        batch_size=2,
-        **options,
-    )
+    return in_segments(hs.from_examples(examples), **options)
 
 
 def test_segments_are_counted_as_a_barrier_counts_them() -> None:

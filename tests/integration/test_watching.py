@@ -36,23 +36,6 @@ def wanted(example: dict[str, Any]) -> bool:
     return bool(example["i"] % 10)
 
 
-def segments(epochs: int | None = None) -> hs.Pipeline:
-    examples = [{"k": b"key %d" % i, "x": np.ones((9, 2), "float32")} for i in range(20)]
-    return (
-        hs.from_examples(examples)
-        .repeat(epochs)
-        .batch_sequences_with_states(
-            input_key="k",
-            input_sequences=["x"],
-            input_context=[],
-            initial_states={"h": hs.zeros((2,), "float32")},
-            num_unroll=3,
-            batch_size=4,
-            capacity=8,
-        )
-    )
-
-
 def get(server: hs.Server, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
     assert server.http_address is not None
     connection = http.client.HTTPConnection(

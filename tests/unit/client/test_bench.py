@@ -9,6 +9,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace.bench import main, measure
+from tests.integration.serving import in_segments
 from tests.patience import PATIENCE_S
 
 
@@ -34,15 +35,8 @@ def test_figures_agree_with_one_another(capsys: pytest.CaptureFixture[str]):
 
 
 def test_segments_are_saved_so_that_the_feed_goes_on():
-    examples = [{"k": str(i), "x": [0.0] * 6} for i in range(200)]
-    pipeline = hs.from_examples(examples).batch_sequences_with_states(
-        input_key="k",
-        input_sequences=["x"],
-        input_context=[],
-        initial_states={"s": hs.zeros((2,), "float32")},
-        num_unroll=2,
-        batch_size=4,
-    )
+    examples = [{"key": str(i), "x": [0.0] * 6} for i in range(200)]
+    pipeline = in_segments(hs.from_examples(examples), batch_size=4)
     with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         found = measure(feed, 60.0)  # to the end
     assert found["batches"] == 150 - 8
