@@ -50,19 +50,32 @@ class Taken:
         return list(zip(*(self.columns[name].tolist() for name in names), strict=True))
 
 
-class Player:
-    """One worker's reader, bad records and slab, with one partition, whose trainers it plays."""
+class Place:
+    """One worker's reader, bad records and slab."""
+
+    def __init__(self, pipeline: Pipeline, directory: Path, slab_pages: int = 1024) -> None:
+        self.declaration = pipeline.declaration()
+        self.bad = BadRecords(self.declaration.policy.on_bad_example == "skip")
+        self.reader = opened_source(self.declaration.source, self.bad)
+        directory = directory / f"place{len(list(directory.iterdir()))}"
+        directory.mkdir()
+        self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
+
+    def begin(self, partition: int = 0, partitions: int = 1) -> Any:
+        """Return a partition of the feed."""
+        if partition:
+            self.bad.counts.clear()  # as a worker does
+        return compose(self.reader, self.declaration, partition, partitions, self.slab, self.bad)
+
+
+class Player(Place):
+    """A worker with one partition, whose trainers it plays."""
 
     def __init__(
         self, pipeline: Pipeline, directory: Path, slab_pages: int = 1024, parts: Any = (0, 1)
     ) -> None:
-        declaration = pipeline.declaration()
-        self.bad = BadRecords(declaration.policy.on_bad_example == "skip")
-        self.reader = opened_source(declaration.source, self.bad)
-        directory = directory / f"place{len(list(directory.iterdir()))}"
-        directory.mkdir()
-        self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
-        self.feed = compose(self.reader, declaration, *parts, self.slab, self.bad)
+        super().__init__(pipeline, directory, slab_pages)
+        self.feed = self.begin(*parts)
         self.me: Slot = ME if self.feed.lanes else ANYONE
         self.waiting: list[Batch] = []  # made for other slots
         self.tokens = itertools.count(1)

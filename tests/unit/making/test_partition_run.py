@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,13 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.files.index_cache import IndexCache
-from headrace_server.files.manifest import resolve
 from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
-from headrace_server.making.composition import compose
 from headrace_server.making.partition_run import Run
-from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.intake import Intake
-from headrace_server.reading.sources import open_reader
 from headrace_server.shaping.stored_state import Change, Examples, Saved
 from tests.examples import some
-
-PAGE = 4096
-
+from tests.unit.segment_player import Place
 
 # Functions of the user's
 
@@ -72,36 +65,10 @@ def numbered(n: int) -> Pipeline:
     return hs.from_examples([{"i": i, "t": b"t" * (i % 4), "v": [i] * (i % 3)} for i in range(n)])
 
 
-class Place:
-    """One worker's reader, bad records and slab."""
-
-    def __init__(self, pipeline: Pipeline, directory: Path, slab_pages: int = 256) -> None:
-        self.declaration = pipeline.declaration()
-        self.bad = BadRecords(self.declaration.policy.on_bad_example == "skip")
-        source = self.declaration.source
-        self.reader = open_reader(source, resolve(source.paths), self.bad, IndexCache(None))
-        directory.mkdir()
-        self.slab = Slab(directory, 0, 0, slab_pages * PAGE, 8 * PAGE)
-
-    def feed(self, partition: int = 0, partitions: int = 1) -> Run:
-        if partition:
-            self.bad.counts.clear()  # as a worker does
-        return compose(self.reader, self.declaration, partition, partitions, self.slab, self.bad)
-
-
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
+def place(tmp_path: Path) -> Callable[..., Place]:
     """Makes places, each with a directory of its own."""
-    places: list[Place] = []
-
-    def make(pipeline: Pipeline, slab_pages: int = 256) -> Place:
-        directory = tmp_path / f"place{len(places)}-{len(list(tmp_path.iterdir()))}"
-        places.append(Place(pipeline, directory, slab_pages))
-        return places[-1]
-
-    yield make
-    for made in places:
-        made.reader.close()
+    return partial(Place, directory=tmp_path)
 
 
 def advance(feed: Run) -> list[Batch] | Outlook:
@@ -194,7 +161,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
 ):
     pipeline = PIPELINES[name](tmp_path)
     here = place(pipeline)
-    feed = here.feed()
+    feed = here.begin()
     batches, lives, saved = [], [], nothing_saved()
     while isinstance(made := step(feed), Batch):
         batches.append(contents(here, made))
@@ -206,7 +173,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     for number, life in enumerate(lives):
         assert not life.done
         there = place(pipeline)
-        successor = there.feed()
+        successor = there.begin()
         successor.resume(life)
         assert successor.next_turn(ANYONE) == (0, number + 1)
         assert successor.schema == feed.schema
@@ -220,7 +187,7 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
 ):
     pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
     here = place(pipeline)
-    feed, saved = here.feed(), nothing_saved()
+    feed, saved = here.begin(), nothing_saved()
     for number in range(8):
         made = step(feed)
         assert made.number == number
@@ -229,7 +196,7 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
         step(feed)
     store(saved, feed)
     there = place(pipeline)
-    successor = there.feed()
+    successor = there.begin()
     successor.resume(saved)
     assert successor.next_turn(ANYONE) == (0, 8) and not saved.done
     with pytest.raises(DataError, match="not this one"):
@@ -242,9 +209,9 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     data: st.DataObject, place: Callable[..., Place]
 ):
     pipeline = numbered(60).batch(4, dynamic_pad=True)
-    want = play(whole := place(pipeline), whole.feed())
+    want = play(whole := place(pipeline), whole.begin())
     here = place(pipeline, slab_pages=data.draw(st.integers(1, 5)))
-    feed, saved = here.feed(), nothing_saved()
+    feed, saved = here.begin(), nothing_saved()
     held: list[Batch] = []
     got, done = [], set()
     while len(got) < len(want):
@@ -261,7 +228,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             continue
         assert feed.next_turn(ANYONE) == (0, len(got))
         there = place(pipeline)
-        successor = there.feed()
+        successor = there.begin()
         successor.resume(deepcopy(saved))
         assert play(there, successor) == [one for one in want if one[0] not in done]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
@@ -278,7 +245,7 @@ def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_
         input_key="key", input_sequences=["x"], input_context=[], input_length=None,
         initial_states={}, num_unroll=2, batch_size=2, capacity=8, order="lanes",
     )  # fmt: skip
-    feed = place(pipeline, slab_pages=1).feed()
+    feed = place(pipeline, slab_pages=1).begin()
 
     def made(slot: bytes, beyond: bool = False) -> list[Batch] | Outlook:
         while not (out := feed.make(slot, sys.maxsize, beyond)):
@@ -309,7 +276,7 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
     pipeline = numbered(2000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
     here = place(pipeline)
-    feed, batches, open_, read_next = here.feed(), [], [], 0
+    feed, batches, open_, read_next = here.begin(), [], [], 0
     for _ in range(steps):
         made = advance(feed)
         read_next += feed.reads_next
@@ -323,7 +290,7 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
     batches += play(here, feed)
     monkeypatch.setattr(Intake, "limit", lambda self, most: limit)
     there = place(pipeline)
-    again = there.feed()
+    again = there.begin()
     again.resume(saved)
     assert play(there, again) == batches and again.dropped() == feed.dropped()
     assert steps < 11 or read_next > 1, "the steps include reads that were to come"
@@ -341,8 +308,8 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     monkeypatch.setattr(Intake, "limit", lambda self, most: 64)
     pipeline = numbered(1000).batch(10, dynamic_pad=True)
     here = place(pipeline)
-    whole = play(here, here.feed())
-    feed, saved = here.feed(), nothing_saved()
+    whole = play(here, here.begin())
+    feed, saved = here.begin(), nothing_saved()
     assert feed.reclaim(Batch(0, 12, ANYONE, (0, 12), 10))
     assert not feed.reclaim(Batch(0, 10**6, ANYONE, (0, 10**6), 10))
     if reads:
@@ -360,7 +327,7 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     assert batches == whole[: len(batches)] and 12 <= len(batches) < len(whole)
     monkeypatch.setattr(Intake, "limit", lambda self, most: 640)
     there = place(pipeline)
-    again = there.feed()
+    again = there.begin()
     again.resume(saved)
     made = play(there, again)
     assert made[:12] + made[13:] == batches
@@ -421,7 +388,7 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     """The stream does not depend on how much was read, made and committed before a change."""
     make, asked = RESIZED[name]
     here = place(make())
-    feed, batches, saved, open_ = here.feed(), [], nothing_saved(), []
+    feed, batches, saved, open_ = here.begin(), [], nothing_saved(), []
     for sizes in asked:
         for _ in range(data.draw(st.integers(0, 12))):
             made = advance(feed)
@@ -440,7 +407,7 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
         store(saved, feed)
     committed = len(batches) - len(open_)
     there = place(make())
-    again = there.feed()
+    again = there.begin()
     again.resume(saved)
     assert committed or again.schema == feed.schema
     for made in open_:
@@ -463,7 +430,7 @@ def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     )
     here = place(pipeline)
     for partition in range(2):
-        feed = here.feed(partition, 2)
+        feed = here.begin(partition, 2)
         assert feed.schema == {"twice": Field("int64", (10,))}
         assert "bad:map_failed" not in feed.dropped() and "filtered" not in feed.dropped()
 
@@ -473,12 +440,12 @@ def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
 ):
     pipeline = numbered(500).filter(f"{__name__}:nothing").map(f"{__name__}:doubled").batch(10)
     here = place(pipeline)
-    feed = here.feed()
+    feed = here.begin()
     assert feed.schema == {}
     assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
     monkeypatch.setattr("headrace_server.reading.intake._MOST_PROBE_ROWS", 300)
     with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):
-        here.feed()
+        here.begin()
 
 
 def test_damage_that_shows_at_opening_is_the_first_partitions_and_counted_once(
@@ -495,7 +462,7 @@ def test_damage_that_shows_at_opening_is_the_first_partitions_and_counted_once(
         .batch(1)
     )
     here = place(pipeline)
-    feeds = [here.feed(k, 2) for k in range(2)]
+    feeds = [here.begin(k, 2) for k in range(2)]
     for feed in feeds:
         play(here, feed)
     assert [feed.dropped() for feed in feeds] == [
@@ -515,7 +482,7 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
         .batch(1)
     )
     here = place(pipeline)
-    feeds = [here.feed(k, partitions) for k in range(partitions)]
+    feeds = [here.begin(k, partitions) for k in range(partitions)]
     rows = sum(len(play(here, feed)) for feed in feeds)
     records = [i for i in range(200) if i % 9 != 4]
     failed = sum(i % 5 == 3 for i in records)
@@ -527,12 +494,12 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
 
 def test_where_ranks_are_is_not_that_of_a_run_of_the_same_name_before(place: Callable[..., Place]):
     here = place(numbered(200).batch(5, dynamic_pad=True))
-    feed, saved = here.feed(), nothing_saved()
+    feed, saved = here.begin(), nothing_saved()
     for rank in (1, 0):
         batches = feed.deal(0, 2)
         while len(batches) < 2:
             batches += feed.make(0, 0)
         commit(here, feed, batches[rank], saved)
-    again = here.feed()
+    again = here.begin()
     again.resume(saved)
     assert [again.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]
