@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import fsspec
 import numpy as np
 
 import headrace_server as hs
@@ -42,6 +44,14 @@ def opened_source(
     files = resolve(source.paths)
     OPEN.append(open_reader(source, files, bad or BadRecords(), cache or IndexCache(None)))
     return OPEN[-1]
+
+
+def write(path: Any, content: str | bytes) -> str:
+    """Write a file, compressed where its name says so; return its path."""
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
+    with fsspec.open(str(path), "wb") as sink:
+        sink.write(gzip.compress(data) if str(path).endswith("gz") else data)
+    return str(path)
 
 
 def plain(value: Any) -> Any:

@@ -7,9 +7,7 @@ import gzip
 import io
 import uuid
 from pathlib import Path
-from typing import Any
 
-import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,16 +18,9 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import StreamSource
 from tests.examples import some
-from tests.unit.readers import all_of, examples, opened
+from tests.unit.readers import all_of, examples, opened, write
 
 TEXT = 'id,n,x,note\na,1,0.5,plain\nb,2,1,"two\nlines, ""quoted"""\n\nc,-3,nan,\n'
-
-
-def write(path: Any, text: str | bytes) -> str:
-    content = text if isinstance(text, bytes) else text.encode()
-    with fsspec.open(str(path), "wb") as sink:
-        sink.write(gzip.compress(content) if str(path).endswith(".gz") else content)
-    return str(path)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])

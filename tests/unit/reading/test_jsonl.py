@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,18 +16,13 @@ from headrace_proto.errors import DataError
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.sources import jsonl
 from tests.examples import some
+from tests.unit import readers
 from tests.unit.readers import all_of, examples, opened
 
 
 def write(path: Any, *lines: Any) -> str:
-    text = "".join(
-        (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n"
-        for line in lines
-    )
-    with fsspec.open(str(path), "wb") as sink:
-        content = text.encode(errors="surrogateescape")
-        sink.write(gzip.compress(content) if str(path).endswith(".gz") else content)
-    return str(path)
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    return readers.write(path, "".join(f"{text}\n" for text in texts))
 
 
 def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:

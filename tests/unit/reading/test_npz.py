@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.columns import Ragged
 from headrace_server.reading.source import IndexedSource
+from tests.unit import readers
 from tests.unit.readers import all_of, opened
 
 ARRAYS: dict[str, np.ndarray] = {
@@ -46,9 +46,7 @@ WANT = [
 def write(path: Any, save: Any = np.savez, **arrays: np.ndarray) -> str:
     content = io.BytesIO()
     save(content, **arrays)
-    with fsspec.open(str(path), "wb") as sink:
-        sink.write(content.getvalue())
-    return str(path)
+    return readers.write(path, content.getvalue())
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import tarfile
 import uuid
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +18,7 @@ from headrace_proto.errors import DataError
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from tests.examples import some
-from tests.unit.readers import all_of, examples, opened
+from tests.unit.readers import all_of, examples, opened, write
 
 
 def npy(array: Any) -> bytes:
@@ -37,12 +35,6 @@ def packed(*members: tuple[str, bytes], style: int = tarfile.GNU_FORMAT) -> byte
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return content.getvalue()
-
-
-def write(path: Any, content: bytes) -> str:
-    with fsspec.open(str(path), "wb") as sink:
-        sink.write(gzip.compress(content) if str(path).endswith("gz") else content)
-    return str(path)
 
 
 def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:
