@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
@@ -16,7 +17,15 @@ import pytest
 import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.channel import Channel
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Bye, Hello, Renew
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Attach,
+    Bye,
+    Hello,
+    Renew,
+    Unknown,
+)
 from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
 
@@ -175,12 +184,19 @@ def test_a_bye_that_crosses_the_answer_to_a_greeting_counts_after_the_channel_to
                 eventually(lambda: not server.stats()["default"]["trainers"])
 
 
-def test_a_trainer_that_dies_after_its_greeting_is_missed_long_before_its_lease_ends():
-    """No message followed the Welcome, so only a probe of its connection shows that it is gone."""
+@pytest.mark.parametrize("said", [[], [Renew(1, 9)]], ids=["nothing", "more than came"])
+def test_a_trainer_that_dies_after_its_greeting_is_missed_long_before_its_lease_ends(
+    said: list[Renew],
+):
+    """Only a probe of its connection shows that it is gone; a message was lost, or none came."""
     with serving(numbers(), lease_ttl_s=3600) as server:
         with dealer(workers_at(server.address)[0]) as peer:
             peer.send(FROM_TRAINER.encode(Hello(limits.PROTOCOL, "t", "", b"n", gets=(1, 0, 0))))
-            answer(peer)
+            session = answer(peer).session
+            for renew in said:
+                peer.send(FROM_TRAINER.encode(dataclasses.replace(renew, session=session)))
+                while not isinstance(FROM_SERVER.decode(peer.recv_multipart()[0]), Unknown):
+                    pass
         with connect(server, timeout=PATIENCE_S) as feed:
             got = sorted(int(i) for batch in feed for i in batch["i"])
     assert got == list(range(ROWS))

@@ -208,7 +208,8 @@ class Outbox:
 
     def reaches(self, session: Session) -> bool:
         """Probe a trainer's connection; return False where that is gone."""
-        return not session.welcome or self._send(session, Pulse(session.number))
+        known = session.welcome or session.open  # the latter alone: it is to greet again
+        return not known or self._send(session, Pulse(session.number))
 
     def _send_references(self, session: Session, items: list[Given]) -> None:
         number = session.number
