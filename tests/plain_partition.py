@@ -55,7 +55,7 @@ class PlainPartition:
     def __getattr__(self, name):
         return getattr(self.machine, name)
 
-    def make(self, slot=ANYONE, epoch=FOREVER):
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False, most=1):
         if not self._unplaced and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
             return step

@@ -80,7 +80,19 @@ class Plain(PlainPartition):
         self.slab = slab
         self.records = []
 
-    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False, most=1):
+        alone = most == 1 or beyond or self._next_read is not None
+        made = self._make(slot, epoch, beyond)
+        while not (alone or isinstance(made, Outlook) or len(made) >= most):
+            if self._next_read is not None:
+                break
+            more = self._make(slot, epoch, False)
+            if isinstance(more, Outlook):
+                return made or more
+            made += more
+        return made
+
+    def _make(self, slot, epoch, beyond):
         there = _bring_forward(self._unplaced, slot) if beyond else self._unplaced
         if not there and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
@@ -209,7 +221,7 @@ class Segments:
 
     # Making
 
-    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False):
+    def make(self, slot=ANYONE, epoch=FOREVER, beyond=False, most=1):
         if not (_bring_forward(self.unplaced, slot) if beyond else self.unplaced):
             step = self.machine.step(slot, epoch, self.cut)
             if isinstance(step, Outlook):

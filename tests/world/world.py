@@ -279,7 +279,8 @@ class Owner:
         self.note()
 
     def make(self, work):
-        made = self.partitions[work.partition].make(work.slot, work.epoch, work.beyond)
+        partition = self.partitions[work.partition]
+        made = partition.make(work.slot, work.epoch, work.beyond, work.most)
         config, batches = self.world.config, len(self.slab.bodies) - len(self.slab.mapped)
         # beyond the memory there may be one of each trainer, and of each partition one or a round
         rounds = len(self.partitions) * max(1, self.desk.world)

@@ -102,7 +102,7 @@ _LISTED = 8
 
 
 class Work(NamedTuple):
-    """One call that the owner makes next: ``partition.make(slot, epoch, beyond)``."""
+    """One call that the owner makes next: ``partition.make(slot, epoch, beyond, most)``."""
 
     partition: int
     slot: Slot
@@ -110,6 +110,7 @@ class Work(NamedTuple):
     #: The request's partition, slot and epoch; None where nobody has asked.
     wanted: tuple[int, Slot, int] | None
     beyond: bool = False  # whether it is made even if there is no memory for it
+    most: int = 1  # batches that it may make in one step
 
 
 @dataclass(slots=True, eq=False)
@@ -1085,7 +1086,8 @@ class Desk:
                 continue
             beyond, self._beyond = wanted == self._beyond, None
             until = epoch if first == partition else FOREVER
-            work = Work(first, slot, until, wanted, beyond)
+            most = sum(not one.gone for one in self._asking[partition][slot, epoch])
+            work = Work(first, slot, until, wanted, beyond, most)
             return self._begin(work, turn if slot == ANYONE and first == partition else None)
         return self._work_ahead() if ahead and self._behind else None
 
@@ -1130,7 +1132,9 @@ class Desk:
                 heappush(behind, (here, partition))
                 return None
             else:
-                return self._begin(Work(partition, 0 if self.world else ANYONE, FOREVER, None))
+                slot = 0 if self.world else ANYONE
+                most = self._low - self._waiting[partition]
+                return self._begin(Work(partition, slot, FOREVER, None, False, most))
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
@@ -1236,7 +1240,7 @@ class Desk:
         work = self.next_work()
         if work is not None:
             one = self.partitions[work.partition]
-            self.made(work, one.make(work.slot, work.epoch, work.beyond))
+            self.made(work, one.make(work.slot, work.epoch, work.beyond, work.most))
         return work is not None
 
     # Queries

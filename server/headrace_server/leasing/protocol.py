@@ -130,12 +130,15 @@ class Partition(Protocol):
     def world(self) -> int:
         """The number of ranks of that run; 0: its batches are for anyone."""
 
-    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
+    def make(
+        self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
+    ) -> list[Batch] | Outlook:
         """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
 
         What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
-        not begun, except ahead of requests (a partition with ``ahead``).  ``beyond``: the first
-        batch of the slot is written before all others, even if there is no memory for it.
+        not begun, except ahead of requests (a partition with ``ahead``), which may make up to
+        ``most`` batches in one step.  ``beyond``: the first batch of the slot is written before
+        all others, even if there is no memory for it.
         """
 
     def next_turn(self, slot: Slot) -> Turn:

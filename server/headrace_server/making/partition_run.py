@@ -61,6 +61,8 @@ class Payload(NamedTuple):
     report: bytes = b""
 
 
+#: Bytes of batches that are made in one step, without a look at what else is to be done.
+_TOGETHER = 1 << 20
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32
 
@@ -188,6 +190,10 @@ class Run(ABC):
         """Store how a later life goes on here, if commits alone do not say it."""
         return
 
+    def _arrived(self) -> None:
+        """Act on what the rows of a read have changed, before a batch is made of them."""
+        return
+
     def _tidy(self) -> None:
         """Forget the chunks that no later batch needs."""
         needed = self.machine.chunks()
@@ -198,8 +204,27 @@ class Run(ABC):
 
     # Work
 
-    def make(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
-        """Do one step of work; return its result."""
+    def make(
+        self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
+    ) -> list[Batch] | Outlook:
+        """Read, or make a batch, or up to ``most`` small ones ahead; return the result."""
+        alone = most == 1 or beyond or self.reads_next or not self.ahead
+        made = self._step(slot, epoch, beyond)
+        while not (alone or isinstance(made, Outlook) or len(made) >= most or self.reads_next):
+            if sum(batch.nbytes for batch in made) >= _TOGETHER:
+                break
+            try:
+                more = self._step(slot, epoch)
+            except Exception:
+                if made:  # they go out first: the next call raises this again
+                    break
+                raise
+            if isinstance(more, Outlook):
+                return made or more
+            made += more
+        return made
+
+    def _step(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         behind, self._behind = self._behind, False
         if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
             return self._place(beyond)
@@ -245,7 +270,7 @@ class Run(ABC):
             taken = self.intake.rows_read - rows_before
             chunk, facts = self._hold(read, before, chunk)
             self.machine.input.arrived(read, len(chunk), position, facts, taken)
-            self._tidy()
+            self._arrived()
             self.intake.end()
         except Exception:  # earlier batches can still be handed out, with a mark
             self.machine.input.failed()
@@ -280,12 +305,12 @@ class Run(ABC):
                 self._begun = written
                 return placed or Outlook.FULL
             self._begun = None
-            del self._unplaced[0]
             try:
                 written.fill(self._slab.memory(block))
             except DataError:  # of a function that writes its part
                 self._slab.free(block)
                 raise
+            del self._unplaced[0]
             plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
             placed.append(plan.batch)
         self._unmarked += len(placed)

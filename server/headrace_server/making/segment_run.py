@@ -203,9 +203,12 @@ class SegmentRun(Run):
         self.intake.count_dropped()
         self.intake.dropped = dropped  # they were counted when they were first read
 
-    def _tidy(self) -> None:
+    def _arrived(self) -> None:
         self._forget_freed()
         self._report_refused()
+
+    def _tidy(self) -> None:
+        self._arrived()
         super()._tidy()
 
     def _forget_freed(self) -> None:

@@ -206,7 +206,8 @@ class QueuedRows(RowShaper):
     def chunks(self) -> set[int]:
         chunks = set[int]()
         for queue in self._queues:
-            chunks.update(queue.last(queue.count)[:, _CHUNK].tolist())
+            found = queue.first(queue.count)[:, _CHUNK]
+            chunks.update(found[:1].tolist(), found[1:][found[1:] != found[:-1]].tolist())
         return chunks
 
     # Snapshots

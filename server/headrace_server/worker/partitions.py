@@ -204,7 +204,7 @@ class Partitions:
         try:
             step = Step(self._diary, part, reads=self.reads_next(feed, work))
             with step:
-                made = part.run.make(work.slot, work.epoch, work.beyond)
+                made = part.run.make(work.slot, work.epoch, work.beyond, work.most)
                 step.lasts = made is Outlook.WAITS
         except Exception as error:
             self.fail(part, error)

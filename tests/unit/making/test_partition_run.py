@@ -237,6 +237,46 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     assert got == want
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
+@given(count=st.integers(2, 9), pages=st.integers(1, 9), size=st.integers(1, 9))
+def test_batches_of_one_step_are_those_that_come_one_by_one(
+    count: int, pages: int, size: int, place: Callable[..., Place]
+):
+    pipeline = numbered(60).repeat(2, across_batches=False).batch(size, dynamic_pad=True)
+    want = play(whole := place(pipeline), whole.begin())
+    here = place(pipeline, slab_pages=pages)
+    feed, got, together, read = here.begin(), [], 0, 0
+    while (made := feed.make(ANYONE, sys.maxsize, most=count)) is not Outlook.ENDED:
+        assert isinstance(made, list) and len(made) <= count
+        assert not made or feed.intake.rows_read == read
+        read = feed.intake.rows_read
+        together = max(together, len(made))
+        for batch in made:
+            got.append(contents(here, batch))
+            commit(here, feed, batch)
+    assert got == want and together == min(count, pages, 60 // size)
+
+
+def test_a_step_ends_after_a_mebibyte_of_batches(place: Callable[..., Place]):
+    rows = [{"x": np.zeros(60_000, np.float32)} for _ in range(16)]
+    feed = place(hs.from_examples(rows).batch(2), slab_pages=4096).begin()
+    while not (made := feed.make(ANYONE, sys.maxsize, most=9)):
+        pass
+    assert len(made) == 3
+
+
+def test_batches_before_one_that_can_not_be_made_go_out_first(place: Callable[..., Place]):
+    rows = [{"i": i, "v": [0] * (1 + (i == 11))} for i in range(12)]
+    feed = place(hs.from_examples(rows).batch(4)).begin()
+    made = list[Batch]()
+    while not made:
+        made = feed.make(ANYONE, sys.maxsize, most=9)
+    assert [batch.number for batch in made] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(DataError, match="unequal shapes"):
+            feed.make(ANYONE, sys.maxsize, most=9)
+
+
 def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_others(
     place: Callable[..., Place],
 ):

@@ -863,6 +863,8 @@ _MOST_FORMS = 16
 _LEAST_RECORDS = 8
 #: Maximum number of features that a fault lists.
 _LISTED = 20
+#: Average bytes of records that are all read before they are compared.
+_SMALL = 1024
 
 
 class ExampleParser:
@@ -921,6 +923,7 @@ class ExampleParser:
     ) -> np.ndarray:
         """Add the records that have a form; return the rows of the others."""
         rows, odd = np.arange(starts.size), list[int]()
+        _fetch(data, starts, stops)
         matched = Counter[Form]()
         known = iter(self._forms)
         while len(odd) < _LEAST_RECORDS <= rows.size and len(matched) < _MOST_FORMS:
@@ -950,6 +953,18 @@ class ExampleParser:
         itself, _ = form.match(record, np.array([0]), np.array([record.size]))
         known = form.slots.keys() == {i for i, values in enumerate(found) if values is not None}
         return form if known and itself.all() else None
+
+
+def _fetch(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> None:
+    """Bring small records that lie side by side into the processor's cache.
+
+    To read them in their order takes a fraction of the time for which comparisons at single places
+    of each would wait for memory.
+    """
+    if starts.size:
+        low, high = int(starts.min()), int(stops.max())
+        if high - low < _SMALL * starts.size:
+            data[low:high].max()
 
 
 #: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
