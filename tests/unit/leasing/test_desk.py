@@ -231,6 +231,24 @@ def test_leases_that_end_with_a_silent_session_are_counted():
     assert at.desk.counts["expired"] == 2
 
 
+def test_batches_that_go_out_again_are_counted():
+    at = At(plain(), A)
+    returned, lost = at.ask(A, 2)
+    at.desk.give_back(A, [returned.token])
+    at.desk.hello(Hello(A, gets=[(lost.request, 0, 0)]), 0.0)
+    assert [give.token for give in at.told(Give)] == [lost.token]
+    assert at.desk.counts["redelivered"] == 2
+
+
+def test_a_commit_that_waits_for_an_earlier_batch_of_its_lanes_is_stale_once_that_is_returned():
+    at = At(lanes(), A)
+    first, second = at.ask(A, 2)
+    at.desk.commit(A, second.token)
+    at.desk.give_back(A, [first.token])
+    (answer,) = at.told(Answer)
+    assert answer.stale == (second.token,) and at.desk.counts["stale"] == 1
+
+
 def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
     at = At(plain(), A, B)
     (mine,) = at.ask(A)
