@@ -472,10 +472,8 @@ class Run(ABC):
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
         sizes = self.machine.sizes()
-        if self._unplaced:
-            waiting = (1 if self.ahead else plan.batch.rows for plan in self._unplaced)
-            sizes["ready"] = sizes.get("ready", 0) + sum(waiting)
-        return sizes
+        waiting = sum(1 if self.ahead else plan.batch.rows for plan in self._unplaced)
+        return {**sizes, "ready": sizes.get("ready", 0) + waiting}
 
     def epoch_due(self) -> tuple[int, bool]:
         """Return the epoch of the first uncommitted rows, and whether there may be any.

@@ -221,6 +221,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             held.append(made)
             continue
         assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.finished
+        assert feed.sizes()["ready"] == 1, "the batch that waits for memory"
         if data.draw(st.booleans()):
             (beyond,) = feed.make(ANYONE, sys.maxsize, beyond=True)
             got.append(contents(here, beyond))
