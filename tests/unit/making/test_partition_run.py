@@ -19,7 +19,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
-from headrace_server.making.partition_run import Run
+from headrace_server.making.partition_run import Payload, Run
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake
 from headrace_server.shaping.stored_state import Change, Examples, Saved
@@ -458,6 +458,25 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     assert again.properties == feed.properties
 
 
+def test_weights_that_follow_from_reports_stay_due_until_a_partition_can_take_them(
+    place: Callable[..., Place],
+):
+    """First it makes the batch again that a trainer has from an earlier process."""
+    sources = {name: numbered(200) for name in ("a", "b")}
+    pipeline = hs.mix(sources, hs.reported(half_life=1)).batch(4, dynamic_pad=True)
+    feed = place(pipeline).begin()
+    report = np.array([[0, 4, 8.0]]).tobytes()  # source, rows, sum
+    assert feed.reclaim(Batch(0, 2, ANYONE, (0, 2), 4))
+    assert feed.commit(step(feed), 1, Payload((), None, report)) is None
+    weights = feed.weights_due()
+    assert weights is not None and feed.propose(("reported", weights)) is None
+    assert feed.weights_due() == weights
+    feed.apply(ordered(feed, "batch_size", [4]))
+    assert feed.weights_due() == weights
+    feed.apply(ordered(feed, "reported", weights))
+    assert feed.weights_due() is None
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_schema_is_learnt_also_where_filters_let_the_first_rows_not_through(
     stream: bool, place: Callable[..., Place], tmp_path: Path
@@ -544,3 +563,27 @@ def test_where_ranks_are_is_not_that_of_a_run_of_the_same_name_before(place: Cal
     again = here.begin()
     again.resume(saved)
     assert [again.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]
+
+
+def test_the_costs_of_whole_rounds_alone_are_compared(place: Callable[..., Place]):
+    """Of round 0 the second process makes the batch of one rank."""
+    examples = [{"cost": 0.1} for _ in range(8)]
+    here = place(hs.from_examples(examples).batch(2, balance="cost", balance_batches=1))
+    feed, saved = here.begin(), nothing_saved()
+    batches = feed.deal(1, 2)
+    while not batches:
+        batches += feed.make(0, 0)
+        if feed.machine.input.next_number == 1:
+            feed._mark_here()
+    commit(here, feed, batches[0], saved)
+    again = here.begin()
+    again.resume(saved)
+    batches = []
+    while len(batches) < 3:
+        batches += again.make(0, 0)
+    assert [(batch.slot, batch.turn) for batch in batches] == [
+        (1, (0, 0)),
+        (0, (0, 1)),
+        (1, (0, 1)),
+    ]
+    assert again.status()["balance"] == {"rounds": 1, "mean": 1, "worst": 1}
