@@ -278,6 +278,25 @@ def test_batches_before_one_that_can_not_be_made_go_out_first(place: Callable[..
             feed.make(ANYONE, sys.maxsize, most=9)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
+def test_no_more_examples_wait_in_buckets_than_may_be_in_flight(
+    batches: int, place: Callable[..., Place]
+):
+    """With the least number a read brings one, as each bucket may lack one of its batches."""
+    balance = {"balance": "i", "balance_batches": batches} if batches > 1 else {}
+    most = (3 * batches - 1) + (4 * batches - 1) + 1
+    pipeline = numbered(300).bucket_by_sequence_length(
+        "v", [3, 4], [1], dynamic_pad=True, max_examples_in_flight=most, **balance
+    )
+    here, waiting = place(pipeline), list[int]()
+    feed = here.begin()
+    while isinstance(made := advance(feed), list):
+        waiting.append(feed.sizes()["incomplete"])
+        for batch in made:
+            commit(here, feed, batch)
+    assert made is Outlook.ENDED and max(waiting) <= most
+
+
 def test_beyond_a_full_slab_a_session_gets_its_own_batch_before_decided_ones_of_others(
     place: Callable[..., Place],
 ):
