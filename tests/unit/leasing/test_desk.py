@@ -381,6 +381,15 @@ def test_what_is_done_is_counted_and_the_feed_ends_when_all_is_stored():
     assert at.desk.ended and at.desk.standing() == {"ready": 0, "leased": 0, "saving": 0}
 
 
+def test_a_feed_with_more_to_come_has_not_ended_though_all_that_was_made_is_stored():
+    at = At(lanes(), A)
+    for _ in range(2):
+        (give,) = at.ask(A)
+        at.desk.commit(A, give.token)
+        at.desk.stored(0, len(at.desk.log))
+        assert at.desk.saving == at.desk.leased == 0 and not at.desk.ended
+
+
 def test_a_source_that_has_nothing_is_asked_again_when_it_wakes():
     at = At(plain(), A)
     make, at.partition.make = at.partition.make, lambda *_: Outlook.WAITS
