@@ -99,7 +99,7 @@ class Segments(Admission, Machine):
         #: The same, as far as commits go; by rank the first round that it has not committed.
         self._committed = (0, 0)
         self._rank_next: list[int] = []
-        self._lacks: dict[int, list[int]] = {}  # by rank: rounds of which it lacks its member
+        self._lacks: dict[Slot, list[int]] = {}  # by rank: rounds of which it lacks its member
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
         self._seats: dict[Slot, Seat] = {}
         self._places_before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
@@ -154,7 +154,7 @@ class Segments(Admission, Machine):
 
     def next_turn(self, slot: Slot) -> Turn:
         """Return the least turn that is not made for a slot."""
-        lacking = self._lacks.get(slot) if isinstance(slot, int) else None
+        lacking = self._lacks.get(slot)
         turn = self.epoch, lacking[0] if lacking else self._index
         return min([turn, *(plan.batch.turn for plan in self._again if plan.batch.slot == slot)])
 
@@ -490,7 +490,7 @@ class Segments(Admission, Machine):
         del self._out[batch.name]
         if out.seat is not None:
             out.seat.out.remove(out)
-        if self.world and isinstance(batch.slot, int):
+        if self.world:
             self._lack(batch.slot, batch.turn[1])
 
     def returned(self, batch: Batch) -> bool:
@@ -529,12 +529,10 @@ class Segments(Admission, Machine):
 
     # Rounds of ranks
 
-    def _lack(self, rank: int, index: int) -> None:
+    def _lack(self, rank: Slot, index: int) -> None:
         self._lacks[rank] = sorted({*self._lacks.get(rank, ()), index})
 
     def _members_for(self, slot: Slot) -> list[Out]:
-        if not isinstance(slot, int) or not 0 <= slot < self.world:
-            return []
         if lacking := self._lacks.get(slot):
             index = lacking[0]
             ranks = [rank for rank in range(self.world) if self._lacks.get(rank, ())[:1] == [index]]
@@ -708,8 +706,6 @@ class Segments(Admission, Machine):
         Return False where it has had that, or where the round before is not committed.
         """
         rank, index = batch.slot, batch.turn[1]
-        if not isinstance(rank, int) or not 0 <= rank < self.world:
-            return False
         if index not in self._lacks.get(rank, ()):
             waits = self._out or any(self._lacks.values())
             if index < self._index or (self.chained and waits):
@@ -735,7 +731,7 @@ class Segments(Admission, Machine):
         if self.chained:
             wrong |= tables.version[slots] != place["version"].astype(np.int64)
         elsewhere = [*self._loose]
-        mine: np.ndarray | None = None
+        mine = np.full(len(slots), -1)  # the examples of its lanes now
         heads = np.ones(len(slots), bool)
         if self.unroll:
             left = tables.count[slots] - segments
@@ -757,8 +753,7 @@ class Segments(Admission, Machine):
                 if other is not seat:
                     elsewhere += other.lanes.tolist()
         for out in self._out.values():
-            others = np.isin(slots, out.rows.slots)
-            wrong |= others if mine is None or out.batch.slot != slot else others & (mine != slots)
+            wrong |= np.isin(slots, out.rows.slots) & (mine != slots)
         return not (wrong.any() or np.isin(slots, elsewhere).any())
 
     def _take_claimed(
