@@ -147,14 +147,12 @@ class Packing(RowShaper):
 
     def finish(self, drop: bool = False) -> None:
         self._finished = True
+        for row in [*self._open]:
+            self._close(row)
+        left = len(self._full)
         if not drop:
-            for row in [*self._open]:
-                self._close(row)
-        rest = [*self._open]
-        if drop or not self._smaller:
-            whole = 0 if drop else len(self._full) // self._size * self._size
-            rest += [self._full.pop() for _ in range(len(self._full) - whole)]
-        self._open, self._rooms = [], []
+            left = 0 if self._smaller else left % self._size
+        rest = [self._full.pop() for _ in range(left)]
         ends = sum(piece[4] for row in rest for piece in row.pieces)
         self._note_dropped("cancelled" if drop else "remainder", ends)
 

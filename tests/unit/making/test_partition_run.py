@@ -393,6 +393,16 @@ def test_a_close_lets_the_batches_be_made_again_that_trainers_have(
     assert made[:12] + made[13:] == batches
 
 
+def test_packed_examples_that_a_cancel_drops_are_counted_in_full_and_in_open_rows(
+    place: Callable[..., Place],
+):
+    feed = place(hs.from_examples([{"x": [0] * n} for n in (4, 3, 2)]).pack(4, 2)).begin()
+    while feed.sizes()["incomplete"] < 3:
+        assert advance(feed) == []
+    feed.apply(ordered(feed, "close", True))
+    assert advance(feed) is Outlook.ENDED and feed.dropped() == {"cancelled": 3}
+
+
 RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
     "plain": (lambda: numbered(700).batch(10, dynamic_pad=True), [[4], [25], [10]]),
     "the last batch is smaller": (
