@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_server.leasing.protocol import Order, Outlook
 from headrace_server.shaping.admission import BEGUN
-from headrace_server.shaping.segments import Segments
+from headrace_server.shaping.segments import NOWHERE, Segments
 from headrace_server.shaping.slots import SEGMENT_PLACE
 from tests.examples import some
 from tests.unit.changes import begun
@@ -84,6 +84,16 @@ def test_a_batch_with_the_states_of_another_commit_is_not_reclaimed():
     while (possible := feed.machine.reclaim(replace(held, place=place.tobytes()))) is None:
         feed.answer(feed.machine.input.next_read(9))
     assert not possible and feed.machine.reclaim(replace(held, body=None))
+
+
+def test_a_batch_is_not_reclaimed_while_another_trainer_has_the_segments_before():
+    earlier, feed = (Feed(Segments(0, 1, states=NOWHERE), [3]) for _ in range(2))
+    earlier.machine.commit(earlier.draft().batch, 1)
+    held = earlier.draft().batch
+    out = feed.draft().batch
+    assert not feed.machine.reclaim(held)
+    feed.machine.commit(out, 2)
+    assert feed.machine.reclaim(held)
 
 
 def test_an_order_comes_after_those_of_an_earlier_life_whose_place_is_not_reached():

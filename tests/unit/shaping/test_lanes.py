@@ -1,5 +1,7 @@
 """Lanes by hand; the simulated world shows that none of their segments is lost or repeated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,16 @@ def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
     machine.resume_turns([0, 0, 0, 1, [1]], {b"a": (FIRST + lines[::-1], lines)})
     rows = feed.draft(b"a").draft
     assert (rows.indices - FIRST).tolist() == [2, 1] and rows.lanes.tolist() == [0, 1]
+
+
+def test_batches_that_follow_each_other_in_lanes_are_reclaimed_for_these_lanes_alone():
+    earlier, feed = (Feed(Segments(0, 2, lanes=True, states=NOWHERE), [3] * 2) for _ in range(2))
+    first, second = (earlier.draft(b"a").batch for _ in range(2))
+    assert feed.machine.reclaim(first) is None, "its rows are to be read"
+    feed.answer(feed.machine.input.next_read(9))
+    assert feed.machine.reclaim(first)
+    assert not feed.machine.reclaim(replace(second, slot=b"b"))
+    assert feed.machine.reclaim(second)
 
 
 def test_two_trainers_go_on_with_examples_that_one_has_returned_beyond_the_capacity():
