@@ -169,7 +169,7 @@ class Plain(Machine):
         if self.epoch > epoch:
             return Outlook.OVER
         limit = self._up_to_order(limit)
-        read = self.input.next_read(limit) if self._pending and self._is_cancelled() else None
+        read = self.input.next_read(limit) if self._reads_first() else None
         step = read or self.input.next_step(limit)
         if isinstance(step, Draft):
             return self._made(step)
@@ -414,13 +414,12 @@ class Plain(Machine):
     def _reached(self, order: Order) -> bool:
         return super()._reached(order) and order.number <= self.input.next_number
 
-    def _is_cancelled(self) -> bool:
-        """Return whether a pending order cancels the next batch, though it may be formed.
+    def _reads_first(self) -> bool:
+        """Return whether the rows before a pending order are read before the next batch is formed.
 
-        The life that got the order had read more rows at once, so it had not made this batch.
+        The life that got the order had read these, maybe at once, and had not made this batch.
         """
-        closes = (order for order in self._pending if order.kind == "close" and order.what)
-        return any(order.number <= self.input.next_number for order in closes)
+        return bool(self._pending) and self._pending[0].number <= self.input.next_number
 
     def _resize(self, batch_sizes: Sequence[int]) -> None:
         if tuple(batch_sizes) != self.shaper.batch_sizes:

@@ -438,6 +438,11 @@ RESIZED: dict[str, tuple[Callable[[], Pipeline], list[list[int]]]] = {
         ),
         [[2], [11], [6]],
     ),
+    "packed rows": (lambda: numbered(700).pack(5, 4), [[2], [9], [3]]),
+    "packed rows, balanced": (
+        lambda: numbered(700).pack(5, 4, balance="i", balance_batches=3),
+        [[2], [9], [3]],
+    ),
     "a sampler": (
         lambda: (
             numbered(900)
@@ -483,7 +488,10 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     for made in open_:
         commit(here, feed, made)
     batches += play(here, feed)
-    assert play(there, again) == batches[committed:] and again.dropped() == feed.dropped()
+    limit = data.draw(st.sampled_from([7, 40, 640]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Intake, "limit", lambda self, most: min(limit, most or limit))
+        assert play(there, again) == batches[committed:] and again.dropped() == feed.dropped()
     assert again.properties == feed.properties
 
 
