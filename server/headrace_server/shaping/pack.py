@@ -149,12 +149,19 @@ class Packing(RowShaper):
         self._finished = True
         for row in [*self._open]:
             self._close(row)
-        left = len(self._full)
-        if not drop:
-            left = 0 if self._smaller else left % self._size
-        rest = [self._full.pop() for _ in range(left)]
-        ends = sum(piece[4] for row in rest for piece in row.pieces)
-        self._note_dropped("cancelled" if drop else "remainder", ends)
+        if drop:
+            self._drop(len(self._full), "cancelled")
+        else:
+            self._drop_remainder()
+
+    def _drop_remainder(self) -> None:
+        """Drop the last full rows, which fill no batch, unless it may be smaller."""
+        if not self._smaller:
+            self._drop(len(self._full) % self._size, "remainder")
+
+    def _drop(self, rows: int, reason: str) -> None:
+        rest = [self._full.pop() for _ in range(rows)]
+        self._note_dropped(reason, sum(piece[4] for row in rest for piece in row.pieces))
 
     # Batches
 
@@ -169,6 +176,8 @@ class Packing(RowShaper):
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
         super().set_batch_sizes(batch_sizes)
         self._balanced = 0
+        if self._finished:
+            self._drop_remainder()
 
     def _balance(self) -> bool:
         """Put full rows into the order of balanced batches; return False if there are too few."""

@@ -1,7 +1,10 @@
-"""Plain batches of other sizes; tests of buckets, of which they are one, have their rows."""
+"""Plain and packed batches of other sizes; those of buckets have tests of their own."""
+
+import numpy as np
 
 from headrace_server.reading.columns import row_count
 from headrace_server.shaping.bucket import PlainBatches
+from headrace_server.shaping.pack import Packing
 
 from .drafts import size_of
 
@@ -44,3 +47,16 @@ def test_a_size_after_the_end_drops_what_is_no_whole_batch_any_more():
     shaper.set_batch_sizes([3])
     assert [len(draft) for draft in drafts_of(shaper)] == [4], "it was whole before"
     assert shaper.dropped() == {"remainder": 1}
+
+
+def test_a_size_after_the_end_drops_the_last_packed_rows_that_are_no_whole_batch_any_more():
+    shaper = Packing(2, 2)
+    shaper.offer(0, 4, {"length": np.full(4, 2)})
+    shaper.set_batch_sizes([3])
+    shaper.offer(1, 5, {"length": np.full(5, 2)})
+    shaper.finish()
+    shaper.set_batch_sizes([4])
+    for chunk in (0, 1):
+        (part,) = shaper.next_draft().parts
+        assert part.chunk == chunk and part.rows.tolist() == [0, 1, 2, 3]
+    assert shaper.next_draft() is None and shaper.dropped() == {"remainder": 1}
