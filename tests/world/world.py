@@ -213,6 +213,8 @@ class Owner:
                 answered = stored.issuperset(message.committed)
                 law(answered, "a commit is answered before it is stored")
                 law(stored.isdisjoint(message.stale), "a stored commit is called stale")
+            if isinstance(message, protocol.Welcome) and world.steady:
+                law(not message.stale, "what a trainer holds is void, though none has left")
             if wire is not None:
                 world.count(message)
                 world.down(wire, message)
@@ -679,6 +681,8 @@ class World:
         self.term = self.births = self.tags = self.generation = 0
         self.runs, self.jobs = 1, 0
         self.slept = False
+        #: Whether trainers neither leave nor sleep, nor give batches back.
+        self.steady = config.faults.keys() <= {"cut", "owner", "server", "stop"}
         self.messages = Counter()
         self.ledger = {}  # (partition, row or segment) → state, durable
         self.accepted = {}  # the same, as this life has accepted it
