@@ -32,9 +32,9 @@ _WORD = 2**64 - 1
 #: Streams of chance: the uses of one seed.
 _SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 5, 6, 7, 8, 9
 _MIXES, _PASSES = 10, 11
-_ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
+ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
 _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
-_BUCKETS = ("bucket", "bucket_by_sequence_length")
+BUCKETS = ("bucket", "bucket_by_sequence_length")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Row:
 
 def batches(declared: Declared, partition: int, partitions: int) -> list[Batch]:
     """Return the batches of one partition, in order, as its only trainer takes them."""
-    parts, (kind, given) = _rows(declared, partition, partitions)
+    parts, (kind, given) = rows_of(declared, partition, partitions)
     shaped = _shape(kind, given, partition)
     made = [batch for rows in parts for batch in shaped(rows)]
     for number, batch in enumerate(made):
@@ -76,14 +76,14 @@ def segments(declared: Declared, partition: int, partitions: int) -> list[list[B
     Each has its own values only: who trains it, and beside which others, is a matter of the run.
     Of packed lanes each step is one.
     """
-    parts, (_, given) = _rows(declared, partition, partitions)
+    parts, (_, given) = rows_of(declared, partition, partitions)
     given = {**given, "num_unroll": 1} if given.get("pack") else given
     going = _admission(given, partition)
     admitted = [going(row) for rows in parts for row in rows]
     return [[_segment(one, given) for _ in one.begins] for one in admitted]
 
 
-def _rows(declared: Declared, partition: int, partitions: int) -> tuple[list[list[Row]], Call]:
+def rows_of(declared: Declared, partition: int, partitions: int) -> tuple[list[list[Row]], Call]:
     """Return a partition's rows after all stages, and the shape; by epoch if batches end there."""
     order, stages, (kind, given) = _split(declared.calls)
     source = list(enumerate(_cut(declared.examples, declared.calls)))
@@ -132,7 +132,7 @@ def _split(calls: Iterable[Call]) -> tuple[dict[str, Any], list[Call], Call]:
     for name, options in calls:
         given = dict(options)
         assert shape is None, "the shape is last"
-        if name in _ORDER:
+        if name in ORDER:
             order[name] = given
             continue
         if given.pop("enqueue_many", False):
@@ -549,7 +549,7 @@ def _shape(
 ) -> Callable[[list[Row]], Iterator[Batch]]:
     if kind == "batch" and "sources" not in given:
         return lambda rows: _batched(rows, given)
-    if kind in ("batch", *_BUCKETS):
+    if kind in ("batch", *BUCKETS):
         return lambda rows: _bucketed(rows, kind, given)
     if kind == "stratified_sample_unknown_dist":
         return _by_class(given, partition)

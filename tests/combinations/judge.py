@@ -66,6 +66,7 @@ def failures(place: Place, draws: list[Draw], again: bool = False) -> list[str]:
         case, own, draw = cases[name], faults[name], feeds[name]
         rest = rests.get(name)
         own += watch.faults
+        case.since = watch.since
         if not own and not watch.run.parts:
             own += case.broken(place, watch.run, watch.taken)
         if own or rest is None:
@@ -100,7 +101,7 @@ def _trained(
     for name, draw in feeds.items():
         run = draw.run
         if rest:
-            run = replace(run, snapshot=0, parts=0, leaves=0)
+            run = replace(run, snapshot=0, parts=0, leaves=0, steers=None)
             if run.after >= 0:
                 hold = min(run.hold, 0)
                 run = replace(run, world=run.after, trainers=1, any_order=False, hold=hold)

@@ -24,6 +24,12 @@ from tests.combinations.training import Taken
 
 #: A segment, or a step of packed lanes: partition, index of insertion, number in its example.
 Cell = tuple[int, int, int]
+#: A row: partition, epoch where batches end with it, and its number, which copies share.
+Row = tuple[int, int, int]
+
+
+#: Shapes that leave rows in their order.
+_IN_ORDER = ("batch", "rejection_sample", "stratified_sample")
 
 
 class Case:
@@ -32,9 +38,24 @@ class Case:
     def __init__(self, draw: Draw, partitions: int) -> None:
         feed, run = draw.feed, draw.run
         self.feed, self.partitions = feed, partitions
+        _, self._steer, self._value = run.steers or (0, "", None)
+        self.since: dict[int, int] | None = None  # of a feed that was steered: see Watch
         #: Number of trainers or ranks whose batches may be incomplete at the end.
         self._most = max(run.world, run.after, run.trainers if feed.lanes else 1)
         declared = feed.declared()
+        self._rows = (
+            [
+                [
+                    (p, row.epoch if feed.borders else 0, int(row.example["n"]))
+                    for rows in parts
+                    for row in rows
+                ]
+                for p in range(partitions)
+                for parts, _ in [reference.rows_of(declared, p, partitions)]
+            ]
+            if run.steers and not feed.segmented
+            else []
+        )
         self.batches = [reference.batches(declared, p, partitions) for p in range(partitions)]
         self.cells: dict[Cell, dict[str, Any]] = {}
         if feed.segmented:
@@ -85,15 +106,27 @@ class Case:
 
     def _batch(self, one: Taken, run: Run | None) -> str:
         p, number = one.values["@partition"], one.values["@number"]
+        if self.since is not None:
+            bucket, rows = one.values.get("@bucket", -1), len(one.values["n"])
+            size = self._size(bucket, number >= self.since.get(p, number + 1))
+            less = self.feed.small or "max_padded_elements" in self.feed.shape
+            exact = rows == size or (less and rows < size)
+            return "" if exact else f"it has {rows} rows, not {size}"
         if not 0 <= p < self.partitions or number >= len(self.batches[p]):
             return "there is no such batch"
         return difference(self.batches[p][number], one.values)
+
+    def _size(self, bucket: int, after: bool) -> int:
+        """Return the rows of a batch, before or after another size was set."""
+        size = self._value if after else self.feed.shape["batch_size"]
+        return int(size[bucket // self._apart] if isinstance(size, list) else size)
 
     def _segment(self, one: Taken, run: Run | None) -> str:
         values, size = one.values, self.feed.shape["batch_size"]
         valid = np.array(values["@valid"], bool)
         if run and (
-            len(valid) > size or (len(valid) < size and (run.world or not self.feed.small))
+            len(valid) > size
+            or (len(valid) < size and (run.world or not (self.feed.small or self.since)))
         ):
             return f"it has {len(valid)} rows"
         if run and not valid.all() and not run.world:
@@ -138,6 +171,9 @@ class Case:
     # once
 
     def _once(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
+        if self.since is not None and not self.feed.segmented:
+            yield from self._rows_once(taken)
+            return
         sure = Counter(name for one in taken if one.state == "done" for name in self._names(one))
         maybe = {name for one in taken if one.state == "saved" for name in self._names(one)}
         names = set(self.cells) if self.feed.segmented else self._numbers
@@ -145,6 +181,8 @@ class Case:
         if twice and not self._rewinds(run):
             yield f"committed twice: {sorted(twice)[:5]}"
         missing = names - sure.keys() - maybe
+        if self.since is not None and self._steer == "drain":
+            missing = set()
         if self.feed.segmented and missing and not self.feed.small:
             bound = self.feed.shape["batch_size"] * self._most
             lost = Counter((p, self._epoch(p, i)) for p, i in {name[:2] for name in missing})
@@ -156,6 +194,38 @@ class Case:
                 missing = set()
         if missing:
             yield f"{len(missing)} of {len(names)} are lost: {sorted(missing)[:5]}"
+
+    def _rows_once(self, taken: Sequence[Taken]) -> Iterable[str]:
+        """Judge a feed that was steered by rows, since other ones are together in a batch."""
+        want, sure, maybe = Counter[Row](), Counter[Row](), Counter[Row]()
+        for rows in self._rows:
+            want.update(rows)
+        for one in taken:
+            {"done": sure, "saved": maybe}.get(one.state, Counter[Row]()).update(self._rows_of(one))
+        if more := sure - want:
+            yield f"rows come more often than they should: {[*more][:5]}"
+        lost = Counter(row[:2] for row in (want - sure - maybe).elements())
+        most = 0 if self.feed.small and self._most == 1 else self._most * self._rows_together()
+        if self._steer != "drain" and any(count > most for count in lost.values()):
+            yield f"rows of (partition, epoch) are lost: {dict(lost)}"
+
+    def _rows_of(self, one: Taken) -> list[Row]:
+        p, epoch = one.values["@partition"], one.values["@epoch"] if self.feed.borders else 0
+        return [(p, epoch, int(n)) for n in one.values["n"]]
+
+    @property
+    def _apart(self) -> int:
+        """Number of sources of which each has batches of its own."""
+        first, given = self.feed.calls[0]
+        return len(given["sources"]) if first == "mix" and given["by"] == "batch" else 1
+
+    def _rows_together(self) -> int:
+        """Return the rows of a batch of each bucket, of each source that has its own batches."""
+        shape, both = self.feed.shape, (False, True)
+        buckets = (
+            shape.get("num_buckets", 1 + len(shape.get("bucket_boundaries", ()))) * self._apart
+        )
+        return sum(max(self._size(b, after) for after in both) for b in range(buckets))
 
     @property
     def _numbers(self) -> set[tuple[int, ...]]:
@@ -259,6 +329,10 @@ class Case:
 
     def _stream(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
         ahead = run.prefetch != 0 and self.feed.states == "server"
+        if self.since is not None:
+            if self.feed.calls[-1][0] in _IN_ORDER and not run.any_order:
+                yield from self._rows_in_order(taken)
+            return
         if run.any_order or (self.feed.segmented and (ahead or run.hold > 0 or place.events)):
             return
         order = []
@@ -280,6 +354,19 @@ class Case:
             counts[p, epoch] += 1
         if not self.feed.lanes and order != sorted(order):
             yield f"partitions do not take turns: {[(n, p) for _, n, p in order]}"
+
+    def _rows_in_order(self, taken: Sequence[Taken]) -> Iterable[str]:
+        if self.feed.shape.get("balance") or self._apart > 1:
+            return
+        came = defaultdict[tuple[int, ...], list[Row]](list)
+        for row in (row for one in taken for row in self._rows_of(one)):
+            came[row[:2]].append(row)
+        for (p, epoch), rows in came.items():
+            want = [row for row in self._rows[p] if row[1] == epoch]
+            if rows != want[: len(rows)]:
+                at = next(i for i, row in enumerate(rows) if row not in want[i : i + 1])
+                yield f"row {at} of partition {p}, epoch {epoch}, is number {rows[at][2]}"
+                return
 
     def _ranks(self, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
         steps = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tests.combinations.declarations import SHAPES, STAGES, Feed, drawn
+from tests.reference import BUCKETS, ORDER
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Run:
     #: "saved" (its commit is on the way) or "done" (it has the answer).  A rank then comes back.
     dies: tuple[int, str] | None = None
     leaves: int = 0  # after so many batches the first trainer leaves, and connects anew
+    #: After so many batches the first trainer calls "set_batch_size" or "drain" with this value.
+    steers: tuple[int, str, Any] | None = None
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -94,6 +97,9 @@ def _repr(one: Any) -> str:
     return f"{type(one).__name__}({', '.join(given)})"
 
 
+#: Shapes of which the reference can not say which rows come where a feed is steered.
+_NOT_STEERED = ("pack", "stratified_sample_unknown_dist")
+
 #: Laws that the server breaks, each with the draws that break it.
 KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
     "Where a server or a worker dies or is started again, states at trainers are not lost.": (
@@ -150,18 +156,46 @@ def _run(chance: random.Random, place: Place, feed: Feed) -> Run:
         run = replace(run, leaves=chance.randint(1, 6))
     elif what < 0.53:
         run = replace(run, parts=chance.randint(1, 6), after=chance.choice((0, 1, 2, 3)))
+    if feed.calls[-1][0] not in _NOT_STEERED and chance.random() < 0.2:
+        run = replace(run, steers=_steers(chance, feed, run))
     return run
 
 
+def _steers(chance: random.Random, feed: Feed, run: Run) -> tuple[int, str, Any]:
+    """Draw a change of the feed before a snapshot or a parting, if there is any."""
+    step = chance.randint(1, run.snapshot or run.parts or 6)
+    shape = feed.shape
+    fixed = feed.segmented and (feed.lanes or run.world or run.after > 0)
+    if fixed or "max_padded_elements" in shape or chance.random() < 0.3:
+        # work on segments in hand would be refused after cancel=True
+        return step, "drain", not feed.segmented and chance.random() < 0.4
+    size = shape["batch_size"]
+    if isinstance(size, list) and feed.calls[0][1].get("by") != "batch":
+        return step, "set_batch_size", chance.choice((5, [3, 1, 4]))
+    return step, "set_batch_size", chance.randint(1, size if feed.segmented else 6)
+
+
 def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
-    """Give a feed of segments a capacity that is enough for its trainers."""
-    if not feed.segmented:
-        return feed
-    ahead = run.prefetch if isinstance(run.prefetch, int) else 2
-    most = max(run.members, run.after, 1) * (1 if feed.lanes or run.world else 1 + ahead)
-    capacity = chance.choice((None, 100, most * feed.shape["batch_size"] + chance.randint(0, 3)))
+    """Give a feed of segments a capacity that is enough for its trainers.
+
+    Another one that is steered gets more epochs, or its bucket fewer batches that are made ahead:
+    else all would be made before.
+    """
     *calls, (name, given) = feed.calls
-    return replace(feed, calls=(*calls, (name, {**given, "capacity": capacity})))
+    if feed.segmented:
+        ahead = run.prefetch if isinstance(run.prefetch, int) else 2
+        most = max(run.members, run.after, 1) * (1 if feed.lanes or run.world else 1 + ahead)
+        capacity = chance.choice((None, 100, most * given["batch_size"] + chance.randint(0, 3)))
+        return replace(feed, calls=(*calls, (name, {**given, "capacity": capacity})))
+    if run.steers and name in BUCKETS:
+        return replace(feed, calls=(*calls, (name, {**given, "capacity": chance.randint(1, 3)})))
+    if run.steers:
+        found = [(of, {**one, "n": 6} if of == "repeat" else one) for of, one in feed.calls]
+        if "repeat" not in dict(found):
+            at = max((i for i, (of, _) in enumerate(found, 1) if of in ORDER), default=0)
+            found.insert(at, ("repeat", {"n": 6}))
+        return replace(feed, calls=tuple(found))
+    return feed
 
 
 def groups(chance: random.Random, size: int = 12) -> Iterator[tuple[Place, list[Draw]]]:

@@ -122,6 +122,24 @@ def _die(dies: tuple[int, str] | None, seen: int, when: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | None:
+    """Steer a feed; return None where it is too late for that."""
+    while True:
+        try:
+            if what == "drain":
+                feed.drain(cancel=value)
+                return {}
+            return feed.set_batch_size(value)
+        except headrace.ConnectionLost as error:
+            if "ask again" not in str(error):
+                raise
+        except ValueError as error:
+            late = "all batches of the feed were made before", "the feed has ended"
+            if not str(error).endswith(late):
+                raise
+            return None
+
+
 def _lanes(batch: Any) -> bool:
     try:
         return isinstance(batch, headrace.NextQueuedSequenceBatch) and batch.lane is not None
@@ -234,6 +252,8 @@ class Watch:
     taken: list[Taken] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     token: Any = None
+    #: Where the feed was steered: by partition the number of the first batch of another size.
+    since: dict[int, int] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -281,6 +301,8 @@ class Watch:
 
     def _step(self, who: int, seen: int, feed: Any) -> None:
         self.ticked()
+        if who == 0 and self.run.steers and seen == self.run.steers[0]:
+            self.since = _steered(feed, *self.run.steers[1:])
         if self.run.world:
             self._meeting.wait()
         if seen == self.run.snapshot:
