@@ -123,21 +123,26 @@ def _die(dies: tuple[int, str] | None, seen: int, when: str) -> None:
 
 
 def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | None:
-    """Steer a feed; return None where it is too late for that."""
+    """Steer a feed; return None where it is too late for that.
+
+    With partition -1 where it was asked again: what the first answer would have been is unknown.
+    """
+    asked = dict[int, int]()
     while True:
         try:
             if what == "drain":
                 feed.drain(cancel=value)
-                return {}
-            return feed.set_batch_size(value)
+                return asked
+            return asked | feed.set_batch_size(value)
         except headrace.ConnectionLost as error:
             if "ask again" not in str(error):
                 raise
+            asked = {-1: 0}
         except ValueError as error:
             late = "all batches of the feed were made before", "the feed has ended"
             if not str(error).endswith(late):
                 raise
-            return None
+            return asked or None
 
 
 def _lanes(batch: Any) -> bool:
@@ -253,6 +258,7 @@ class Watch:
     faults: list[str] = field(default_factory=list)
     token: Any = None
     #: Where the feed was steered: by partition the number of the first batch of another size.
+    #: See ``_steered``.
     since: dict[int, int] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
