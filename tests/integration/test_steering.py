@@ -237,6 +237,20 @@ def test_the_size_outlives_workers_and_servers_and_a_feed_goes_back_to_that_of_a
             assert next(feed).rows == 4, "a size that is declared anew takes the place of both"
 
 
+def test_segments_of_partitions_that_go_on_change_their_size_where_others_have_ended():
+    # the first of two partitions has two segments, the second has twelve
+    with hs.run(sequences([1, 1, 6, 6], batch_size=2), partitions=2) as server:
+        with connect(server, prefetch=0) as feed:
+            rows = []
+            for batch in feed:
+                batch.save_state("s", batch.state("s"))
+                rows.append(batch.rows)
+                if len(rows) == 3:  # the first partition's only batch is committed
+                    feed.commit()
+                    assert feed.set_batch_size(1) == {1: 2}
+    assert rows == [2, 2, 2, *[1] * 8]
+
+
 def test_what_can_not_have_another_size_says_why_and_goes_on():
     examples = of_counts([2] * 8)
     feeds = {

@@ -43,6 +43,7 @@ from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
 from ..process.statuses import added
+from ..shaping.machine import TOO_LATE
 from .feed_status import example_status, feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
@@ -76,7 +77,7 @@ class _Orders:
     left: list[Part]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
-    late: str = ""  # the refusal of finished partitions: it counts where all are finished
+    late: str = ""  # the refusal of partitions that have made all: it counts where all have
 
     def stored(self, part: Part) -> None:
         """Note that a partition needs, or can do, no more; answer after the last one."""
@@ -404,7 +405,7 @@ class Switchboard:
             except ValueError as error:  # the numbers come from a trainer
                 over.append(part)
                 text = str(error)[:1000]
-                if finished:
+                if finished or text == TOO_LATE:
                     orders.late = text
                 else:
                     orders.fault = orders.fault or text
