@@ -292,10 +292,21 @@ class ArrowColumn:
         self._first = _int64(
             base * unit + offset * step for (_, base), offset in zip(placed, offsets, strict=True)
         )
+        #: Numbers of a fixed shape in memory, without nulls.
+        self._dense = not (
+            self._bits
+            or self._text
+            or self.field.ragged_dims
+            or self._valid
+            or any(nulls is not None for nulls in self._nulls)
+            or isinstance(self._raw, FarArray)
+        )
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
     def read(self, batch: Batch, rows: Rows) -> StoredRows:
+        if self._dense and isinstance(rows, slice) and isinstance(batch, int):
+            return StoredRows(self._adjacent(batch, rows), None, ())
         index = numbers_of(rows)
         missing = self._missing(batch, index)
         unsound: Unsound = []
@@ -308,8 +319,7 @@ class ArrowColumn:
             count = count * lengths
         _note_nulls(self._nulls[-1], index, count, unsound)
         if self._text is None:
-            adjacent = isinstance(rows, slice) and isinstance(batch, int)
-            column = self._numbers(batch, index, extents, adjacent)
+            column = self._numbers(batch, index, extents)
         else:
             column = self._texts(self._text, batch, index, count, extents, unsound)
         return StoredRows(column, missing, tuple(unsound))
@@ -323,10 +333,16 @@ class ArrowColumn:
         missing[begin < 0] = False
         return missing
 
-    def _numbers(
-        self, batch: Batch, index: np.ndarray, extents: list[np.ndarray], adjacent: bool
-    ) -> Column:
-        """Return rows of numbers or bits; those of a fixed shape that are adjacent, as a view."""
+    def _adjacent(self, batch: int, rows: slice) -> np.ndarray:
+        """Return adjacent rows of a dense column, as a view."""
+        index, shape = rows.start, (rows.stop - rows.start, *self.field.shape)
+        for level in self._levels:
+            index = (int(level.shift[batch]) + index) * level.size
+        start = int(self._first[batch]) + index * self._dtype.itemsize
+        values: np.ndarray = self._raw[start : start + prod(shape) * self._dtype.itemsize]
+        return values.view(self._dtype).reshape(shape)
+
+    def _numbers(self, batch: Batch, index: np.ndarray, extents: list[np.ndarray]) -> Column:
         varying = self.field.ragged_dims
         inner = tuple(d for d in self.field.shape[varying:] if d is not None)
         if self._bits:
@@ -336,10 +352,6 @@ class ArrowColumn:
             )
         starts = self._first[batch] + index * self._dtype.itemsize
         size = prod(inner) * self._dtype.itemsize
-        if not varying and adjacent and len(index) and not isinstance(self._raw, FarArray):
-            stop = starts[0] + len(index) * prod(inner) * self._dtype.itemsize
-            values: np.ndarray = self._raw[starts[0] : stop].view(self._dtype)
-            return values.reshape(len(index), *inner)
         if not varying:
             raw, starts = self._here(starts, np.full(len(index), size))
             return rows_of_items(raw, starts, self._dtype, inner)
