@@ -13,7 +13,7 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
-from .serving import connect, kill_worker
+from .serving import connect
 from .user_functions import fail_at_5900
 
 
@@ -35,17 +35,6 @@ def test_a_second_drain_is_harmless_and_other_trainers_end_too():
         with connect(server) as late:
             assert list(late) == []
         assert server.wait(PATIENCE_S)
-
-
-def test_a_drain_is_remembered_when_the_worker_dies_after_it():
-    with hs.run(endless()) as server:
-        with connect(server, prefetch=0) as feed:
-            next(feed)
-            feed.drain()
-            kill_worker(server)
-            rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(PATIENCE_S)
-    assert rows == [k % 10 for k in range(4, 4 + len(rows))]
 
 
 def test_a_stop_waits_for_no_batch_that_only_came_ahead(tmp_path: Path) -> None:

@@ -165,26 +165,6 @@ def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers: in
             feed.set_target_probs([0.5, 0.5])
 
 
-def test_another_size_outlives_the_server_and_a_snapshot(tmp_path) -> None:
-    pipeline = NUMBERS.batch(5)
-    with (
-        hs.run(pipeline, state_dir=tmp_path / "state") as server,
-        connect(server) as feed,
-    ):
-        next(feed)
-        since = feed.set_batch_size(3)[0]
-        next(feed)
-        token = feed.snapshot()
-        whole = [(batch.number, batch["i"].tolist()) for batch in feed]
-    with (
-        hs.run(pipeline, state_dir=tmp_path / "state", resume=token) as server,
-        connect(server) as feed,
-    ):
-        assert feed.schema["i"].shape == (None,)
-        again = [(batch.number, batch["i"].tolist()) for batch in feed]
-    assert again == whole and {len(i) for n, i in again if n >= since} == {3}
-
-
 _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 
 
