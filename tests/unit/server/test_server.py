@@ -19,6 +19,7 @@ from headrace_proto.errors import ServerError
 from tests.children import gone
 from tests.nursery import environment, warm_run
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 
 def numbered(n: int = 12) -> hs.Pipeline:
@@ -218,7 +219,8 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
 ):
     """As a notebook's cell that is run three times, and then another with its address."""
     caplog.set_level(logging.WARNING, "headrace.server")
-    first = hs.run(BATCHES, state_dir=tmp_path, durability="process", http="127.0.0.1:0")
+    bind = f"tcp://127.0.0.1:{free_port()}"  # that of the worker is free, too
+    first = hs.run(BATCHES, bind=bind, state_dir=tmp_path, durability="process", http="127.0.0.1:0")
     pids, address = list(first.pids.values()), first.address
     assert repr(first) == f"<headrace_server.Server at {address}: running; feeds: 'default'>"
     for taken in (
