@@ -119,7 +119,8 @@ class Case:
 
     def _size(self, bucket: int, after: bool) -> int:
         """Return the rows of a batch, before or after another size was set."""
-        size = self._value if after else self.feed.shape["batch_size"]
+        resized = after and self._steer == "set_batch_size"
+        size = self._value if resized else self.feed.shape["batch_size"]
         return int(size[bucket // self._apart] if isinstance(size, list) else size)
 
     def _segment(self, one: Taken, run: Run | None) -> str:
@@ -357,7 +358,7 @@ class Case:
             yield f"partitions do not take turns: {[(n, p) for _, n, p in order]}"
 
     def _rows_in_order(self, taken: Sequence[Taken]) -> Iterable[str]:
-        if self.feed.shape.get("balance") or self._apart > 1:
+        if self.feed.shape.get("balance") or self._apart > 1 or self._steer == "set_weights":
             return
         came = defaultdict[tuple[int, ...], list[Row]](list)
         for row in (row for one in taken for row in self._rows_of(one)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tests.combinations.declarations import SHAPES, STAGES, Feed, drawn
+from tests.combinations.declarations import REPORTED, SHAPES, STAGES, Feed, drawn
 from tests.reference import BUCKETS, ORDER
 
 
@@ -29,7 +29,8 @@ class Run:
     #: "saved" (its commit is on the way) or "done" (it has the answer).  A rank then comes back.
     dies: tuple[int, str] | None = None
     leaves: int = 0  # after so many batches the first trainer leaves, and connects anew
-    #: After so many batches the first trainer calls "set_batch_size" or "drain" with this value.
+    #: After so many batches the first trainer calls "set_batch_size", "set_weights" or "drain" with
+    #: this value.
     steers: tuple[int, str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -165,6 +166,8 @@ def _steers(chance: random.Random, feed: Feed, run: Run) -> tuple[int, str, Any]
     """Draw a change of the feed before a snapshot or a parting, if there is any."""
     step = chance.randint(1, run.snapshot or run.parts or 6)
     shape = feed.shape
+    if weights := _other_weights(feed):
+        return step, "set_weights", {name: chance.choice((0.2, 1.0, 5.0)) for name in weights}
     fixed = feed.segmented and (feed.lanes or run.world or run.after > 0)
     if fixed or "max_padded_elements" in shape or chance.random() < 0.3:
         # work on segments in hand would be refused after cancel=True
@@ -173,6 +176,18 @@ def _steers(chance: random.Random, feed: Feed, run: Run) -> tuple[int, str, Any]
     if isinstance(size, list) and feed.calls[0][1].get("by") != "batch":
         return step, "set_batch_size", chance.choice((5, [3, 1, 4]))
     return step, "set_batch_size", chance.randint(1, size if feed.segmented else 6)
+
+
+def _other_weights(feed: Feed) -> list[str]:
+    """Return the sources of a feed whose rows are the same, whatever weights their sources have."""
+    name, given = feed.calls[0]
+    if feed.segmented or name != "mix" or given["weights"] == REPORTED or given["stop"] != "all":
+        return []
+    weights = given["weights"]
+    schedule = weights if isinstance(weights, list) else [(0, weights)]
+    drawn = all(all(one.values()) for _, one in schedule)
+    in_order = {name for name, _ in feed.calls} & {"weighted_resample", "stratified_sample"}
+    return [*given["sources"]] if drawn and not in_order else []
 
 
 def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:

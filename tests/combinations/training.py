@@ -133,6 +133,9 @@ def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | Non
             if what == "drain":
                 feed.drain(cancel=value)
                 return asked
+            if what == "set_weights":
+                feed.set_weights(value)
+                return asked
             return asked | feed.set_batch_size(value)
         except headrace.ConnectionLost as error:
             if "ask again" not in str(error):
