@@ -16,6 +16,7 @@ that is taken, so that a worker that waits for trainers wakes for several batche
 from __future__ import annotations
 
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -443,6 +444,8 @@ class Partitions:
         """Report that a feed can not go on; an unforeseen error is logged with its traceback."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows
+        if not os.path.exists(self._config.directory):
+            raise error  # the server was killed, and the next start has removed what it left
         text = str(error)
         if isinstance(error, OSError) and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"

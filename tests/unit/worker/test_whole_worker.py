@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
+from headrace_proto.errors import ServerError
 from headrace_proto.messages import (
     Answer,
     Answered,
@@ -62,6 +64,18 @@ def test_a_lost_message_makes_the_trainer_greet_again_and_gets_what_was_under_wa
         trainer.beat()
         again, _ = rows_of(worker, trainer)
         assert again.token == item.token  # it does not hold it: it was lost on the way
+
+
+def test_no_feed_fails_for_want_of_a_run_directory_that_is_gone(directory):
+    """The server was killed, and another start has removed what it left: its workers end."""
+    run = directory / "run"
+    run.mkdir()
+    with Worker(run, numbers(8)) as worker:
+        part = worker.owner._switchboard.feeds[FEED].partitions[0]
+        shutil.rmtree(run)
+        with pytest.raises(ServerError, match="no segment"):
+            worker.owner._partitions.fail(part, ServerError("no segment"))
+        assert part.feed.failure is None
 
 
 def test_a_pause_has_trainers_let_go_and_ends_when_nothing_is_leased(directory):
