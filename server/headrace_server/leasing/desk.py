@@ -229,10 +229,10 @@ class Desk:
         # Making
         self._busy: int | None = None  # the partition that makes now …
         self._again = False  # … whether it may have more memory or rows since it began
-        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._deferred: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
         #: greeting may begin a new run, and that deals every batch that is not committed.
-        self._deferred_sessions: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._deferred_sessions: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
@@ -741,7 +741,7 @@ class Desk:
 
     # The journals
 
-    def _write(self, kind: str, key: Any, *rest: Any) -> None:
+    def _write(self, kind: str, key: Any, *rest: object) -> None:
         self.log.append((kind, key, *rest))
         self._logged[SESSIONS if kind in ("join", "leave") else key] += 1
 

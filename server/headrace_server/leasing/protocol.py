@@ -80,7 +80,7 @@ class Order:
     what: Any
     since: int  # the first batch that it changes
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [self.count, self.read, self.number, self.kind, self.what, self.since]
 
 

@@ -129,7 +129,7 @@ def to_extension(value: object) -> msgpack.ExtType:
     return msgpack.ExtType(_FUNCTION, msgpack.packb([name, data, files]))
 
 
-def packed(plain: Any) -> Any:
+def packed(plain: object) -> Any:
     """Return plain data with all functions as bytes, so that they stay as they are now."""
     if isinstance(plain, Sent):
         return plain.packed()

@@ -140,7 +140,7 @@ class HttpService(socketserver.ThreadingTCPServer):
             request.close()
             self._changed.notify()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: Any) -> None:
         """Log what happened: a peer that goes away is no fault of the server."""
         logger.debug("a request from %s has no answer", client_address[0], exc_info=True)
 

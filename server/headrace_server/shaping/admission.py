@@ -365,7 +365,7 @@ class Admission(Shaper):
         """Return the chunks whose payload is still needed."""
         return set(self._uses)
 
-    def seek_in(self, key: bytes, out: Iterable[tuple[int, Rows]]) -> list[list[Any]]:
+    def seek_in(self, key: bytes, out: Iterable[tuple[int, Rows]]) -> list[list[object]]:
         """Return a key's examples of all epochs: epoch, segment, number of segments, place, batch.
 
         ``out``: batches that are not committed, by number, the oldest first.  The place is "ready"

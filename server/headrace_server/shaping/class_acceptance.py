@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Proportions:
         """Return the last changes, as many as fit a message."""
         return self.to_plain()[-max(1, _MOST_NUMBERS // len(self.now)) :]
 
-    def from_plain(self, plain: Iterable[Any]) -> list[tuple[int, np.ndarray]]:
+    def from_plain(self, plain: Iterable[tuple[int, object]]) -> list[tuple[int, np.ndarray]]:
         """Return the changes of a snapshot; ValueError where one does not fit."""
         return [(int(number), self.checked(probs)) for number, probs in plain]
 

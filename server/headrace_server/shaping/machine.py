@@ -123,6 +123,6 @@ class Machine(ABC):
     def sizes(self) -> dict[str, int]:
         """Return counts of rows, or segments, that wait."""
 
-    def seek(self, key: bytes) -> list[list[Any]]:
+    def seek(self, key: bytes) -> list[list[object]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
         return []

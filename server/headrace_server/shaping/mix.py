@@ -113,7 +113,7 @@ class Reports:
         """Note that the weights hold."""
         self._since, self.stored = 0.0, False
 
-    def state(self) -> list[Any]:
+    def state(self) -> list[object]:
         return [self.sums.tolist(), self.rows.tolist(), self._since]
 
     def restore(self, state: list[Any]) -> None:
