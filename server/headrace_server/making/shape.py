@@ -11,6 +11,7 @@ examples stay between batches (``segment_run.py``).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,7 +44,7 @@ Fields = Mapping[str, Field]
 RowFacts = dict[str, np.ndarray]
 
 
-class Shape:
+class Shape(ABC):
     """The end of a pipeline, for ``pipeline.shape``.
 
     Define ``__init__`` for the options of the shape, which are plain data, and ``machine``, which
@@ -77,9 +78,9 @@ class Shape:
         """
         return None
 
+    @abstractmethod
     def machine(self, partition: int) -> RowShaper:
         """Return the rules of a partition."""
-        raise NotImplementedError
 
     # At work
 

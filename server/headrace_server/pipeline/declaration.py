@@ -45,7 +45,10 @@ def kind_class(folder: str, kind: str | Sent) -> Any:
         return getattr(import_module(f"{package}.{folder}.{kind}"), name)
     found, base = resolve(kind), resolve(f"{package}.{based_on}")
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise TypeError(f"{kind} is {kind_of(found)}, and no subclass of hs.{base.__name__}")
+        what = "a class" if isinstance(found, type) else kind_of(found)
+        raise TypeError(f"{kind} is {what}, and no subclass of hs.{base.__name__}")
+    if lacks := sorted(getattr(found, "__abstractmethods__", ())):
+        raise TypeError(f"{kind} does not define {' and '.join(lacks)}()")
     return found
 
 

@@ -6,6 +6,7 @@ what is no value per row, makes the whole chunk bad.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +151,7 @@ def as_int64(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int64)
 
 
-class Sampler(Stage):
+class Sampler(Stage, ABC):
     """A stage that keeps the columns: it judges each row by one value."""
 
     #: The rule of values.
@@ -167,6 +168,6 @@ class Sampler(Stage):
         chunk, values = self.values.sound(chunk, bad, self.rule)
         return self.sampled(chunk, values, bad) if len(chunk) else chunk
 
+    @abstractmethod
     def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
         """Return the remaining rows of those with sound values, or their copies."""
-        raise NotImplementedError

@@ -13,6 +13,7 @@ Each kind has a file of its own in ``sources``; ``hs.read("module:Class", …)``
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,7 +78,7 @@ class Source:
         """Close the files and connections that the source holds open."""
 
 
-class StreamSource(Source):
+class StreamSource(Source, ABC):
     """A source that is read forward from a position.
 
     Its attributes are ``fields``, the ``Field`` of each column by name, and ``streams``, the number
@@ -86,11 +87,11 @@ class StreamSource(Source):
 
     streams: int
 
+    @abstractmethod
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         """Return at most ``limit`` examples from a position (``b""``: the start) and the position
         after them; None: the stream ends there.  A chunk may be empty.  Ordinals count records from
         0 within the stream (those skipped count too)."""
-        raise NotImplementedError
 
     def ready(self, stream: int, position: bytes, limit: int) -> int:
         """Return how many examples a read from a position gives without a wait, at most ``limit``.
@@ -119,10 +120,10 @@ class IndexedSource(StreamSource):
         """Begin to fetch examples; return how many of them, from the first on, are on their way."""
         return 0
 
+    @abstractmethod
     def take(self, rows: Rows) -> Chunk:
         """Return examples by slice (with start and stop) or by number (int64), in that order and
         without skipped bad ones.  Ordinals are their numbers."""
-        raise NotImplementedError
 
     @property
     def streams(self) -> int:  # type: ignore[override]
