@@ -77,7 +77,7 @@ class _Orders:
     left: list[Part]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
-    late: str = ""  # the refusal of partitions that have made all: it counts where all have
+    late: str = ""  # that partitions have made all: it counts where all have
 
     def stored(self, part: Part) -> None:
         """Note that a partition needs, or can do, no more; answer after the last one."""
@@ -396,8 +396,7 @@ class Switchboard:
             return
         ordered, later, over = list[Part](), list[Part](), list[Part]()
         for part in parts:
-            finished = part.run.finished
-            if finished and orders.what[0] == "close":
+            if part.run.finished and orders.what[0] == "close":
                 over.append(part)
                 continue
             try:
@@ -405,7 +404,7 @@ class Switchboard:
             except ValueError as error:  # the numbers come from a trainer
                 over.append(part)
                 text = str(error)[:1000]
-                if finished or text == TOO_LATE:
+                if text == TOO_LATE:
                     orders.late = text
                 else:
                     orders.fault = orders.fault or text
