@@ -27,7 +27,6 @@ Cell = tuple[int, int, int]
 #: A row: partition, epoch where batches end with it, and its number, which copies share.
 Row = tuple[int, int, int]
 
-
 #: Shapes that leave rows in their order.
 _IN_ORDER = ("batch", "rejection_sample", "stratified_sample")
 
@@ -43,19 +42,11 @@ class Case:
         #: Number of trainers or ranks whose batches may be incomplete at the end.
         self._most = max(run.world, run.after, run.trainers if feed.lanes else 1)
         declared = feed.declared()
-        self._rows = (
-            [
-                [
-                    (p, row.epoch if feed.borders else 0, int(row.example["n"]))
-                    for rows in parts
-                    for row in rows
-                ]
-                for p in range(partitions)
-                for parts, _ in [reference.rows_of(declared, p, partitions)]
-            ]
-            if run.steers and not feed.segmented
-            else []
-        )
+        self._rows: list[list[Row]] = []
+        for p in range(partitions if run.steers and not feed.segmented else 0):
+            parts, _ = reference.rows_of(declared, p, partitions)
+            found = [(row.epoch, int(row.example["n"])) for rows in parts for row in rows]
+            self._rows.append([(p, epoch if feed.borders else 0, n) for epoch, n in found])
         self.batches = [reference.batches(declared, p, partitions) for p in range(partitions)]
         self.cells: dict[Cell, dict[str, Any]] = {}
         if feed.segmented:
@@ -124,13 +115,14 @@ class Case:
         return int(size[bucket // self._apart] if isinstance(size, list) else size)
 
     def _segment(self, one: Taken, run: Run | None) -> str:
-        values, size = one.values, self.feed.shape["batch_size"]
+        values, since = one.values, self.since or {}
         valid = np.array(values["@valid"], bool)
-        if run and (
-            len(valid) > size
-            or (len(valid) < size and (run.world or not (self.feed.small or self.since)))
-        ):
-            return f"it has {len(valid)} rows"
+        other = values["@number"] >= since.get(values["@partition"], values["@number"] + 1)
+        size = self._size(-1, other)
+        # a batch that came back is made again, in another size
+        less = self.feed.small or (since and not other)
+        if run and (len(valid) > size or (len(valid) < size and (run.world or not less))):
+            return f"it has {len(valid)} rows, not {size}"
         if run and not valid.all() and not run.world:
             return "it has empty rows"
         epochs = set()
