@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from headrace_server.server.metrics import METRICS
+from headrace_server.watch.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "watching.md"

@@ -32,7 +32,7 @@ def named(servers: list[hs.Server]) -> str:
 def test_status_shows_all_servers_and_names_the_one_that_is_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
 
     def status(*more: str) -> tuple[int, str]:
         code = main(["status", "--http", http, *more])

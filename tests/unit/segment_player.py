@@ -13,10 +13,10 @@ import numpy as np
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
-from headrace_server.making.composition import compose
-from headrace_server.making.partition_run import Payload
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
+from headrace_server.partition.composition import compose
+from headrace_server.partition.partition_run import Payload
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
 from tests.unit.readers import opened_source

@@ -18,7 +18,7 @@ from headrace_proto.errors import DataError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..making.composition import shape_check
+from ..partition.composition import shape_check
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
 from ..reading.chunk import BadRecords

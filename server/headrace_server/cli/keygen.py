@@ -20,7 +20,7 @@ import zmq
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
 
 from ..files.durable_file import writing
-from ..process.keyring import TRAINERS
+from ..net.keyring import TRAINERS
 from ..process.option import Option
 from .frame import with_options
 

@@ -23,9 +23,9 @@ from headrace_proto.schema import Field
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
-from ..making.composition import compose
-from ..making.partition_run import Payload
 from ..making.slab import Slab
+from ..partition.composition import compose
+from ..partition.partition_run import Payload
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.chunk import BadRecords

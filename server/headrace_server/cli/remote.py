@@ -23,10 +23,10 @@ from headrace_proto.errors import (
 )
 
 from ..process.option import Option
-from ..process.statuses import ServerStatus, described_batches
-from ..server.http import read_token
-from ..server.http_client import RESTART_S, TIMEOUT_S, HttpClient, snapshot_of_all
-from ..server.verdict import store_faults
+from ..watch.http import read_token
+from ..watch.http_client import RESTART_S, TIMEOUT_S, HttpClient, snapshot_of_all
+from ..watch.statuses import ServerStatus, described_batches
+from ..watch.verdict import store_faults
 from . import exits
 from .frame import with_options
 from .options import JSON

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..process import statuses
-from ..server.http_client import one_line, shown
+from ..watch import statuses
+from ..watch.http_client import one_line, shown
 from .progress import count, size, table
 
 _MOST_TRAINERS = 32

@@ -25,7 +25,7 @@ from ..pipeline.declaration import Declaration
 from ..process.child import Pipe
 from ..process.config import FeedConfig, RunConfig
 from ..process.settings import RunSettings
-from .answers import is_here
+from ..watch.answers import is_here
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 

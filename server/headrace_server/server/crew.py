@@ -31,11 +31,11 @@ from headrace_proto.interrupts import interrupts_held
 from headrace_proto.placement import next_term
 
 from ..journal.state_directory import StateDirectory
+from ..net.public_socket import place_in, worker_binds
 from ..pipeline.declaration import Plain
 from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
 from ..process.config import BEGINNING, RunConfig
-from ..process.public_socket import place_in, worker_binds
 from ..process.worker_diary import Entry
 from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary

@@ -23,8 +23,8 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_
 from ..journal.state_directory import StateDirectory
 from ..pipeline.declaration import Plain
 from ..process.config import TOUCHED, USED
-from ..process.statuses import EventStatus, added
 from ..process.worker_diary import Entry
+from ..watch.statuses import EventStatus, added
 from .asks import LOCATOR
 from .crew import Starts
 from .deadly_rows import DeadlyRows

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..pipeline.declaration import Plain
 from ..process.child import Child
 from ..process.worker_diary import OPENING, STARTING, DiaryFile, Entry, long_inside
 
@@ -83,6 +84,13 @@ class Post:
         if self.child is None:
             return "it is dead, and will be started again"
         return self._hung or self.diary_file.read().describe()
+
+    @property
+    def status(self) -> dict[str, Plain]:
+        """The worker's part of a status, as far as a supervisor knows it."""
+        pid = None if self.child is None else self.child.pid
+        mine = {"worker": self.number, "pid": pid, "restarts": self.life}
+        return {**mine, "doing": self.doing, "shares": {}}
 
     @property
     def inside(self) -> str:

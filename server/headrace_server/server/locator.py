@@ -26,14 +26,14 @@ from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.messages import FROM_SERVER, Hello, Pulse, Refused, ServedShare
 
 from ..journal.feed_directory import described
+from ..net.bounded_map import BoundedMap
+from ..net.keyring import KeyRing
+from ..net.public_socket import PublicSocket
+from ..net.refusals import RateLimits, check_version, fault_of_message, feed_named
+from ..net.sockets import EXPECTED, open_files_limit
 from ..pipeline.declaration import Plain, digest
-from ..process.bounded_map import BoundedMap
 from ..process.child import LOG_FORMAT, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
-from ..process.keyring import KeyRing
-from ..process.public_socket import PublicSocket
-from ..process.refusals import RateLimits, check_version, fault_of_message, feed_named
-from ..process.sockets import EXPECTED, open_files_limit
 from ..process.worker_diary import DiaryReader, long_inside
 
 logger = logging.getLogger("headrace.locator")

@@ -26,11 +26,11 @@ from headrace_proto.placement import MOST_SHARES
 from headrace_proto.token import new_snapshot
 
 from ..files.extras import require
+from ..net.keyring import TRAINERS
 from ..pipeline.builder import Pipeline
-from ..process.keyring import TRAINERS
 from ..process.option import Option
 from ..process.settings import RunSettings, check_names
-from ..process.statuses import FeedStatus, joined_feed
+from ..watch.statuses import FeedStatus, joined_feed
 from .arguments import declared, share_in
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from ..process.config import RunConfig
 from ..process.option import Option
 from ..process.rundir import RunDirectory
 from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
+from ..watch.http import HttpOptions, HttpService
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -29,7 +30,6 @@ from .arguments import (
     share_in,
     start_config,
 )
-from .http import HttpOptions, HttpService
 from .supervisor import Supervisor
 
 logger = logging.getLogger("headrace.server")

@@ -35,14 +35,14 @@ from ..pipeline.declaration import Plain
 from ..process.child import Child, perform
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, RunConfig, in_use
 from ..process.rundir import RunDirectory
-from ..process.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from ..process.worker_diary import Entry
+from ..watch.status import disk_of, overview
+from ..watch.statuses import OwnersAnswer, SeenServer, described_batches, joined
 from .asks import LOCATOR, Asks
 from .crew import Crew, Starts
 from .feeds import Feeds
 from .liveness import Patience, Post
 from .snapshot_requests import SnapshotRequests
-from .status import disk_of, overview
 
 logger = logging.getLogger("headrace.server")
 
@@ -287,8 +287,11 @@ class Supervisor:
         answers = self._stats(timeout_s)
         more = {"disk": disk_of(self._config.state_directory), "draining": self.draining}
         with self._lock:
-            events = [*self._feeds.events]
-            return overview(self._config, answers, self._crew.posts, events=events, **more)
+            events, posts = [*self._feeds.events], self._crew.posts
+            workers = [
+                {**post.status, "slab_limit_bytes": self._config.slab_bytes} for post in posts
+            ]
+            return overview(self._config, answers, workers=workers, events=events, **more)
 
     def access(self) -> dict[str, Plain]:
         """Return the names of trainers that are let in, and counts of refusals, as of now."""

@@ -23,7 +23,7 @@ REMEMBERED = 64
 
 
 class Machine(ABC):
-    """One partition.  See ``leasing.protocol.Partition`` and ``making.partition_run.Run``."""
+    """One partition.  See ``leasing.protocol.Partition`` and ``partition.partition_run.Run``."""
 
     input: Input
     ahead = lanes = False

@@ -15,8 +15,8 @@ from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
 
 from ..leasing.protocol import Batch
-from ..making.partition_run import Body, Untaken
 from ..making.slab import Slab
+from ..partition.partition_run import Body, Untaken
 
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64

@@ -15,7 +15,7 @@ from typing import cast
 
 from ..pipeline.declaration import Plain
 from ..process.config import MOST_TRAINERS
-from ..process.statuses import FeedStatus, TrainerStatus, joined
+from ..watch.statuses import FeedStatus, TrainerStatus, joined
 from .served_feed import ServedFeed
 from .sessions import Session, SessionTable
 

@@ -34,8 +34,8 @@ from headrace_proto.messages import FROM_SERVER, Answered, Ended, Given, Idle, L
 
 from ..leasing.protocol import Answer, Batch, Give
 from ..making.slab import map_segment
-from ..process.channel_server import ChannelServer, is_channel
-from ..process.public_socket import PublicSocket
+from ..net.channel_server import ChannelServer, is_channel
+from ..net.public_socket import PublicSocket
 from .blocks import Blocks
 from .served_feed import ServedFeed
 from .sessions import Session, SessionTable

@@ -31,13 +31,13 @@ from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.spin import Spin, cores
 
 from ..leasing.desk import Work
+from ..net.channel_server import SPARE, ChannelServer
+from ..net.keyring import KeyRing
+from ..net.public_socket import PublicSocket
+from ..net.sockets import CanNotBind, open_files_limit
 from ..pipeline.declaration import Plain
-from ..process.channel_server import SPARE, ChannelServer
 from ..process.child import Pipe
 from ..process.config import RunConfig
-from ..process.keyring import KeyRing
-from ..process.public_socket import PublicSocket
-from ..process.sockets import CanNotBind, open_files_limit
 from ..process.worker_diary import long_inside
 from .commits import Stores
 from .outbox import Outbox

@@ -31,8 +31,8 @@ from ..files.manifest import DataFile
 from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook
-from ..making.composition import compose
 from ..making.slab import Slab
+from ..partition.composition import compose
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig

@@ -49,12 +49,12 @@ from headrace_proto.state_buffers import (
 
 from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
-from ..making.partition_run import Payload
+from ..net.bounded_map import BoundedMap
+from ..net.channel_server import TURN_S
+from ..net.refusals import RateLimits, check_version, feed_named
+from ..net.sockets import is_shortage
+from ..partition.partition_run import Payload
 from ..pipeline.declaration import Plain
-from ..process.bounded_map import BoundedMap
-from ..process.channel_server import TURN_S
-from ..process.refusals import RateLimits, check_version, feed_named
-from ..process.sockets import is_shortage
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed
 from .sessions import Session

@@ -30,7 +30,7 @@ from headrace_proto.errors import FeedRewound, HeadraceError, ServerError, from_
 from headrace_proto.messages import Hello
 
 from ..leasing.protocol import COUNTER_BITS
-from ..process.bounded_map import BoundedMap
+from ..net.bounded_map import BoundedMap
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, in_use
 
 PUT_BACK = (

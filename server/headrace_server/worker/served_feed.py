@@ -24,10 +24,10 @@ from headrace_proto.schema import Field, schema_to_wire
 from ..journal.journal import Journal
 from ..leasing.desk import Desk
 from ..leasing.protocol import Batch
-from ..making.partition_run import Run
+from ..partition.partition_run import Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
-from ..process.statuses import added
+from ..watch.statuses import added
 from .resuming import Resuming
 from .sessions import Session, Tally
 from .state_blocks import LANES_LOST, StateBlocks

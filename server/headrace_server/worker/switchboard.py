@@ -42,8 +42,8 @@ from ..leasing.desk import SESSIONS
 from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
-from ..process.statuses import added
 from ..shaping.machine import TOO_LATE
+from ..watch.statuses import added
 from .feed_status import example_status, feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions

@@ -9,11 +9,11 @@ import threading
 import traceback
 from contextlib import suppress
 
+from ..net.sockets import CanNotBind
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import LOG_FORMAT, Pipe
 from ..process.config import RunConfig
-from ..process.sockets import CanNotBind
 from ..process.worker_diary import Diary
 from .owner import Owner
 from .partitions import Life

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from headrace_server.server.http import HttpOptions, HttpService
+from headrace_server.watch.http import HttpOptions, HttpService
 
-from ..server.watched import Watched
+from ..watch.watched import Watched
 
 __all__ = ["Served", "other", "served", "stranger"]
 

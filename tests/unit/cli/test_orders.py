@@ -6,7 +6,7 @@ import pytest
 
 from headrace_server.cli import main, remote
 
-from ..server.statuses import feed
+from ..watch.statuses import feed
 from .served import Served, other, served
 
 __all__ = ["other", "served"]

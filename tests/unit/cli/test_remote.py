@@ -9,10 +9,10 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.cli.remote import askers
-from headrace_server.server.http import HttpOptions, HttpService
-from headrace_server.server.http_client import HttpClient
+from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.watch.http_client import HttpClient
 
-from ..server.watched import Watched
+from ..watch.watched import Watched
 
 TOKEN = "0123456789abcdef"
 

@@ -8,7 +8,8 @@ from typing import get_type_hints
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from headrace_server.process.statuses import (
+from headrace_server.watch.metrics import METRICS, MOST, Metric, exposition
+from headrace_server.watch.statuses import (
     DiskStatus,
     FeedStatus,
     ServerStatus,
@@ -16,7 +17,6 @@ from headrace_server.process.statuses import (
     TrainerStatus,
     WorkerStatus,
 )
-from headrace_server.server.metrics import METRICS, MOST, Metric, exposition
 
 from .statuses import feed, server, trainer
 

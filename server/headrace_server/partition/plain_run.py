@@ -17,6 +17,9 @@ from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
 
 from ..leasing.protocol import Batch, Order, Token
+from ..making.assemble import Assembly
+from ..making.shape import Shape, with_facts
+from ..making.slab import Slab
 from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
@@ -24,10 +27,7 @@ from ..reading.intake import Intake
 from ..shaping import plain
 from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.stored_state import Change, Saved
-from .assemble import Assembly
 from .partition_run import Facts, Payload, Run
-from .shape import Shape, with_facts
-from .slab import Slab
 
 #: Names of what is stored of each rank: which deal, and the turn after its last commit.
 _AFTER = "after "

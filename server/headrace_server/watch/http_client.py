@@ -22,7 +22,7 @@ from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceErro
 from headrace_proto.token import new_snapshot
 
 from ..pipeline.declaration import Plain
-from ..process.statuses import ServerStatus
+from .statuses import ServerStatus
 
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"

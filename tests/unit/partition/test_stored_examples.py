@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.making.stored_examples import StoredExamples
+from headrace_server.partition.stored_examples import StoredExamples
 from headrace_server.shaping.plan import Read
 from tests.unit.changes import Model
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from headrace_proto.schema import Field
 
+from ..making.segment_cutting import Cutting
+from ..making.slab import Slab
 from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
@@ -15,9 +17,7 @@ from ..shaping.input import Input
 from ..shaping.plain import Plain
 from .partition_run import Run
 from .plain_run import PlainRun
-from .segment_cutting import Cutting
 from .segment_run import SegmentRun
-from .slab import Slab
 
 
 def shape_check(

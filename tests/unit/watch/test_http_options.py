@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.server.http import HttpOptions, HttpService
+from headrace_server.watch.http import HttpOptions, HttpService
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 from headrace_proto import __version__
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_proto.placement import WHOLE, Share
 
-from ..process.statuses import EventStatus, SeenServer, ServerStatus
+from ..pipeline.declaration import Plain
+from .statuses import EventStatus, SeenServer, ServerStatus
 from .verdict import add_rates, verdict
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
 
 #: Time between the looks that rates count from.
 _EVERY_S = 5.0
@@ -33,11 +32,39 @@ _FRESH_S = 0.5
 _PATIENCE_S = 5.0
 
 
+class Server(Protocol):
+    """A server as a watch and the answers to HTTP see it: see ``Supervisor``."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Its public addresses."""
+
+    def look(self, timeout_s: float) -> SeenServer:
+        """Return the status of the whole server, as of now."""
+
+    def ask(self, order: str, timeout_s: float, **values: Plain) -> dict[str, Plain]:
+        """Send an order to all workers; return their answers, joined to one."""
+
+    def snapshot(
+        self, feed: str | None, timeout_s: float, name: str, whole: bool
+    ) -> dict[str, Plain]:
+        """Take a snapshot of a feed."""
+
+    def end(self, feed: str | None, cancel: bool) -> None:
+        """Close a feed's input."""
+
+    def restart(self, feed: str | None, force: bool) -> None:
+        """Start a feed from its beginning."""
+
+    def begin_drain(self) -> None:
+        """Hand out nothing more."""
+
+
 class Watch:
     """The watch of one server.  Any thread may ask."""
 
     def __init__(self, share: Share = WHOLE) -> None:
-        self._server: Supervisor | None = None
+        self._server: Server | None = None
         self._share = share
         self._begun = time.monotonic()
         self._events: list[EventStatus] = []  # those of the last look
@@ -47,7 +74,7 @@ class Watch:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
-    def begin(self, server: Supervisor) -> None:
+    def begin(self, server: Server) -> None:
         """Watch this server from now on."""
         self._server = server
         self.forget()
@@ -79,7 +106,7 @@ class Watch:
                 self._earlier.append(status)
 
     @property
-    def server(self) -> Supervisor:
+    def server(self) -> Server:
         """The server; ServerError before it has started."""
         if self._server is None:
             raise ServerError("the server is starting")

@@ -31,18 +31,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Order, Token
-from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
-from ..pipeline.declaration import Plain
-from ..pipeline.segment_options import check_rows
-from ..reading.chunk import Chunk
-from ..reading.intake import Intake
-from ..shaping.plan import RESIZED, Plan, Read
-from ..shaping.segments import Out, Segments
-from ..shaping.slots import Rows
-from ..shaping.stored_state import Change, Saved
-from .arena import Block
-from .partition_run import Facts, Payload, Run
-from .segment_block import (
+from ..making.arena import Block
+from ..making.segment_block import (
     BlockLayout,
     HandedStates,
     SegmentBlock,
@@ -52,9 +42,19 @@ from .segment_block import (
     state_columns,
     stored_states,
 )
-from .segment_cutting import Cutting, Offer
-from .segment_map import SegmentMap
-from .slab import Slab
+from ..making.segment_cutting import Cutting, Offer
+from ..making.segment_map import SegmentMap
+from ..making.slab import Slab
+from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
+from ..pipeline.declaration import Plain
+from ..pipeline.segment_options import check_rows
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.segments import Out, Segments
+from ..shaping.slots import Rows
+from ..shaping.stored_state import Change, Saved
+from .partition_run import Facts, Payload, Run
 from .stored_examples import Commit, StoredExamples
 
 #: Exponent that bounds the pause after wrong guesses: 64 batches.

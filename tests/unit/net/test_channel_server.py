@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.channel import Channel
-from headrace_server.process.channel_server import SPARE, ChannelServer
+from headrace_server.net.channel_server import SPARE, ChannelServer
 from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
@@ -208,7 +208,7 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
 def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.process.channel_server.TURN_S", 0.0)
+    monkeypatch.setattr("headrace_server.net.channel_server.TURN_S", 0.0)
     server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
     much = Channel.connect(server.path, [b"0"])
     little = Channel.connect(server.path, [b"0"])

@@ -7,7 +7,7 @@
 A field of several parts becomes one by the rule that stands in its type, or by those of its fields
 where it is a status itself.  Without a rule the first value counts.
 
-The docstring of a class has the metrics of such a part (``server/metrics.py``): name, labels beside
+The docstring of a class has the metrics of such a part (``watch/metrics.py``): name, labels beside
 those of the part, meaning.  A field that is the value of one has its name in its type.
 """
 
@@ -30,7 +30,7 @@ from typing import (
 )
 
 from ..pipeline.declaration import Plain
-from .config import MOST_FOUND, MOST_TRAINERS
+from ..process.config import MOST_FOUND, MOST_TRAINERS
 
 
 def added(counts: Iterable[Mapping[str, Plain]]) -> dict[str, Plain]:

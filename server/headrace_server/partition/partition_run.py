@@ -35,6 +35,10 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Order, Outlook, Slot, Token, Turn
+from ..making.arena import Block
+from ..making.assemble import Assembly
+from ..making.segment_block import SegmentBlock
+from ..making.slab import Slab, least_bytes
 from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
@@ -42,10 +46,6 @@ from ..shaping import plain
 from ..shaping.plan import Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
-from .arena import Block
-from .assemble import Assembly
-from .segment_block import SegmentBlock
-from .slab import Slab, least_bytes
 
 Written = Assembly | SegmentBlock
 Machine = plain.Plain | Segments

@@ -22,9 +22,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ..pipeline.declaration import Plain
-from ..process import statuses
 from ..process.option import described
-from ..process.statuses import added
+from . import statuses
+from .statuses import added
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

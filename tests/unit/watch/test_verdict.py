@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.server.verdict import verdict
+from headrace_server.watch.verdict import verdict
 
 from .statuses import feed, server, worker
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace_server.server.answers import Answers, Response
-from headrace_server.server.watch import Watch
+from headrace_server.watch.answers import Answers, Response
+from headrace_server.watch.watch import Watch
 
 from .statuses import feed
 from .watched import Watched
@@ -25,7 +25,7 @@ def server() -> Watched:
 
 @pytest.fixture
 def watch(server: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr("headrace_server.server.watch._FRESH_S", 0.0)
+    monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
     one = Watch()
     one.begin(server)
     yield one

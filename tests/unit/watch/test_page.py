@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 
-from headrace_server.server.answers import PAGE, PAGE_POLICY
+from headrace_server.watch.answers import PAGE, PAGE_POLICY
 
 TEXT = PAGE.decode()
 

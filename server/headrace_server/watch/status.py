@@ -6,7 +6,7 @@
     its posts, its events ─────────────────┘
 
 Each owner counts its own partitions, so counts are added.  A trainer has a session with each owner
-and appears once.  ``process/statuses.py`` says how each field is joined.
+and appears once.  ``watch/statuses.py`` says how each field is joined.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from headrace_proto import __version__
 
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
-from ..process.statuses import DiskStatus, PipelineStatus, SeenServer, joined
-from .liveness import Post
+from .statuses import DiskStatus, PipelineStatus, SeenServer, joined
 
 #: A start writes some small files, and the snapshot of a feed; with less room than this it fails.
 _LEAST_BYTES = 1024**2
 
 
 def overview(
-    config: RunConfig, answers: Sequence[Mapping[str, Plain]], posts: Sequence[Post], **more: Plain
+    config: RunConfig, answers: Sequence[Mapping[str, Plain]], **more: Plain
 ) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 
@@ -37,17 +36,6 @@ def overview(
         "version": __version__,
         "at": time.time(),
         "feeds": {feed.name: {"pipeline": _pipeline(feed)} for feed in config.feeds},
-        "workers": [
-            {
-                "worker": post.number,
-                "pid": None if post.child is None else post.child.pid,
-                "restarts": post.life,
-                "doing": post.doing,
-                "slab_limit_bytes": config.slab_bytes,
-                "shares": {},
-            }
-            for post in posts
-        ],
         "share": list(config.share),
         **more,
     }

@@ -12,8 +12,8 @@ import pytest
 
 from headrace_proto.keys import parse_public
 from headrace_server.cli.keygen import make_pair
-from headrace_server.process import keyring
-from headrace_server.process.keyring import KeyRing
+from headrace_server.net import keyring
+from headrace_server.net.keyring import KeyRing
 from tests.shortage import no_descriptors
 
 

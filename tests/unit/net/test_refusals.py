@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.process.refusals import Refusals
+from headrace_server.net.refusals import Refusals
 
 
 def test_a_peer_that_tries_again_and_again_has_one_line_in_a_minute(

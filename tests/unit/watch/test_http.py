@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_server.server import http as module
-from headrace_server.server import metrics
-from headrace_server.server.http import HttpOptions, HttpService
+from headrace_server.watch import http as module
+from headrace_server.watch import metrics
+from headrace_server.watch.http import HttpOptions, HttpService
 from tests.patience import PATIENCE_S
 
 from .watched import Watched

@@ -11,7 +11,7 @@ import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
 from headrace_proto.token import SNAPSHOT
-from headrace_server.server.http_client import HttpClient, shown, snapshot_of_all
+from headrace_server.watch.http_client import HttpClient, shown, snapshot_of_all
 from tests.patience import PATIENCE_S
 
 from ..cli.served import Served, served, stranger

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace_server.process.sockets import CanNotBind, bind_all, public_router
+from headrace_server.net.sockets import CanNotBind, bind_all, public_router
 from tests.nursery import warm_run
 from tests.patience import PATIENCE_S
 
@@ -97,7 +97,7 @@ def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets)
 GOES = """
 import socket, struct, time
 import zmq
-from headrace_server.process.sockets import public_router
+from headrace_server.net.sockets import public_router
 context = zmq.Context()
 router = public_router(context)
 port = router.bind_to_random_port("tcp://127.0.0.1")

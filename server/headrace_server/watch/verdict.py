@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from ..pipeline.declaration import Plain
-from ..process.statuses import (
+from .statuses import (
     FeedStatus,
     Rates,
     SeenServer,

@@ -19,7 +19,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
-from headrace_server.making.partition_run import Payload, Run
+from headrace_server.partition.partition_run import Payload, Run
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake
 from headrace_server.shaping.stored_state import Change, Examples, Saved

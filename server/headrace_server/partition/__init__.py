@@ -1,0 +1,1 @@
+"""A partition at work: reads, decides, makes and stores."""
