@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zmq
 
-from headrace.connection import Lookup
+from headrace.connection.connection import Lookup
+from headrace.connection.places import Server
 from headrace.credentials import Keys
-from headrace.places import Server
 from headrace_proto import limits
 from headrace_proto.messages import Hello
 from tests.patience import eventually

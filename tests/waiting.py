@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from headrace.link import Link
+from headrace.connection.link import Link
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 
 from .patience import PATIENCE_S

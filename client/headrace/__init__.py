@@ -30,10 +30,10 @@ from headrace_proto.errors import (
 )
 from headrace_proto.schema import Field
 
-from .batch import Batch
+from .batches.batch import Batch
+from .batches.segments import SegmentBatch
 from .connecting import connect
 from .feed import Feed
-from .segments import SegmentBatch
 
 #: The name of TensorFlow's class.
 NextQueuedSequenceBatch = SegmentBatch

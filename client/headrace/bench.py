@@ -18,9 +18,9 @@ import numpy as np
 
 from headrace_proto.errors import HeadraceError, is_mistake
 
+from .batches.segments import SegmentBatch
 from .connecting import connect
-from .prefetch import AUTO
-from .segments import SegmentBatch
+from .machine.prefetch import AUTO
 
 #: Batches before the clock starts: connections, mappings and caches are set up by them.
 _WARMUP = 8

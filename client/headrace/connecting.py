@@ -16,12 +16,12 @@ from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
+from .connection.link import Link, opened
+from .connection.session import NEWCOMER, Member
 from .feed import Feed
 from .framework import NUMPY, Framework
 from .launcher import began, launched_run
-from .link import Link, opened
-from .prefetch import AUTO, Prefetch
-from .session import NEWCOMER, Member
+from .machine.prefetch import AUTO, Prefetch
 
 if TYPE_CHECKING:
     from .ray import RayDirectory

@@ -28,14 +28,14 @@ from headrace_proto.schema import OFFSETS, RESERVED, Field, rows_open, schema_fr
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
-from . import requests
-from .batch import Batch, BatchInHand, RaggedBatch, columns_of
-from .batch_memory import BatchGone, Blocks
+from .batches.batch import Batch, BatchInHand, RaggedBatch, columns_of
+from .batches.saving import Saving, TakenBatches
+from .batches.segments import SegmentBatch
+from .connection.batch_memory import BatchGone, Blocks
+from .connection.link import Link, opened
 from .framework import Framework
-from .link import Link, opened
-from .saving import Saving, TakenBatches
-from .segments import SegmentBatch
-from .trainer import Held, Trainer
+from .machine import requests
+from .machine.trainer import Held, Trainer
 
 if TYPE_CHECKING:
     from .feed_log import FeedLog

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise ImportError('framework="jax" needs JAX: pip install jax') from error
 
-from .batch import Batch, RaggedBatch
+from .batches.batch import Batch, RaggedBatch
 from .framework import Framework, RaggedRows
 
 __all__ = ["Jax", "global_arrays", "local_rows"]

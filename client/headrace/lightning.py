@@ -22,8 +22,8 @@ try:
 except ImportError as error:
     raise ImportError("headrace.lightning needs Lightning: pip install lightning") from error
 
+from .batches.saving import Saving
 from .feed_log import numbers_of
-from .saving import Saving
 from .torch import FeedDataset
 
 __all__ = ["FeedDataModule"]

@@ -28,10 +28,10 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
-from .batch import Batch
+from .batches.batch import Batch
+from .batches.saving import DatasetRun
+from .batches.segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 from .feed import Feed
-from .saving import DatasetRun
-from .segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 
 
 class Runs:

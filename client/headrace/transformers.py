@@ -24,8 +24,8 @@ except ImportError as error:
         "pip install transformers accelerate"
     ) from error
 
+from .batches.segments import SegmentBatch
 from .feed_log import numbers_of
-from .segments import SegmentBatch
 from .torch import FeedDataset
 
 __all__ = ["FeedTrainer"]

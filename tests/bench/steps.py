@@ -35,7 +35,7 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    memory = import_module("headrace.batch_memory")
+    memory = import_module("headrace.connection.batch_memory")
 
     def unseen(attachment: object, directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)

@@ -25,10 +25,10 @@ import numpy as np
 
 import headrace
 import headrace_proto
-from headrace import connection
-from headrace.link import Link
-from headrace.requests import Request
-from headrace.session import Session
+from headrace.connection import connection
+from headrace.connection.link import Link
+from headrace.connection.session import Session
+from headrace.machine.requests import Request
 from headrace_proto.messages import Answer, Give, Step, Welcome
 
 from .feeds import Mode, cells_of, mode_of

@@ -123,7 +123,7 @@ def _seen(remote: bool) -> Iterator[None]:
 
     with ExitStack() as stack:
         if remote:
-            stack.enter_context(mock.patch("headrace.connection.Attachment", unseen))
+            stack.enter_context(mock.patch("headrace.connection.connection.Attachment", unseen))
         yield
 
 

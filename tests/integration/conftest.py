@@ -14,7 +14,7 @@ def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    monkeypatch.setattr("headrace.connection.Attachment", unseen)
+    monkeypatch.setattr("headrace.connection.connection.Attachment", unseen)
 
 
 @pytest.fixture(params=["shared memory", "tcp"])

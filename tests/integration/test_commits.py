@@ -10,8 +10,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.link import Link
-from headrace.trainer import Trainer
+from headrace.connection.link import Link
+from headrace.machine.trainer import Trainer
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_after
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace.segments import SegmentBatch
+from headrace.batches.segments import SegmentBatch
 from tests.patience import eventually
 
 from .processes import trainer

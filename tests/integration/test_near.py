@@ -46,7 +46,7 @@ def channels(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
         opened.append(reach(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr("headrace.connection.Channel.connect", reached)
+    monkeypatch.setattr("headrace.connection.connection.Channel.connect", reached)
     return opened
 
 
@@ -84,7 +84,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(monkeypatch: 
     def fail(*_: Any, **__: Any) -> Channel:
         raise PermissionError
 
-    monkeypatch.setattr("headrace.connection.Channel.connect", fail)
+    monkeypatch.setattr("headrace.connection.connection.Channel.connect", fail)
     with hs.run(numbers()) as server, connect(server) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS

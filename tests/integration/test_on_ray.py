@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace import link
+from headrace.connection import link
 from headrace_server.journal.state_directory import term_by_clock
 from headrace_server.process.child import Child
 from tests.patience import PATIENCE_S, eventually

@@ -12,8 +12,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace import state_block
-from headrace.link import Link
+from headrace.connection import state_block
+from headrace.connection.link import Link
 
 from .segment_streams import connect, full, of_counts
 from .serving import serving

@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.batch_memory import Attachment
+from headrace.connection.batch_memory import Attachment
 from tests.patience import PATIENCE_S
 from tests.waiting import waits_end_with
 
@@ -95,8 +95,8 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
                 found += real("127.0.0.2", *rest)
             return found
 
-        monkeypatch.setattr("headrace.places.sockets.getaddrinfo", looked_up)
-        monkeypatch.setattr("headrace.link._LOOK_UP_S", 0.05)
+        monkeypatch.setattr("headrace.connection.places.sockets.getaddrinfo", looked_up)
+        monkeypatch.setattr("headrace.connection.link._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
 
@@ -255,7 +255,7 @@ def hosts_apart(monkeypatch: pytest.MonkeyPatch, servers: list[hs.Server], here:
             raise FileNotFoundError(session_file)
         return Attachment(directory, session_file)
 
-    monkeypatch.setattr("headrace.connection.Attachment", attach)
+    monkeypatch.setattr("headrace.connection.connection.Attachment", attach)
 
 
 def sent(server: hs.Server) -> tuple[int, int]:

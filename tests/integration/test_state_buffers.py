@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import headrace
-import headrace.state_block
+import headrace.connection.state_block
 import headrace_server as hs
-from headrace.session import Said, Session
+from headrace.connection.session import Said, Session
 from headrace_proto.messages import Hello, Step
 from headrace_proto.state_buffers import FIRST_BUFFER, MOST, mapped
 
@@ -121,7 +121,7 @@ def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_stat
         maps.append(mapped(*of, **how))
         return maps[-1]
 
-    monkeypatch.setattr(headrace.state_block, "mapped", recorded)
+    monkeypatch.setattr(headrace.connection.state_block, "mapped", recorded)
     ledger, harmed, over = Ledger(of_counts([6] * 100)), set(), threading.Event()
     seen: list[Any] = []
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace import connection
+from headrace.connection import connection
 from tests.integration.segment_streams import advanced, cells_of, plain
 from tests.waiting import waits_end_after
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from headrace.trainer import Trainer
+from headrace.machine.trainer import Trainer
 from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Answer, Idle, Outlook, Over
 from headrace_server.shaping.plain import Numbers, Stored

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from headrace.trainer import Trainer
+from headrace.machine.trainer import Trainer
 from headrace_proto.step_messages import Given
 from headrace_server.leasing import protocol
 from headrace_server.leasing.desk import SESSIONS, Desk

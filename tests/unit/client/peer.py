@@ -13,9 +13,9 @@ from typing import Any
 
 import zmq
 
-from headrace.link import Link
-from headrace.prefetch import Prefetch
-from headrace.session import Member
+from headrace.connection.link import Link
+from headrace.connection.session import Member
+from headrace.machine.prefetch import Prefetch
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,

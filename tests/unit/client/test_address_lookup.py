@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.link import Link
-from headrace.session import Member
+from headrace.connection.link import Link
+from headrace.connection.session import Member
 from headrace_proto.errors import ConnectionLost, UnknownFeed
 from headrace_proto.messages import Hello, Refused
 from tests.patience import PATIENCE_S
@@ -42,8 +42,8 @@ class Name:
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
-    monkeypatch.setattr("headrace.places.sockets.getaddrinfo", name.look_up)
-    monkeypatch.setattr("headrace.link._ASK_S", 0.1)
+    monkeypatch.setattr("headrace.connection.places.sockets.getaddrinfo", name.look_up)
+    monkeypatch.setattr("headrace.connection.link._ASK_S", 0.1)
     return name
 
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from headrace.batch_memory import Attachment, BufferPool, Holder
+from headrace.connection.batch_memory import Attachment, BufferPool, Holder
 from headrace_proto.errors import ProtocolError
 
 PAGE = mmap.PAGESIZE

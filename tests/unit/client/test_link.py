@@ -14,10 +14,10 @@ import pytest
 import zmq
 
 import headrace
-from headrace import link as module
-from headrace.link import Link, opened
-from headrace.requests import flush_states
-from headrace.session import NEWCOMER, Member, Session
+from headrace.connection import link as module
+from headrace.connection.link import Link, opened
+from headrace.connection.session import NEWCOMER, Member, Session
+from headrace.machine.requests import flush_states
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
@@ -183,7 +183,7 @@ def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_it
 def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
+    monkeypatch.setattr("headrace.connection.link._LEAVE_S", 0.3)
     with linked(peer, 600, 1) as link:
         link.settle()  # owes nothing: it does not wait
         peer.give(5)

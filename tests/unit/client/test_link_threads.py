@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace import link as module
-from headrace.connection import Connection, Sleep
-from headrace.link import Link
-from headrace.requests import drain
-from headrace.session import Member, Session
+from headrace.connection import link as module
+from headrace.connection.connection import Connection, Sleep
+from headrace.connection.link import Link
+from headrace.connection.session import Member, Session
+from headrace.machine.requests import drain
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded
 from headrace_proto.messages import (

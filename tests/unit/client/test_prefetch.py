@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.prefetch import AUTO, Prefetch
+from headrace.machine.prefetch import AUTO, Prefetch
 from headrace_proto.messages import Welcome
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.places import Server
-from headrace.session import MappedBatches, Member, Meter, Session, States
-from headrace.trainer import Trainer
+from headrace.connection.places import Server
+from headrace.connection.session import MappedBatches, Member, Meter, Session, States
+from headrace.machine.trainer import Trainer
 from headrace_proto import limits
 from headrace_proto.errors import ProtocolError, StaleLease, StateError
 from headrace_proto.messages import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.link import lose_silent
-from headrace.places import Server
-from headrace.session import Member, Session
-from headrace.trainer import Trainer
+from headrace.connection.link import lose_silent
+from headrace.connection.places import Server
+from headrace.connection.session import Member, Session
+from headrace.machine.trainer import Trainer
 from headrace_proto.messages import ServedShare
 
 from .peer import welcome_to

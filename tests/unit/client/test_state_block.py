@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.saving import Saving
-from headrace.segments import continued
-from headrace.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
+from headrace.batches.saving import Saving
+from headrace.batches.segments import continued
+from headrace.connection.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.segment_layout import State

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headrace.connecting import load
+from headrace.connection.state_block import host, presented
 from headrace.framework import NUMPY
-from headrace.state_block import host, presented
 from headrace_proto.segment_layout import State
 
 LSTM = State("lstm", "float32", (3,))

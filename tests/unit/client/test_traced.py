@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace.saving import Saving
+from headrace.batches.saving import Saving
 from tests.integration.serving import fed
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("tensorflow")]

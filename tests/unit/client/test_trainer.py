@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from headrace.feed import EpochEnds, Epochs
-from headrace.trainer import Trainer
+from headrace.machine.trainer import Trainer
 from headrace_proto.step_messages import Given
 
 TOKENS = count(1)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import batch_memory as module
-from headrace.batch_memory import WrittenPages
+from headrace.connection import batch_memory as module
+from headrace.connection.batch_memory import WrittenPages
 
 PAGE = mmap.PAGESIZE
 PAGES = 6

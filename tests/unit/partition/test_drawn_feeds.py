@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.batch import Batch, RaggedBatch, columns_of
+from headrace.batches.batch import Batch, RaggedBatch, columns_of
+from headrace.batches.segments import SegmentBatch
 from headrace.framework import NUMPY
-from headrace.segments import SegmentBatch
 from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_server.leasing.protocol import Batch as Made

@@ -50,11 +50,11 @@ from headrace_proto.messages import (
 from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
 
+from ..machine.requests import Requests
+from ..machine.trainer import Trainer
 from .batch_memory import Attachment, Body
 from .places import Server
-from .requests import Requests
 from .state_block import FreeBuffers, StateBuffer
-from .trainer import Trainer
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
 #: Maximum wait of a commit, or of released memory, for the next request to its owner.

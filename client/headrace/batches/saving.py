@@ -41,15 +41,15 @@ from headrace_proto.errors import (
 )
 from headrace_proto.segment_layout import SegmentLayout, State
 
+from ..connection.batch_memory import BatchGone
+from ..connection.link import Link
+from ..connection.session import STALE, States, named
+from ..connection.state_block import BlockMaker, Upload, host, presented, strings_in, unknown_state
+from ..framework import Framework
+from ..machine.requests import flush_states
+from ..machine.trainer import Held
 from .batch import Batch
-from .batch_memory import BatchGone
-from .framework import Framework
-from .link import Link
-from .requests import flush_states
 from .segments import BY_STATES, LaneStates, SegmentBatch, continued, is_tracing
-from .session import STALE, States, named
-from .state_block import BlockMaker, Upload, host, presented, strings_in, unknown_state
-from .trainer import Held
 
 #: Committed batches that are remembered, so that a second commit of one is recognised.
 _REMEMBERED = 10_000

@@ -24,7 +24,7 @@ from headrace_proto.layout import Slot, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
-from .framework import Framework
+from ..framework import Framework
 
 #: Bound of a reported number: sums of them stay finite.
 _MOST_REPORTED = 1e100

@@ -76,16 +76,16 @@ from headrace_proto.messages import Answered, Refused
 from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
+from ..credentials import Keys
+from ..machine.prefetch import Prefetch
+from ..machine.requests import Request, snapshot
+from ..machine.trainer import Held, Trainer
 from .connection import Connection, Lookup, Sleep, check_files
-from .credentials import Keys
 from .places import Server, arranged, looked_up, missing_shares, shares_there
-from .prefetch import Prefetch
-from .requests import Request, snapshot
 from .session import Member, Session, States
-from .trainer import Held, Trainer
 
 if TYPE_CHECKING:
-    from .ray import RayDirectory
+    from ..ray import RayDirectory
 
 logger = logging.getLogger("headrace")
 

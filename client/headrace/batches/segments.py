@@ -29,9 +29,9 @@ from headrace_proto.record import record
 from headrace_proto.schema import FACTS, RESERVED, Field
 from headrace_proto.segment_layout import SegmentLayout
 
+from ..connection.state_block import strings_of, unknown_state
+from ..framework import NUMPY
 from .batch import BatchInHand
-from .framework import NUMPY
-from .state_block import strings_of, unknown_state
 
 #: The reason why a batch with states has no commit of its own.
 BY_STATES = "a batch of segments with states is committed by the save of its last state"

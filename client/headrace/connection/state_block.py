@@ -35,9 +35,9 @@ from headrace_proto.layout import Slot, arrange, array_at
 from headrace_proto.segment_layout import State
 from headrace_proto.state_buffers import PROOF_BYTES, mapped
 
+from ..framework import NUMPY, Framework
+from ..machine.requests import StatesPart
 from .batch_memory import BufferPool
-from .framework import NUMPY, Framework
-from .requests import StatesPart
 
 #: Maximum bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2

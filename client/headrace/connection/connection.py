@@ -48,8 +48,8 @@ from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Welcome
 from headrace_proto.spin import Spin
 
+from ..credentials import Keys
 from .batch_memory import Attachment, opening_files
-from .credentials import Keys
 from .places import Server
 from .session import Session
 from .state_block import FreeBuffers

@@ -36,7 +36,7 @@ from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.layout import aligned_bytes, copy_bytes
 from headrace_proto.state_buffers import PROOF_BYTES
 
-from .trainer import Held
+from ..machine.trainer import Held
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.

@@ -21,8 +21,8 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed
 from headrace_proto.segment_layout import STARTS, SegmentLayout, State
 
+from ..connection.state_block import unknown_state
 from .segments import SegmentBatch
-from .state_block import unknown_state
 
 
 def flattened(batch: Any) -> tuple[SegmentLayout, tuple[Any, ...]]:

@@ -1,0 +1,1 @@
+"""What a trainer exchanges with servers: messages, the memory of batches, and states."""
