@@ -1,0 +1,59 @@
+"""No batch takes more bytecodes or Python calls than it did.
+
+Where a change makes this fail, `python -m tests.bench.opcodes` shows in which room.  Where one
+makes them fewer, it also lowers the numbers here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: By case: bytecodes and calls of a batch at the owner, then at the trainer.
+REACHED = {
+    "W1": (5670, 183, 3050, 93),
+    "W2": (8270, 221, 3470, 105),
+    "W4 arrival 0": (10990, 345, 5470, 173),
+    "W4 arrival 1": (10400, 314, 5100, 163),
+    "W4 lanes 2": (9950, 303, 5480, 180),
+    "W4 lanes 8": (9200, 278, 5050, 169),
+}
+#: Which messages share a wake of the owner differs a little between runs.
+TOLERANCE = 1.05
+#: On a busy machine more of them come alone.
+ATTEMPTS = 3
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the numbers are of CPython 3.11")
+def test_no_batch_takes_more_bytecodes_or_calls_than_it_did(tmp_path: Path):
+    least = dict.fromkeys(REACHED, (1 << 60,) * 4)
+    for _ in range(ATTEMPTS):
+        for case, numbers in counted(tmp_path).items():
+            least[case] = tuple(map(min, least[case], numbers))
+        over = {
+            case: (least[case], reached)
+            for case, reached in REACHED.items()
+            if any(now > TOLERANCE * then for now, then in zip(least[case], reached, strict=True))
+        }
+        if not over:
+            return
+    pytest.fail(f"counted, and reached before: {over}")
+
+
+def counted(directory: Path) -> dict[str, tuple[int, ...]]:
+    file = directory / "counts.json"
+    command = [sys.executable, "-m", "tests.bench.opcodes", "--json", str(file)]
+    subprocess.run(command, check=True)
+    return {
+        case: tuple(
+            sum(counts[process][what].values())
+            for process in ("owner", "trainer")
+            for what in ("opcodes", "calls")
+        )
+        for case, counts in json.loads(file.read_text()).items()
+    }
