@@ -4,9 +4,10 @@
 #     docker run -v "$PWD/feeds.py:/srv/feeds.py:ro" -v state:/state -p 127.0.0.1:5557-5558:5557-5558 \
 #         --shm-size=1g headrace-server:1.0.0 serve feeds.py:feeds \
 #         --bind tcp://0.0.0.0:5557 --insecure --state-dir /state
-ARG PYTHON=3.11
+# The tag changes: to build an image again, add its digest by --build-arg BASE=…@sha256:…
+ARG BASE=python:3.11-slim
 
-FROM python:${PYTHON}-slim AS build
+FROM ${BASE} AS build
 ARG EXTRAS="server"
 WORKDIR /src
 RUN python -m venv /opt/headrace
@@ -22,7 +23,7 @@ RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps . \
     && /opt/headrace/bin/pip check \
     && /opt/headrace/bin/pip uninstall --yes pip setuptools
 
-FROM python:${PYTHON}-slim
+FROM ${BASE}
 LABEL org.opencontainers.image.title="headrace-server" \
       org.opencontainers.image.version="1.0.0" \
       org.opencontainers.image.licenses="MIT"

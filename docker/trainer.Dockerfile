@@ -3,9 +3,10 @@
 #     docker build -f docker/trainer.Dockerfile -t headrace-trainer:1.0.0 .
 #     docker build -f docker/trainer.Dockerfile --build-arg FRAMEWORK=torch -t headrace-trainer:torch .
 #     docker build -f docker/trainer.Dockerfile --build-arg FRAMEWORK= -t headrace-trainer:numpy .
-ARG PYTHON=3.11
+# The tag changes: to build an image again, add its digest by --build-arg BASE=…@sha256:…
+ARG BASE=python:3.11-slim
 
-FROM python:${PYTHON}-slim AS build
+FROM ${BASE} AS build
 ARG FRAMEWORK="tensorflow-cpu>=2.16"
 WORKDIR /src
 RUN python -m venv /opt/headrace
@@ -20,7 +21,7 @@ COPY client client
 RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps . \
     && /opt/headrace/bin/pip check
 
-FROM python:${PYTHON}-slim
+FROM ${BASE}
 LABEL org.opencontainers.image.title="headrace-trainer" \
       org.opencontainers.image.version="1.0.0" \
       org.opencontainers.image.licenses="MIT"

@@ -136,6 +136,7 @@ def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains() -> N
     assert stop and drain and int(stop[1]) >= int(drain[1]) + 5
     # Workers that got the signal too would die of it, and nothing could be drained.
     assert re.search(r"^KillMode=mixed$", unit, re.MULTILINE)
+    assert unit.index("[Unit]") < unit.index("StartLimitIntervalSec=0\n") < unit.index("[Service]")
 
 
 def test_the_pods_of_several_servers_are_those_of_one_but_for_their_share() -> None:
@@ -214,6 +215,13 @@ def test_an_image_installs_what_the_package_asks_for() -> None:
     subprocess.run(
         [*command[:4], *extras[1].split()], check=True, capture_output=True, timeout=PATIENCE_S
     )
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_can_be_built_on_a_base_of_a_known_digest(path: Path) -> None:
+    bases = {words.split()[0] for name, words in instructions(path) if name == "FROM"}
+    assert bases == {"${BASE}"}
+    assert "BASE=python:3.11-slim" in [w for name, w in instructions(path) if name == "ARG"]
 
 
 # Users, rights and secrets
