@@ -1,6 +1,6 @@
 """Snapshots of feeds: copies of a feed's whole state, each as of one moment.
 
-    state directory: snapshots/FEED/ID/     snapshot.json   feed, term, checksums of the others
+    state directory: snapshots/FEED/ID/     snapshot.json   feed, number, term, checksums
                                             feed.json       the declaration of the feed
                                             K.journal       partition K
                                             left_out.json   rows that are left out, if any
@@ -10,8 +10,12 @@
 A snapshot that is being made lies in ``ID.part``; the final name means that it is whole.  At a URL
 a snapshot is whole once its ``snapshot.json`` is there, which is written last.
 
+Snapshots of a feed are numbered as they are made, and the number is their order: the time in a name
+is for people, since clocks are set back.
+
 Only the newest stay, so that they do not fill the disk, and the one that the feed went on from: a
-checkpoint that names another can not be resumed any more.
+checkpoint that names another can not be resumed any more.  A snapshot stays until its token is
+returned.
 
 Servers that share a feed each keep their share of a snapshot, all under one name.  Once a trainer
 knows that every one has its share, older ones may be forgotten.
@@ -27,6 +31,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -34,7 +39,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import SNAPSHOT, Token, new_snapshot
 
-from ..files.durable_file import read_json, sync_directory, usable, write_durably, writing
+from ..files.durable_file import read_json, sync_directory, usable, whole, write_durably, writing
 from ..files.extras import filesystem
 from ..pipeline.declaration import Plain
 from ..process.settings import KEEP_SNAPSHOTS
@@ -43,7 +48,7 @@ from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
 
 logger = logging.getLogger("headrace.server")
 
-_FORMAT = 3
+_FORMAT = 4
 #: In the state of a feed: how often it was taken back, and to which snapshot.
 GENERATION = "generation.json"
 LEAF = "snapshot.json"
@@ -64,16 +69,25 @@ class Shelf:
     """The snapshots of one state directory, and their copies at a URL.
 
     ``keep`` is how many of each feed stay; the oldest go first.  0: all.  ``share`` is that of the
-    server.
+    server, and ``origin`` names the servers whose snapshots ``newest`` returns.
     """
 
     def __init__(
-        self, state: Path, url: str | None = None, keep: int = KEEP_SNAPSHOTS, share: Share = WHOLE
+        self,
+        state: Path,
+        url: str | None = None,
+        keep: int = KEEP_SNAPSHOTS,
+        share: Share = WHOLE,
+        origin: str = "",
     ) -> None:
         self._state = state
         self._share = share
         self._root = state / "snapshots"
         self._keep = keep
+        self._origin = origin
+        self._lock = threading.Lock()  # several snapshots are made at the same time
+        self._numbers: dict[str, int] = {}  # by feed: the number of its last snapshot
+        self._making: set[tuple[str, str]] = set()  # feed and name: its token is not returned yet
         self._forgotten: set[str] = set()  # feeds of which one was removed
         self._far = None if url is None else _Far(url)
 
@@ -120,16 +134,23 @@ class Shelf:
             if source.exists():
                 with writing(part / beside, source.stat().st_size, _REMEDY):
                     shutil.copyfile(source, part / beside)
-        files = _write_leaf(part, feed, name, term)
-        whole = part.with_suffix("")
-        os.rename(part, whole)
-        sync_directory(whole.parent)
-        sync_directory(self._root)
-        sync_directory(self._state)
-        if self._far is not None:
-            self._far.put(feed, name, whole, self._share, [*files, LEAF])
-        if self._share == WHOLE:
-            self._forget_old(feed)
+        with self._lock:
+            number = self._last_number(feed) + 1
+            self._numbers[feed] = number
+        self._making.add((feed, name))
+        try:
+            files = _write_leaf(part, feed, name, term, number, self._origin)
+            whole = part.with_suffix("")
+            os.rename(part, whole)
+            sync_directory(whole.parent)
+            sync_directory(self._root)
+            sync_directory(self._state)
+            if self._far is not None:
+                self._far.put(feed, name, whole, self._share, [*files, LEAF])
+            if self._share == WHOLE:
+                self._forget_old(feed)
+        finally:
+            self._making.discard((feed, name))
         return self.token(feed, name)
 
     def has(self, feed: str, name: str) -> bool:
@@ -158,10 +179,11 @@ class Shelf:
         names = settled = self.stored(feed)
         if self._share != WHOLE:
             settled = [name for name in names if (self._root / feed / name / SETTLED).exists()]
+        if len(settled) < self._keep:
+            return
         generation = read_json(self._state / "feeds" / feed / GENERATION, dict) or {}
-        kept = {*settled[-self._keep :], generation.get("snapshot")}
-        for name in names[: names.index(settled[-1])]:
-            if name in kept:
+        for name in names[: names.index(settled[-self._keep])]:
+            if (feed, name) in self._making or name == generation.get("snapshot"):
                 continue
             logger.log(
                 logging.INFO if feed in self._forgotten else logging.WARNING,
@@ -179,14 +201,27 @@ class Shelf:
     def stored(self, feed: str) -> list[str]:
         """Return the feed's snapshots in the state directory, the oldest first."""
         names = (path.name for path in (self._root / feed).glob("*"))
-        found = [name for name in names if self.has(feed, name)]
-        made = {name: (self._root / feed / name / LEAF).stat().st_mtime_ns for name in found}
-        # A name has the second; what was fetched from the URL was written later.
-        return sorted(found, key=lambda name: (_second(name), made[name]))
+        numbers = {name: self._number(feed, name) for name in names if self.has(feed, name)}
+        return sorted(numbers, key=lambda name: (numbers[name], name))
 
-    def newest(self, feed: str, since: str) -> str:
-        """Return the last snapshot after ``since`` that all servers have at the URL; "" if none."""
-        return "" if self._far is None else self._far.newest(feed, since, self._share[1])
+    def _number(self, feed: str, name: str) -> int:
+        """Return the number of a snapshot; 0 where it can not be read: ``fetch`` tells why."""
+        with contextlib.suppress(OSError, ServerError):
+            return read_json(self._root / feed / name / LEAF, _number_of) or 0
+        return 0
+
+    def _last_number(self, feed: str) -> int:
+        """Return the largest number of a feed's snapshot."""
+        if feed not in self._numbers:
+            stored = self.stored(feed)
+            self._numbers[feed] = self._number(feed, stored[-1]) if stored else 0
+        return self._numbers[feed]
+
+    def newest(self, feed: str) -> str:
+        """Return the last snapshot of ``origin`` that all servers have at the URL; "" if none."""
+        if self._far is None:
+            return ""
+        return self._far.newest(feed, self._origin, self._share)
 
     def fetch(self, feed: str, name: str) -> tuple[Path, int]:
         """Return the directory of a snapshot, after a check, and the term that it was made in.
@@ -208,7 +243,10 @@ class Shelf:
                     self._redivide(self._far, feed, name, part)
                 term = _check(part, feed, name)
                 shutil.rmtree(whole, ignore_errors=True)
-                os.rename(part, whole)
+                with self._lock:
+                    last = self._last_number(feed)
+                    os.rename(part, whole)
+                    self._numbers[feed] = max(last, self._number(feed, name))
             finally:
                 shutil.rmtree(part, ignore_errors=True)
             return whole, term
@@ -216,7 +254,7 @@ class Shelf:
 
     def _redivide(self, far: _Far, feed: str, name: str, part: Path) -> None:
         """Make a snapshot for this share of those of another number of servers."""
-        shares, terms, fetched = far.shares(feed, name), [], []
+        shares, terms, numbers, fetched = far.shares(feed, name), [], [], list[Path]()
         if not shares:
             raise ServerError(self._missing(feed, name))
         servers = shares[0][1]
@@ -231,11 +269,12 @@ class Shelf:
             directory.mkdir()
             far.get(feed, name, directory, share)
             terms.append(_check(directory, feed, name))
+            numbers.append(read_json(directory / LEAF, _number_of) or 0)
             fetched.append(directory)
         redivide(fetched, self._share, part)
         for directory in fetched:
             shutil.rmtree(directory)
-        _write_leaf(part, feed, name, max(terms))
+        _write_leaf(part, feed, name, max(terms), max(numbers), "")
 
     def _missing(self, feed: str, name: str) -> str:
         stored = self.stored(feed)
@@ -244,21 +283,22 @@ class Shelf:
         if self._far is not None:
             places += f" and {self._far.url}"
         text = f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
-        if self._keep and stored and _second(name) <= _second(stored[0]):
+        if self._keep and len(stored) >= self._keep:
             text += (
-                f".  It was made before these: the newest {self._keep} of each feed are "
-                f"kept (keep_snapshots={self._keep}, 0 keeps all).  Resume from a checkpoint that "
-                "names a later one"
+                f".  The newest {self._keep} of each feed are kept (keep_snapshots={self._keep}, 0 "
+                "keeps all): if it was made before these, resume from a checkpoint that names a "
+                "later one"
             )
         return text
 
 
-def _second(name: str) -> str:
-    """Return the time in the name of a snapshot."""
-    return name.partition("-")[0]
+def _number_of(leaf: Plain) -> int:
+    return whole(leaf["number"])
 
 
-def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
+def _write_leaf(
+    directory: Path, feed: str, name: str, term: int, number: int, origin: str
+) -> list[str]:
     """Write the checksums of a snapshot's files beside them; return the names of these."""
     files = {}
     for path in sorted(directory.iterdir()):
@@ -268,6 +308,8 @@ def _write_leaf(directory: Path, feed: str, name: str, term: int) -> list[str]:
         "format": _FORMAT,
         "feed": feed,
         "snapshot": name,
+        "number": number,
+        "origin": origin,
         "term": term,
         "files": files,
     }
@@ -360,17 +402,21 @@ class _Far:
             found = [match for one in names if (match := _SHARE_OF.fullmatch(one))]
             return sorted((int(match[1]), int(match[2])) for match in found)
 
-    def newest(self, feed: str, since: str, servers: int) -> str:
-        """Return the last snapshot after ``since`` with the shares of all servers; "" if none."""
-        of_feed = f"{self._path}/{feed}"
+    def newest(self, feed: str, origin: str, share: Share) -> str:
+        """Return the last snapshot of ``origin`` with the shares of all servers; "" if none."""
+        of_feed, found = f"{self._path}/{feed}", {}
         with self._named("a snapshot could not be looked for at"):
-            found = self._system.ls(of_feed, detail=False) if self._system.exists(of_feed) else []
-            for name in sorted((str(path).rsplit("/", 1)[-1] for path in found), reverse=True):
-                places = [self._place(feed, name, (share, servers)) for share in range(servers)]
-                later = SNAPSHOT.fullmatch(name) and name > since
-                if later and all(self._system.exists(f"{place}/{LEAF}") for place in places):
-                    return name
-        return ""
+            paths = self._system.ls(of_feed, detail=False) if self._system.exists(of_feed) else []
+            for name in (str(path).rsplit("/", 1)[-1] for path in paths):
+                leaves = [
+                    f"{self._place(feed, name, (index, share[1]))}/{LEAF}"
+                    for index in range(share[1])
+                ]
+                if SNAPSHOT.fullmatch(name) and all(map(self._system.exists, leaves)):
+                    leaf = json.loads(self._system.cat_file(leaves[share[0]]))
+                    if leaf.get("origin") == origin:
+                        found[name] = _number_of(leaf)
+        return max(found, key=lambda name: (found[name], name), default="")
 
     def put(self, feed: str, name: str, directory: Path, share: Share, files: list[str]) -> None:
         place = self._place(feed, name, share)

@@ -78,6 +78,7 @@ class StateDirectory:
         keep: int = KEEP_SNAPSHOTS,
         allow_change: bool = False,
         share: Share = WHOLE,
+        origin: str = "",
     ) -> None:
         """Hold the directory; ServerError where another server holds it."""
         self._durability = durability
@@ -100,7 +101,7 @@ class StateDirectory:
             ) from None
         try:
             finish(self.path)
-            self.shelf = Shelf(self.path, snapshots, keep, share)
+            self.shelf = Shelf(self.path, snapshots, keep, share, origin)
             self.shelf.check()
             self.shelf.sweep()
         except BaseException:

@@ -23,7 +23,6 @@ from headrace_proto.address import RAY, RAY_NAMESPACE
 from headrace_proto.errors import ServerError, rewording
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, public_text, secret_text
 from headrace_proto.placement import MOST_SHARES
-from headrace_proto.token import new_snapshot
 
 from ..files.extras import require
 from ..net.keyring import TRAINERS
@@ -167,7 +166,6 @@ def on_ray(
         servers=servers,
         pipelines={name: one.packed().to_plain() for name, one in declarations.items()},
         options={**options, "workers": workers, "partitions": partitions, "insecure": insecure},
-        begun=new_snapshot().partition("-")[0],
         keys={} if insecure else _keys(),
     )
     given = resources or {"CPU": workers}

@@ -257,8 +257,8 @@ def run(settings: RunSettings) -> Server:
     return start(settings)
 
 
-def start(settings: RunSettings) -> Server:
-    """Start a server."""
+def start(settings: RunSettings, origin: str = "") -> Server:
+    """Start a server; its snapshots bear the name ``origin``."""
     refuse_in_worker("hs.run")
     for thread in _ENDING:  # it may have the address or the directory that is wanted
         Deadline(_END_S).join(thread)
@@ -286,6 +286,7 @@ def start(settings: RunSettings) -> Server:
         KEEP_SNAPSHOTS if settings.keep_snapshots is None else settings.keep_snapshots,
         settings.allow_config_change,
         share,
+        origin,
     )
     return Server(
         config,

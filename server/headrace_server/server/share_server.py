@@ -50,11 +50,10 @@ _REST_S = 1.0
 class SharePlan:
     """The same for all servers of one ``hs.on_ray``."""
 
-    name: str  # names its state directories apart from those of others
+    name: str  # names its state directories and snapshots apart from those of others
     servers: int
     pipelines: Mapping[str, Plain]  # declarations, as plain data
     options: Mapping[str, Plain]  # of hs.run
-    begun: str  # before the names of all its snapshots
     keys: Mapping[str, str]  # texts of files, by their path in the directory of keys
 
     @property
@@ -185,7 +184,7 @@ class ShareServer:
             share=(self._share, plan.servers),
             **options,
         )
-        self._server: Server = self._open.enter_context(start(settings))
+        self._server: Server = self._open.enter_context(start(settings, plan.name))
         beats = threading.Thread(target=self._watch, name="headrace-beats", daemon=True)
         beats.start()
         self._open.callback(beats.join)
@@ -196,9 +195,10 @@ class ShareServer:
         tokens = as_tokens(options.get("resume"), {*self._plan.pipelines})
         url = options.get("snapshots")
         if url is not None:
-            shelf = Shelf(self._state, str(url), share=(self._share, self._plan.servers))
+            share = self._share, self._plan.servers
+            shelf = Shelf(self._state, str(url), share=share, origin=self._plan.name)
             for feed in self._plan.pipelines:
-                if snapshot := shelf.newest(feed, self._plan.begun):
+                if snapshot := shelf.newest(feed):
                     tokens[feed] = Token(feed, snapshot, str(url))
         for feed in self._plan.pipelines:
             point = f"from snapshot {tokens[feed].snapshot}" if feed in tokens else "anew"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def made(shelf: Shelf, content: bytes = b"store", term: int = 3) -> str:
-    name, directory = shelf.begin(FEED)
+def made(shelf: Shelf, content: bytes = b"store", term: int = 3, name: str = "") -> str:
+    name, directory = shelf.begin(FEED, name)
     (directory / "0.journal").write_bytes(content)
     return shelf.finish(FEED, name, term).snapshot
 
@@ -92,6 +93,66 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
     kept = set(shelf.stored(FEED))
     assert len(kept) == 2
     assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
+
+
+def named(hour: int, digit: int = 0) -> str:
+    """Return the name that a snapshot has by a clock at this hour."""
+    return f"20260102T{hour:02}0000Z-{digit:012x}"
+
+
+@pytest.mark.parametrize("share", [(0, 1), (0, 2)])
+def test_a_clock_that_is_set_back_changes_nothing_in_the_order(
+    tmp_path: Path, share: tuple[int, int]
+):
+    url, directory = f"file://{tmp_path}/far", state(tmp_path)
+    given = [named(hour) for hour in (9, 8, 23, 1, 2, 0, 5)]
+    for taken, name in enumerate(given, 1):
+        shelf = Shelf(directory, url, keep=2, share=share, origin="now")  # a server of its own
+        made(shelf, name=name)
+        if share[1] > 1:
+            shelf.settle(FEED, name)
+            made(Shelf(tmp_path / "other", url, share=(1, 2), origin="now"), name=name)
+        kept = given[max(0, taken - 2) : taken]
+        assert shelf.stored(FEED) == kept
+        there = tmp_path / "far" / FEED
+        assert {one.name for one in there.iterdir() if list(one.glob("**/0.journal"))} >= {*kept}
+        assert shelf.newest(FEED) == name
+        assert Shelf(directory, url, share=share, origin="before").newest(FEED) == ""
+
+
+def test_one_that_was_fetched_is_older_than_those_made_after_it(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+    names = [named(hour) for hour in (3, 2, 1)]
+    for name in names:
+        made(Shelf(state(tmp_path) if name == names[0] else tmp_path / "state", url), name=name)
+    shelf = Shelf(tmp_path / "other", url, keep=2)
+    made(shelf, name=named(9))
+    shelf.fetch(FEED, names[2])
+    later = [made(shelf, name=named(8))]
+    assert shelf.stored(FEED) == [names[2], *later]
+    later.append(made(shelf, name=named(0)))
+    assert shelf.stored(FEED) == later
+
+
+def test_a_snapshot_stays_until_its_token_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another one is made while this one is on its way to the URL."""
+    shelf = Shelf(state(tmp_path), f"file://{tmp_path}/far", keep=1)
+    assert shelf._far is not None
+    put, others = shelf._far.put, [named(2), named(1)]
+
+    def later(*given: Any) -> None:
+        if others:
+            made(shelf, name=others.pop())
+        put(*given)
+
+    monkeypatch.setattr(shelf._far, "put", later)
+    first = made(shelf, name=named(3))
+    assert first in shelf.stored(FEED)
+    assert shelf.fetch(FEED, first)
+    last = made(shelf, name=named(0))
+    assert shelf.stored(FEED) == [last]
 
 
 def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
