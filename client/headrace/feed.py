@@ -224,18 +224,6 @@ class Feed:
         ready = hands.accepts
         return ready if within is None else lambda held: within(held) and ready(held)
 
-    def _report(self, token: int, report: bytes) -> None:
-        """Have the commit of a batch take a report along."""
-        self._link.check_usable()
-        with self._link.lock:
-            held = self._link.member.trainer.hands.get(token)
-            if held is None:
-                raise ValueError(
-                    f"batch.report(): token={token} is of no batch in this trainer's hands: report "
-                    "before the commit, which asking for the next batch may be"
-                )
-            held.report = report
-
     def save_states(self, token: Any, values: Mapping[str, Any]) -> Any:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
 

@@ -12,7 +12,7 @@
       ◄─────────────────────────── Idle             none before trainers act: the request stands
       ◄─────────────────────────── Over             none of this epoch, or none at all
       Step (commits, returned, released) ──►        done with these, their memory is free
-      Step (saves)        + states ────────►        segments: their states after them; reports
+      Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Answer           committed, or stale; it rides with a Give
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
@@ -72,7 +72,7 @@ class Handed:
     """A batch in a trainer's hands, or committed and not answered, as its owner described it.
 
     Frame 1 of the Hello has the places of all of them, one after another, and frame 2 the states
-    and the reports of those that are committed.
+    of those that are committed.
     """
 
     token: Count
@@ -85,7 +85,6 @@ class Handed:
     committed: Flag = False
     state_bytes: Count = 0  # of its states, in frame 2 …
     columns: Plain = ()  # … and where each lies in these: [offset, nbytes, shape]
-    report_bytes: Count = 0  # of its report, which follows them
 
 
 @message(FROM_TRAINER, 1)

@@ -31,12 +31,11 @@ FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 
 @record
 class Save:
-    """The commit of a batch with states, or with a report.  States, in order, are one block."""
+    """The commit of a batch with states.  They are one block, in order."""
 
     token: Count
     frame: Count = 0  # of this message, or a state buffer; 0: no states, or the trainer keeps them
     columns: Plain = ()  # per state: [offset, nbytes, shape]
-    report: Blob = b""  # float64: the number of a source, its rows, the sum of their values …
 
 
 @record
@@ -108,8 +107,8 @@ class Answer:
 
 #: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
 _STEP = struct.Struct("<BBHHHHHHQ")
-#: Token and frame of a save, bytes of its columns and of its report.
-_SAVE = struct.Struct("<QHHH")
+#: Token and frame of a save, bytes of its columns.
+_SAVE = struct.Struct("<QHH")
 #: First byte, op, how many committed, stale and batches follow, bytes of the faults; session.
 _ANSWER = struct.Struct("<BBHHHHQ")
 #: The numbers of a batch, in the order of its fields; bytes of the columns, of the place, of the
@@ -193,8 +192,8 @@ def _pack_step(message: Step) -> bytes:
     if numbers:
         head += struct.pack(f"<{len(numbers)}Q", *numbers)
     for save in saves:
-        packed, report = _pack_columns(save.columns), save.report
-        head += _SAVE.pack(save.token, save.frame, len(packed), len(report)) + packed + report
+        packed = _pack_columns(save.columns)
+        head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
     return head
 
 
@@ -205,12 +204,12 @@ def _unpack_step(data: bytes) -> Step:
         numbers, at = _numbers(data, _STEP.size, commits + released + returned + withdrawn, gets)
         listed = []
         for _ in range(saves):
-            token, frame, length, reported = _SAVE.unpack_from(data, at)
+            token, frame, length = _SAVE.unpack_from(data, at)
             start = at + _SAVE.size
-            stop, at = start + length, start + length + reported
+            at = start + length
             if at > size:
                 raise _short("Save", data)
-            listed.append(Save(token, frame, _unpack_columns(data[start:stop]), data[stop:at]))
+            listed.append(Save(token, frame, _unpack_columns(data[start:at])))
     except struct.error:
         raise _short("Step", data) from None
     if at != size:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .pipeline.declaration import Declaration as Declaration
     from .pipeline.declaration import Feature as Feature
     from .pipeline.mix import mix as mix
-    from .pipeline.mix import reported as reported
     from .pipeline.segment_options import zeros as zeros
     from .pipeline.sources import fixed as fixed
     from .pipeline.sources import from_examples as from_examples
@@ -60,7 +59,7 @@ _NAMES = {
     "making.shape": "Shape",
     "pipeline.builder": "Pipeline",
     "pipeline.declaration": "Declaration Feature",
-    "pipeline.mix": "mix reported",
+    "pipeline.mix": "mix",
     "pipeline.segment_options": "zeros",
     "pipeline.sources": "fixed from_examples from_function from_indexed read read_arrow read_csv "
     "read_jsonl read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",

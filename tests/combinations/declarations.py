@@ -76,8 +76,6 @@ OF_MANY = [
 #: Stages that may make several rows of one.
 _REPEATING = ("flat_map", "resample_at_rate", "weighted_resample")
 
-#: Weights of a mix that follow from reports, by a rule that gives equal ones.
-REPORTED = "reported"
 #: Sources of examples with one row each.
 KINDS = (
     *("examples", "function", "indexed"),
@@ -159,9 +157,6 @@ class Feed:
             return value._examples if isinstance(value, Feed) else value
 
         calls = [(name, {n: told(v) for n, v in given.items()}) for name, given in self.calls]
-        for _, given in calls[:1]:
-            if given.get("weights") == REPORTED:  # they are equal, whatever is reported
-                given["weights"] = dict.fromkeys(given["sources"], 1.0)
         return Declared(self._examples, calls, self.kind in FORWARD)
 
     def pipeline(self) -> hs.Pipeline:
@@ -170,8 +165,6 @@ class Feed:
         if calls and calls[0][0] == "mix":
             _, given = calls.pop(0)
             sources = {name: source.pipeline() for name, source in given["sources"].items()}
-            if given["weights"] == REPORTED:
-                given = {**given, "weights": hs.reported(floor=1.0, half_life=8)}
             pipeline = hs.mix(**{**given, "sources": sources})
         elif self.kind == "function":
             pipeline = hs.from_function(f"{_HERE}:stream", self.count, self.batched, self.first)
@@ -526,7 +519,7 @@ def _mix(chance: random.Random, batched: bool, shape: str) -> Feed:
     weights = [(0, some[0]), (chance.randrange(1, 30), some[1])]
     return Feed(0).mix(
         sources=sources,
-        weights=chance.choice((weights, weights, some[1], REPORTED)),
+        weights=chance.choice((weights, weights, some[1])),
         seed=chance.randrange(99),
         stop=chance.choice(("all", "all", "first")),
         by="batch" if apart and chance.random() < 0.4 else "example",

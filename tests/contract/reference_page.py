@@ -68,7 +68,7 @@ def _is_told(name: str, member: object) -> bool:
 
 PARTS: dict[str, list[Entry]] = {
     "schema": _functions("headrace_server:", "hs.", ("scalar", "fixed", "sequence")),
-    "sources": _functions("headrace_server:", "hs.", [*_SOURCES, "mix", "reported"]),
+    "sources": _functions("headrace_server:", "hs.", [*_SOURCES, "mix"]),
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "own": [
         ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ("streams", "take")),

@@ -34,7 +34,6 @@ SERVER = {
     *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "mix", "zeros"),
-    "reported",
     *("on_ray", "RayServers", "Shape", "RowShaper", "Draft", "Part", "Assembly"),
 }
 

@@ -26,9 +26,6 @@ from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
 from ..framework import Framework
 
-#: Bound of a reported number: sums of them stay finite.
-_MOST_REPORTED = 1e100
-
 
 class BatchInHand:
     """A batch that a trainer has taken, of rows or of segments."""
@@ -102,50 +99,10 @@ class BatchInHand:
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does."""
-        self._feed_for("commit").commit(self)
-
-    def report(self, values: Any) -> None:
-        """Report a number for each row, such as its loss; the commit of this batch takes it along.
-
-        A mix with ``weights="reported"`` draws its sources by these numbers, and the status of any
-        mix shows their mean by source.  ``values`` is ``[B]``, or, of packed rows, has the shape of
-        ``batch.source``; there the one number of a row counts for each of its examples.  Rows that
-        are not ``valid`` do not count.  A second report replaces the first.
-        """
-        self._feed_for("report")._report(self.token, self._by_source(values))
-
-    def _feed_for(self, call: str) -> Any:
         feed = None if self._feed is None else self._feed()
         if feed is None:
-            raise FeedClosed(f"batch.{call}(): the feed of this batch is gone; connect again")
-        return feed
-
-    def _by_source(self, values: Any) -> bytes:
-        """Return the report of a ``Save``; ValueError where these can not be its values."""
-        if "@source" not in self._slots:
-            raise ValueError("batch.report(): the feed is no mix (hs.mix): its rows have no source")
-        face, source = self._framework, self.array("@source")
-        if face.owns(values):
-            values = face.state_in(values, face.described(values)[0])
-        numbers = np.asarray(values, np.float64)
-        if numbers.shape not in (source.shape, source.shape[:1]):
-            raise ValueError(
-                f"batch.report(): values have the shape {list(numbers.shape)}; batch.source has "
-                f"{list(source.shape)}{', and one number for each row will do' * (source.ndim > 1)}"
-            )
-        real: Any = slice(None)
-        if source.ndim > 1:  # it is padded to the most examples of a row
-            ids = self.array("segment_ids" if "segment_ids" in self._slots else "@segment_ids")
-            real = np.arange(source.shape[1]) < ids.max(axis=1, keepdims=True)
-            numbers = np.broadcast_to(numbers.reshape(*numbers.shape[:1], -1), source.shape)
-        elif "@sequence_count" in self._slots:  # of segments, and 0 where a rank's row is empty
-            real = self.array("@sequence_count") > 0
-        source, numbers = source[real], numbers[real]
-        if not (np.abs(numbers) <= _MOST_REPORTED).all():
-            raise ValueError(f"batch.report(): values are finite, up to {_MOST_REPORTED:g}")
-        rows, sums = np.bincount(source), np.bincount(source, numbers)
-        found = rows.nonzero()[0]
-        return np.stack([found, rows[found], sums[found]], axis=1).astype("<f8").tobytes()
+            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
+        feed.commit(self)
 
     def to(self, device: Any, non_blocking: bool = False) -> Self:
         """Return this batch with all columns, facts and states on a device of its framework.

@@ -495,10 +495,8 @@ class Link:
         Return False where another trainer got its rows.
         """
         with self.lock:
-            held = self.member.trainer.hands.get(token)
-            if held is not None and held.report:
-                states = (states or States([]))._replace(report=held.report)
-            return held is not None and self.member.trainer.commit(token, states)
+            trainer = self.member.trainer
+            return token in trainer.hands and trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:
         with self.lock:

@@ -63,7 +63,7 @@ _SILENT = 2.5  # heartbeats without an answer after which the server counts as l
 #: Maximum number of released batches in one message: any number may go at once, and a header is
 #: bounded.
 _PER_MESSAGE = 1000
-#: Saves without a frame in one message: each may have a report of all sources.
+#: Saves without a frame in one message: each describes all states.
 _SAVES = 8
 #: Maximum mapped batches that a heartbeat lists; with more of them it lists none.
 _MAX_MAPPED = 4000
@@ -82,14 +82,13 @@ Said = tuple[Any, list[Any]]
 
 
 class States(NamedTuple):
-    """The states that a commit takes along: where each lies in a block, the block, and a report.
+    """The states that a commit takes along: where each lies in a block, and the block.
 
     Without a block the states stay with the trainer, or there are none.
     """
 
     columns: list[Any]
     block: Any = None
-    report: bytes = b""
 
 
 @dataclass(slots=True)
@@ -450,19 +449,18 @@ class Session:
         room = limits.MAX_UPLOAD_BYTES
         every = [*((one, False) for one in held), *commits]
         for given, states in sorted(every, key=lambda one: one[0].token)[:_MOST_HANDED]:
-            block, committed, report = b"", states is not False, b""
+            block, committed = b"", states is not False
             if states and states.block is not None:
                 block = bytes(states.block)
                 committed = 0 < len(block) <= room
             columns = states.columns if states and block and committed else ()
             if committed:
-                report = states.report if states else b""
-                room -= len(block) + len(report)
-                blocks += block, report
+                room -= len(block)
+                blocks.append(block)
                 left.remove(given.token)
             place = given.partition, given.number, given.turn_epoch, given.turn_index
             sizes = given.rows, len(given.place), committed, len(block) if committed else 0
-            batches.append(Handed(given.token, *place, *sizes, columns, len(report)))
+            batches.append(Handed(given.token, *place, *sizes, columns))
             places.append(given.place)
         member.trainer.later(self.number, left, gets[_MOST_GETS:])
         known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
@@ -512,14 +510,14 @@ class Session:
             if states is None:
                 tokens.append(token)
             elif states.block is None:
-                light.append(Save(token, report=states.report))
+                light.append(Save(token))
             elif type(states.block) is StateBuffer and states.block.owner is self.buffers:
                 number = FIRST_BUFFER + states.block.number
-                light.append(Save(token, number, states.columns, states.report))
+                light.append(Save(token, number, states.columns))
             else:
                 # a copy of a state buffer, which is used again
                 block = bytes(states.block) if type(states.block) is StateBuffer else states.block
-                heavy.append((Save(token, 1, states.columns, states.report), [block]))
+                heavy.append((Save(token, 1, states.columns), [block]))
         saves, frames = light[:_SAVES], []
         if heavy:
             saves, frames = [*saves, heavy[0][0]], heavy[0][1]

@@ -54,7 +54,6 @@ class Held:
     stale: bool = False  # its owner has given it to another trainer
     taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
     shown: Any = None  # once the loop has it: True, or where it has states, batch and saves
-    report: bytes = b""  # that its commit is to take along
     payload: Any = None  # of its commit, until that is answered
 
     @property

@@ -26,11 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgpack
-
 from headrace_proto import layout
 from headrace_proto.channel import Frame
-from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
@@ -54,11 +51,10 @@ Facts = dict[str, Any]
 
 
 class Payload(NamedTuple):
-    """The states that come with a commit: where each lies in a block, the block, and a report."""
+    """The states that come with a commit: where each lies in a block, and the block."""
 
     columns: Plain
-    block: Frame | None
-    report: bytes = b""
+    block: Frame
 
 
 #: Bytes of batches that are made in one step, without a look at what else is to be done.
@@ -111,9 +107,6 @@ class Run(ABC):
         self._begun: Written | None = None  # the first of these
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
-        mix = intake.mix
-        self.reports = None if mix is None else mix.reports
-        self._weighed_at = -1  # rows that were read before the last weights that follow from these
 
     @property
     def drops(self) -> bool:
@@ -379,8 +372,8 @@ class Run(ABC):
         made, and needs no memory: they are written later.
 
         ("close", whether to cancel); ("target", proportions of classes); ("weights", one for each
-        source of a mix, to which the place is added), or "reported" where they follow from reports;
-        ("batch_size", a size for each bucket, or one for all).
+        source of a mix, to which the place is added); ("batch_size", a size for each bucket, or
+        one for all).
         """
         kind, value = what
         if kind == "target":
@@ -391,11 +384,9 @@ class Run(ABC):
                     "set_target_probs() needs exactly one"
                 )
             targets[0].check_target(value)
-        elif kind in ("weights", "reported"):
+        elif kind == "weights":
             if self.intake.mix is None:
                 raise ValueError("the feed is no mix (hs.mix), so its sources have no weights")
-            if kind == "weights" and self.intake.mix.reports.rule:
-                raise ValueError("the weights follow from the reports of trainers (hs.reported)")
             self.intake.mix.check_target(value)
             at = self.machine.input.reading()
             epoch, position = at["epoch"], at["position"]  # None: the epoch has no more examples
@@ -408,38 +399,9 @@ class Run(ABC):
                     f"slab of a worker {self._slab.budget_bytes} (slab_bytes)"
                 )
             value = self.sizes_checked(value)
-        order = self.machine.propose("weights" if kind == "reported" else kind, value)
+        order = self.machine.propose(kind, value)
         self._behind = order is None
-        if kind == "reported" and order is not None and self.reports is not None:
-            self.reports.weighed()
-            self._weighed_at = self.machine.input.read
         return order
-
-    def weights_due(self) -> list[float] | None:
-        """Return the weights that follow from reports, where these and a read came since the last.
-
-        There are none while a batch from before many orders is open: a later life needs them all.
-        """
-        reports, machine = self.reports, self.machine
-        if reports is None or not reports.due or machine.input.read == self._weighed_at:
-            return None
-        return reports.weights() if machine.takes_orders else None
-
-    def _take_report(self, payload: Payload | None) -> None:
-        """Count the report of a commit, which counts."""
-        if payload is not None and payload.report and self.reports is not None:
-            self.reports.take(payload.report)
-
-    def _reported(self) -> dict[str, bytes]:
-        """Return what is to be stored of reports, as ``meta`` of a Change."""
-        if self.reports is None or self.reports.stored:
-            return {}
-        self.reports.stored = True
-        return {"reports": pack(self.reports.state())}
-
-    def _resume_reports(self, saved: Saved) -> None:
-        if self.reports is not None and "reports" in saved.meta:
-            self.reports.restore(msgpack.unpackb(saved.meta["reports"]))
 
     def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""

@@ -4,7 +4,7 @@ chunk ─► facts of the shape ─► held ─► Assembly of a plan
                                 └─► forgotten
 commits ─► Plain ─► records ─► Change ─► store ─► Saved ─► Plain of another life
 
-Batches are done or not, and a commit brings no states, but perhaps a report.
+Batches are done or not, and a commit brings no states.
 """
 
 from __future__ import annotations
@@ -99,10 +99,7 @@ class PlainRun(Run):
     # Commits
 
     def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
-        fault = self.machine.commit(batch, token, payload)
-        if fault is None and payload is not None:
-            self._take_report(payload)
-        return fault
+        return self.machine.commit(batch, token, payload)
 
     def _mark_here(self) -> None:
         needed, held = self.machine.input.chunks(), self.held.items()
@@ -128,7 +125,6 @@ class PlainRun(Run):
                 change.meta[f"{_AFTER}{rank}"] = pack([deals, *turn])
             else:
                 change.meta[kind] = pack(what)
-        change.meta |= self._reported()
         return [change] if change else []
 
     def apply(self, order: Order) -> None:
@@ -136,7 +132,6 @@ class PlainRun(Run):
         self.most_rows = self.shape.read_bound(self.machine.shaper.batch_sizes)
 
     def resume(self, saved: Saved) -> None:
-        self._resume_reports(saved)
         stored, meta = plain.Stored(done={*saved.done}), saved.meta
         cursor = _unpacked(meta["cursor"]) if "cursor" in meta else None
         if cursor is not None:

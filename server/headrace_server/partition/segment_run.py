@@ -309,7 +309,6 @@ class SegmentRun(Run):
         if isinstance(out, tuple):
             return out
         self._note(out, payload)
-        self._take_report(payload)
         self._forget_freed()
         return None
 
@@ -318,7 +317,7 @@ class SegmentRun(Run):
         if self.machine.chained and len(rows.ended) < len(rows):
             # Ended examples too: their slots are not read before other examples begin there.
             # the desk's caller has checked the states
-            assert payload is not None and payload.block is not None
+            assert payload is not None
             arrays = arrays_of(self.cutting.states, payload.block, payload.columns)
             if rows.size:
                 arrays = [array[rows.lanes[rows.tails]] for array in arrays]
@@ -348,7 +347,7 @@ class SegmentRun(Run):
     def take_records(self) -> list[Change]:
         """Return the changes since the last call."""
         self._settle()
-        machine, meta = self.machine, self._reported()
+        machine, meta = self.machine, dict[str, bytes]()
         if (turns := machine.turns()) != self._turns:
             self._turns = [*turns[:-1], list(turns[-1])]
             meta["turns"] = pack(turns)
@@ -394,7 +393,6 @@ class SegmentRun(Run):
     def resume(self, saved: Saved) -> None:
         """Go on as an earlier life left it."""
         machine, meta = self.machine, saved.meta
-        self._resume_reports(saved)
         if "base" in meta:
             self._go_on(saved)
         if "turns" in meta:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 from headrace_proto.errors import near
 from headrace_proto.schema import Field
 
-from .argument_checks import MAX_COUNT, check_kind, checked_int, checked_number, one_of
+from .argument_checks import MAX_COUNT, check_kind, checked_int, checked_number
 from .builder import Pipeline
 from .declaration import Plain, Source, Stage, fields_text
 from .signatures import checking
@@ -23,43 +23,10 @@ _MAX_NAME = 100
 _MAX_WEIGHT = 1e100
 
 
-@dataclass(frozen=True, kw_only=True)
-class reported:
-    """Weights of ``hs.mix`` that follow from what trainers report by ``batch.report``.
-
-    The owner of a partition keeps the mean of the numbers of each source, in which those of
-    ``half_life=1000`` reported rows ago count half.  ``rule="proportional"`` draws in proportion to
-    the means (negative ones count as 0), ``"softmax"`` to exp(mean / ``temperature``), which is 1.
-    ``floor=0.05`` is the part of all draws that goes to all sources alike, so each source has at
-    least ``floor`` divided by their number.  A source without a report counts like the mean of the
-    others.
-
-    ``start`` has the weights up to the first change, by default equal ones.  The weights change
-    whenever a tenth of ``half_life`` rows is reported and the partition has read since.
-    """
-
-    rule: Literal["proportional", "softmax"] = "proportional"
-    floor: float = 0.05
-    half_life: float = 1000
-    temperature: float = 1.0
-    start: Weights | None = None
-
-    def __post_init__(self) -> None:
-        one_of("rule", self.rule, ("proportional", "softmax"))
-        checked_number("floor", self.floor, 0, 1)
-        checked_number("half_life", self.half_life, 1, MAX_COUNT)
-        checked_number("temperature", self.temperature, 1e-6, _MAX_WEIGHT)
-
-    def to_plain(self) -> dict[str, Plain]:
-        """Return the rule as an option of the stage."""
-        plain = {name: float(getattr(self, name)) for name in ("floor", "half_life", "temperature")}
-        return {"rule": self.rule, **plain}
-
-
 @checking
 def mix(
     sources: Mapping[str, Pipeline],
-    weights: Weights | Sequence[tuple[int, Weights]] | Literal["reported"] | reported,
+    weights: Weights | Sequence[tuple[int, Weights]],
     seed: int = 0,
     *,
     stop: Literal["all", "first", "never"] = "all",
@@ -74,8 +41,7 @@ def mix(
 
     ``weights`` names every source.  A schedule is a list of ``(number, weights)``: the weights that
     hold from that example of the mix on, counted from 0 over all partitions.  The draw is a
-    function of ``seed`` and of the example's number.  ``"reported"``, or ``hs.reported(…)`` with
-    options: weights that follow from what trainers report of each source.
+    function of ``seed`` and of the example's number.
 
     ``stop="all"``: a source that ends is left out, and the mix ends with the last source that has a
     weight.  ``"first"``: the mix ends where an example is drawn from a source that has no more.
@@ -96,12 +62,7 @@ def mix(
         "seed": seed,
         "stop": stop,
     }
-    drawn: dict[str, Plain] = {"names": names, "by": by}
-    follow = reported() if isinstance(weights, str) and weights == "reported" else weights
-    if isinstance(follow, reported):
-        weights = dict.fromkeys(names, 1.0) if follow.start is None else follow.start
-        drawn["reported"] = follow.to_plain()
-    stage = Stage("mix", {**drawn, "schedule": _schedule(weights, names)})
+    stage = Stage("mix", {"names": names, "by": by, "schedule": _schedule(weights, names)})
     paths = tuple(path for part in parts for path in part.paths)
     return Pipeline(Source("mix", paths, None, options), _stages=(stage,))
 
@@ -143,8 +104,7 @@ def _check_sources(sources: Plain) -> None:
 
 def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:
     """Return the weights of all sources in their order, each with its first example."""
-    kinds = "a dict of names to numbers, a list, or 'reported'"
-    check_kind("weights", weights, (Mapping, list, tuple), kinds)
+    check_kind("weights", weights, (Mapping, list, tuple), "a dict of names to numbers, or a list")
     if isinstance(weights, Mapping):
         return [[0, weights_of("weights", weights, names)]]
     schedule: list[list[Plain]] = []

@@ -78,11 +78,6 @@ class Machine(ABC):
         self._pending.append(order)
         return order
 
-    @property
-    def takes_orders(self) -> bool:
-        """Whether a later life finds all orders that it needs, if there is one more."""
-        return True
-
     def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""
         self._carry_out()

@@ -384,6 +384,13 @@ class Plain(Machine):
             return None
         if self._ended and kind != "close":
             raise ValueError(TOO_LATE)
+        # a later life repeats the stored orders from the base on; one place is left for "close"
+        needed = [order for order in self.orders if order.number >= self._numbers.base]
+        if kind != "close" and len(needed) >= REMEMBERED - 1:
+            raise ValueError(
+                f"{len(needed)} changes were made while earlier batches are not committed, which "
+                f"is the limit: commit batch {self._numbers.first_open}, or change less often"
+            )
         number = self.input.next_number
         # Batches that are formed and not yet made keep their rows.
         return number, number + (0 if kind == "close" else self.shaper.ready())
@@ -402,10 +409,6 @@ class Plain(Machine):
             or any(one.batch.number in self._claimed for one in group)
             for kind, group in self._groups.items()
         ) or bool(self._filled.keys() - self._groups.keys())
-
-    @property
-    def takes_orders(self) -> bool:
-        return len(self.orders) < REMEMBERED or self.orders[0].number < self._numbers.base
 
     def will_resize(self) -> bool:
         """Return whether a stored change of sizes is still to take effect."""

@@ -139,7 +139,6 @@ _VALUES: Mapping[str, Callable[[Plain], _Value]] = {
         for number, n in _by_class(feed, outcome).items()
     },
     "weight": lambda feed: _means(feed.get("weights", {})),
-    "reported_mean": lambda feed: _means(feed.get("reported", {})),
     "round_cost_ratio": lambda feed: {
         kind: ratio for kind, ratio in feed.get("balance", {}).items() if kind != "rounds"
     },

@@ -256,7 +256,6 @@ class PartitionCounts(TypedDict):
     segments: Annotated[NotRequired[dict[str, int]], added]
     sources: Annotated[NotRequired[dict[str, int]], added, "examples_by_source_total"]
     weights: Annotated[NotRequired[dict[str, list[float]]], added]
-    reported: Annotated[NotRequired[dict[str, list[float]]], added]
     balance: Annotated[NotRequired[dict[str, float]], _balance]
 
 
@@ -292,7 +291,6 @@ class FeedStatus(PartitionCounts):
     rows_by_class_total[class,outcome]: Rows of a stratified feed, accepted and rejected.
     examples_by_source_total[source]: Examples that were drawn from each source of a mix.
     weight[source]: Weight of each source of a mix now, of all: the mean of the partitions.
-    reported_mean[source]: Mean of what trainers report of its rows, where they do.
     round_cost_ratio[kind]: Cost of the dearest rank over the mean of all, by round of a feed with
       balance: the mean since the worker began, and the worst of the last 100.
     rows_waiting[class]: Rows that wait for those of other classes.

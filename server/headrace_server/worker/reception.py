@@ -326,23 +326,20 @@ class Reception:
     def _on_save(
         self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
     ) -> None:
-        """Commit a batch with states, if these are valid, or with a report."""
+        """Commit a batch with states, if these are valid."""
         shared = save.frame >= FIRST_BUFFER
         blocks = (session.buffers or ()) if shared else frames
         number = save.frame - (FIRST_BUFFER if shared else 1)
-        if number >= len(blocks) or not (feed.stateful or (number < 0 and save.report)):
+        if number >= len(blocks) or not feed.stateful:
             where = f"buffer {number}" if shared else f"frame {save.frame}"
             raise ProtocolError(f"states came for {feed.name!r} in {where}, which is none")
         block = blocks[number] if number >= 0 else None
-        feed.check_report(save.report)
         batch = feed.desk.leased_batch(session.nonce, save.token)
         fault = "" if batch is None else feed.fault_of_states(batch, save.columns, block)
         if fault:
             feed.desk.refuse(session.nonce, save.token, "state", fault)
         else:
-            feed.desk.commit(session.nonce, save.token, _payload(save.columns, block, save.report))
-            if save.report and batch is not None:
-                self._board.do(self._board.reweigh, feed, batch.partition)
+            feed.desk.commit(session.nonce, save.token, _payload(save.columns, block))
 
     # Greetings
 
@@ -603,8 +600,8 @@ class Reception:
             self.outbox.stop(session, self.feeds[session.feed], returns)
 
 
-def _payload(columns: Plain, block: Frame | None, report: bytes) -> Payload | None:
-    return None if block is None and not report else Payload(columns, block, report)
+def _payload(columns: Plain, block: Frame | None) -> Payload | None:
+    return None if block is None else Payload(columns, block)
 
 
 def _greeting_of(
@@ -624,12 +621,8 @@ def _greeting_of(
         place = bytes(places[at : at + handed.place_bytes])
         block = states[state_at : state_at + handed.state_bytes]
         at, state_at = at + handed.place_bytes, state_at + handed.state_bytes
-        report = bytes(states[state_at : state_at + handed.report_bytes])
-        state_at += handed.report_bytes
-        feed.check_report(report)
-        sizes = handed.place_bytes, handed.state_bytes, handed.report_bytes
-        if (len(place), len(block), len(report)) != sizes:
-            raise ProtocolError("the places, states and reports of a Hello do not fit its frames")
+        if (len(place), len(block)) != (handed.place_bytes, handed.state_bytes):
+            raise ProtocolError("the places and states of a Hello do not fit its frames")
         turn = handed.epoch, handed.index
         batch = Batch(handed.partition, handed.number, slot, turn, handed.rows, place)
         if not handed.committed:
@@ -637,7 +630,7 @@ def _greeting_of(
         elif fault := feed.fault_of_states(batch, handed.columns, block or None):
             faults.append((handed.token, "state", fault))
         else:
-            payload = _payload(handed.columns, block or None, report)
+            payload = _payload(handed.columns, block or None)
             greeting.commits.append((handed.token, batch, payload))
     numbers = hello.gets
     if len(numbers) % 3 or not feed.partitions.keys() >= set(numbers[1::3]):

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from headrace_proto.channel import Frame
 from headrace_proto.errors import ProtocolError
 from headrace_proto.schema import Field, schema_to_wire
@@ -46,8 +44,6 @@ Known = tuple[int, int, int]
 
 #: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000
-#: Bound of the reports of a source in one commit: their sums stay finite.
-_MOST_REPORTED = 1e120
 
 
 @dataclass(slots=True, eq=False)
@@ -243,18 +239,6 @@ class ServedFeed:
                 f"world_size={world_size}: a round is of world_size x batch_size={rows} examples "
                 f"in flight, and the feed has capacity={capacity}; declare capacity={rows} or more"
             )
-
-    def check_report(self, report: bytes) -> None:
-        """Raise ProtocolError where this is no report by source, as a commit may take it along."""
-        if not report:
-            return
-        fits = len(report) % 24 == 0
-        if fits:
-            number, rows, sums = np.frombuffer(report, "<f8").reshape(-1, 3).T
-            known = np.isin(number, np.arange(len(self.properties.get("sources", ()))))
-            fits = (known & (rows >= 1) & (rows < 2**63) & (np.abs(sums) < _MOST_REPORTED)).all()
-        if not fits:
-            raise ProtocolError(f"a report of feed {self.name!r} is not of its sources")
 
     def fault_of_states(self, batch: Batch, columns: Plain, block: Frame | None) -> str:
         """Return why these can not be the states of a batch; "" if they can.

@@ -11,7 +11,6 @@ the step has ended.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -353,13 +352,6 @@ class Switchboard:
         """Change the proportions of classes, or the weights of a mix, for a trainer."""
         kind = "weights" if message.mix else "target"
         self._change(session, feed, message.request, (kind, list(message.probs)))
-
-    def reweigh(self, feed: ServedFeed, partition: int) -> None:
-        """Have a partition draw by the weights that follow from reports, once they are due."""
-        part = feed.partitions[partition]
-        if feed.serves and (weights := part.run.weights_due()) is not None:
-            with contextlib.suppress(ValueError):  # all of its batches are made
-                self.partitions.steer(part, ("reported", weights))
 
     def _resize(self, session: Session, feed: ServedFeed, message: Resize, frames: object) -> None:
         """Change the batch sizes for a trainer."""

@@ -19,7 +19,7 @@ import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
-from headrace_server.partition.partition_run import Payload, Run
+from headrace_server.partition.partition_run import Run
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake
 from headrace_server.shaping.stored_state import Change, Examples, Saved
@@ -495,23 +495,29 @@ def test_batches_of_other_sizes_are_made_again_by_the_next_process(
     assert again.properties == feed.properties
 
 
-def test_weights_that_follow_from_reports_stay_due_until_a_partition_can_take_them(
+def test_a_change_is_refused_where_a_later_life_would_lack_an_earlier_one(
     place: Callable[..., Place],
 ):
-    """First it makes the batch again that a trainer has from an earlier process."""
-    sources = {name: numbered(200) for name in ("a", "b")}
-    pipeline = hs.mix(sources, hs.reported(half_life=1)).batch(4, dynamic_pad=True)
-    feed = place(pipeline).begin()
-    report = np.array([[0, 4, 8.0]]).tobytes()  # source, rows, sum
-    assert feed.reclaim(Batch(0, 2, ANYONE, (0, 2), 4))
-    assert feed.commit(step(feed), 1, Payload((), None, report)) is None
-    weights = feed.weights_due()
-    assert weights is not None and feed.propose(("reported", weights)) is None
-    assert feed.weights_due() == weights
-    feed.apply(ordered(feed, "batch_size", [4]))
-    assert feed.weights_due() == weights
-    feed.apply(ordered(feed, "reported", weights))
-    assert feed.weights_due() is None
+    """It makes the batches again that are not committed, with the last 64 orders."""
+    here = place(numbered(900).batch(4, dynamic_pad=True))
+    feed, saved = here.begin(), nothing_saved()
+    held = step(feed)
+    for number in range(63):
+        feed.apply(ordered(feed, "batch_size", [1 + number % 5]))
+        commit(here, feed, step(feed), saved)
+    with pytest.raises(
+        ValueError, match=r"63 changes were made .*: commit batch 0, or change less"
+    ):
+        feed.propose(("batch_size", [7]))
+    feed.apply(ordered(feed, "close", False))
+    store(saved, feed)
+    again = here.begin()
+    again.resume(saved)
+    repeated = step(again)
+    assert contents(here, repeated) == contents(here, held)
+    commit(here, feed, held)
+    commit(here, again, repeated)
+    assert play(here, again) == play(here, feed)
 
 
 @pytest.mark.parametrize("stream", [False, True])

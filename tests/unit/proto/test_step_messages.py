@@ -44,7 +44,7 @@ INLINE = replace(
     ITEM, place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
 )
 GETS = Get(7, 0), Get(8, 3, 2)
-SAVES = Save(300, 1, COLUMNS), Save(301, report=b"12345678")
+SAVES = Save(300, 1, COLUMNS), Save(301)
 STEP = Step(3, (1, 2), (2**64 - 1,), (300,), (5,), GETS, SAVES)
 GIVE = Give(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
 ANSWER = Answer(3, (1,), (2,), [[300, "state", "no"]])
@@ -53,7 +53,7 @@ NAMES = ["Step", "Give", "Answer"]
 
 _columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
 _frames = st.integers(0, 2**16 - 1)
-_saves = st.builds(Save, counts, _frames, _columns, st.binary(max_size=99))
+_saves = st.builds(Save, counts, _frames, _columns)
 _gets = st.builds(Get, counts, counts, counts)
 _signed = st.integers(-(2**63), 2**63 - 1)
 _items = st.builds(

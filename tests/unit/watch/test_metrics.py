@@ -77,7 +77,6 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Me
         segment_standing={"ready": 3, "leased": 4, "full": 5},
         sources={"web": 7, "code": 3},
         weights={"web": [1.4, 2], "code": [0.6, 2]},
-        reported={"web": [7.0, 3.5], "code": [0.0, 0.0]},
         balance={"rounds": 3, "mean": 1.1, "worst": 1.3},
     )
     disk = {"path": "state", "free_bytes": 4096, "fault": "full"}

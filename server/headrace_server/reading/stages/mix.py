@@ -11,7 +11,7 @@ from headrace_proto.schema import Field
 
 from ...pipeline.declaration import Plain
 from ...pipeline.mix import weights_of
-from ...shaping.mix import Reports, Schedule, pass_ordinals
+from ...shaping.mix import Schedule, pass_ordinals
 from ..chunk import BadRecords, Chunk
 from ..partition_rows import PASS
 from ..stage import Fields, Stage
@@ -22,12 +22,8 @@ class Mix(Stage):
 
     keeps_count = True
 
-    def __init__(
-        self, names: list[str], schedule: Schedule, by: str, reported: Plain = None
-    ) -> None:
+    def __init__(self, names: list[str], schedule: Schedule, by: str) -> None:
         self.names = names
-        #: It is stored with commits, not with the state of the stages.
-        self.reports = Reports(len(names), **(reported or {}))
         self._now: list[float] = schedule[0][1]  # the weights of the last read
         self._declared = schedule
         #: Each change by set_weights: the epoch and the example from which it holds, its weights.
@@ -85,11 +81,9 @@ class Mix(Stage):
         self.came, self._changes = np.array(state["came"], np.int64), [*state["changes"]]
 
     def stats(self) -> dict[str, Plain]:
-        """Return by source how many examples came, the weight, and the reports: sum and count."""
+        """Return by source how many examples came, and the weight."""
         shares = (np.array(self._now) / np.sum(self._now)).tolist()
-        reports = zip(self.reports.sums.tolist(), self.reports.rows.tolist(), strict=True)
         return {
             "sources": dict(zip(self.names, self.came.tolist(), strict=True)),
             "weights": {name: [share, 1] for name, share in zip(self.names, shares, strict=True)},
-            "reported": {name: [*of] for name, of in zip(self.names, reports, strict=True)},
         }
