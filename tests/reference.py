@@ -842,7 +842,9 @@ def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], I
 
 
 def _row_key(row: Row, given: dict[str, Any]) -> bytes:
-    key: bytes = row.example[given["input_key"]]
+    column = given.get("input_key")
+    named = row.ordinal if column is None else row.example[column]
+    key: bytes = named if isinstance(named, bytes) else b"%d" % named
     if given.get("make_keys_unique"):
         seed = given.get("make_keys_unique_seed") or 0
         key += b"%d" % int(_uniform(seed, _KEYS, row.epoch, row.ordinal) * 10**8)

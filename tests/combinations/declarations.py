@@ -374,6 +374,10 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
         "batch_size": chance.choice((1, 2, 3, 4)),
         "make_keys_unique": True,
     }
+    if chance.random() < 0.5:
+        given["input_key"] = chance.choice((None, None, "n", "y"))
+    if given["input_key"] is None:
+        given["make_keys_unique"] = chance.random() < 0.5
     if states:
         some = chance.sample([("s", "h"), ("r", np.float32(1))], chance.randint(0, 2))
         given["initial_states"] = {**dict(some), MARK: np.int64(0)}
@@ -418,6 +422,8 @@ def _saver(chance: random.Random) -> Call:
         "input_length": "t",
         "allow_small_batch": chance.random() < 0.7,
     }
+    if given["input_key"] is not None:
+        given["input_key"] = "key"  # which is of one example
     for name in (
         *("make_keys_unique", "phase", "phase_seed", "stride", "left", "right"),
         *("padding_values", "mask"),

@@ -186,7 +186,7 @@ class Cutting:
         self.at_trainer = options["state_placement"] == "trainer"
         self.small = bool(options["allow_small_batch"])
         self._pad = bool(options["pad"])
-        self.key = str(options["input_key"])
+        self.key: str | None = options["input_key"]  # None: the ordinal
         self._unique = options["make_keys_unique"]
         self._seed = int(options["make_keys_unique_seed"] or 0)
         self._length = options["input_length"]
@@ -322,9 +322,14 @@ class Cutting:
         return firsts
 
     def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
-        column = chunk.columns[self.key]
-        assert isinstance(column, Strings)
-        keys: list[bytes] = column.to_objects().tolist()
+        """Return the keys; those of integers are their decimal digits."""
+        column = chunk.ordinals if self.key is None else chunk.columns[self.key]
+        keys: list[bytes]
+        if isinstance(column, Strings):
+            keys = column.to_objects().tolist()
+        else:
+            assert isinstance(column, np.ndarray)
+            keys = [b"%d" % number for number in column.tolist()]
         if self._unique:
             drawn = chance.uniform(self._seed, chance.KEYS, epoch, chunk.ordinals) * _UNIQUE
             numbers = drawn.astype(np.int64).tolist()

@@ -223,12 +223,12 @@ class SegmentRun(Run):
             return
         self._settle()
         for chunk, row in refused:
-            offer = self.held[chunk]
+            offer, key = self.held[chunk], self.cutting.key
+            what = "its number" if key is None else f"column {key!r} (input_key)"
             error = DataError(
-                f"{offer.origin.describe(row)}: column {self.cutting.key!r} (input_key) is "
-                f"{offer.keys[row]!r:.200}, and an example of this key is in flight: keys are "
-                f"unique among the examples in flight; lower capacity or declare "
-                f"make_keys_unique=True"
+                f"{offer.origin.describe(row)}: {what} is {offer.keys[row]!r:.200}, and an example "
+                "of this key is in flight: keys are unique among the examples in flight; lower "
+                "capacity or declare make_keys_unique=True"
             )
             self.intake.bad.report(error, "duplicate_key")
             self._changes.append(self._stored.refused(chunk, row))

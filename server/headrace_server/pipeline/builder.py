@@ -712,9 +712,9 @@ class Pipeline:
     @checking
     def batch_sequences_with_states(
         self,
-        input_key: str,
-        input_sequences: Columns,
-        input_context: Columns,
+        input_key: str | None = None,
+        input_sequences: Columns = _NEEDED,
+        input_context: Columns = _NEEDED,
         input_length: Value | None = None,
         initial_states: Mapping[str, object] = _NEEDED,
         num_unroll: int = _NEEDED,
@@ -738,10 +738,13 @@ class Pipeline:
     ) -> Pipeline:
         """Return batches of segments of ``num_unroll`` steps, with the states saved before them.
 
-        Only ``input_length`` and what follows ``batch_size`` may be left out.
+        Only ``input_key``, ``input_length`` and what follows ``batch_size`` may be left out.
 
-        ``input_key`` is a column of one string, unique among the examples in flight;
+        ``input_key`` is a column of one string or integer, unique among the examples in flight;
         ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).
+        None: the number of the example in the source is its key.  The key of an integer is its
+        decimal digits, as ``b"17"``.
+
         ``input_sequences`` are columns ``[T, …]`` of equal T, ``input_context`` columns that every
         segment repeats: lists of columns, or dicts of the name in the batch to the column.
         ``input_length`` gives an example's steps before padding: a column of integers, a sequence
@@ -785,10 +788,10 @@ class Pipeline:
         batch_size: int,
         num_unroll: int,
         input_length: Value,
-        input_key: str,
-        input_sequences: Columns,
-        input_context: Columns,
-        initial_states: Mapping[str, object],
+        input_key: str | None = None,
+        input_sequences: Columns = _NEEDED,
+        input_context: Columns = _NEEDED,
+        initial_states: Mapping[str, object] = _NEEDED,
         capacity: int | None = None,
         allow_small_batch: bool = False,
         *,
@@ -809,8 +812,7 @@ class Pipeline:
         every = inspect.signature(Pipeline.batch_sequences_with_states).parameters
         del given["self"]
         given = {n: given.get(n, one.default) for n, one in every.items() if n != "self"}
-        needed = ("initial_states", "num_unroll", "batch_size")
-        if missing := [name for name in needed if given[name] is _NEEDED]:
+        if missing := [name for name, value in given.items() if value is _NEEDED]:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
         return self._ended(Shape(SEQUENCES, segmented(given, self.fields)))
 

@@ -270,12 +270,16 @@ def fitted(options: Mapping[str, Plain], known: Mapping[str, Field]) -> dict[str
 
     TypeError or ValueError, which names argument and column, where they do not go together.
     """
-    key = f"input_key={options['input_key']!r}"
-    field = field_of(key, options["input_key"], known)
-    if field.dtype != BYTES:
-        raise TypeError(f"{key} is {field}; it must be of dtype bytes: make a text of it in map")
-    if field.shape:
-        raise ValueError(f"{key} is {field}; it must be one string per example")
+    if options["input_key"] is not None:
+        key = f"input_key={options['input_key']!r}"
+        field = field_of(key, options["input_key"], known)
+        if field.dtype != BYTES and not field.dtype.startswith(("int", "uint")):
+            raise TypeError(
+                f"{key} is {field}; it must be of strings or integers.  Without input_key the "
+                "number of each example in the source is its key"
+            )
+        if field.shape:
+            raise ValueError(f"{key} is {field}; it must be one string or integer per example")
     _fit_sequences(options, known)
     sequences = columns_by_name(options["input_sequences"])
     fields = {name: known[column] for name, column in sequences.items()}

@@ -197,6 +197,27 @@ def uniquely(pipeline: Pipeline, directory: Path, seed: int | None = None, **mor
     return keys_of(player.play(same_states)[0])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint16", "uint64"])
+def test_the_key_of_an_integer_is_its_decimal_digits(tmp_path: Path, dtype: str):
+    limits = np.iinfo(dtype)
+    numbers = [limits.min, limits.max, 7, 10]
+    rows = [{**example(i), "k": np.array(number, dtype)} for i, number in enumerate(numbers)]
+    features = {**FEATURES, "k": hs.scalar(dtype)}
+    pipeline = hs.from_examples(rows, features).batch_sequences_with_states(**LEAST)
+    batches, _ = Player(pipeline, tmp_path).play(same_states)
+    assert keys_of(batches) == [str(number).encode() for number in numbers]
+
+
+def test_without_a_key_the_number_of_the_example_is_its_key(tmp_path: Path):
+    arguments = {**LEAST, "input_key": None}
+    rest = source({}).skip(2).select(["x", "z", "n"]).batch_sequences_with_states(**arguments)
+    batches, _ = Player(rest, tmp_path).play(same_states)
+    assert keys_of(batches) == [b"%d" % i for i in range(6)]
+    copies = source({}).resample_at_rate(2.0, seed=1).batch_sequences_with_states(**arguments)
+    keys = keys_of(Player(copies, tmp_path).play(same_states)[0])
+    assert len(keys) == len(set(keys)) > 8, "copies have keys of their own"
+
+
 def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path: Path):
     keys = uniquely(source({}), tmp_path, 7)
     assert keys == uniquely(source({}), tmp_path, 7, batch_size=1, capacity=1)

@@ -97,6 +97,17 @@ def test_a_missing_required_argument_is_named(given, text):
         source().batch_sequences_with_states("utt", ["audio"], ["label"], **given)
 
 
+def test_only_the_key_may_be_left_out_of_the_columns():
+    given = {name: value for name, value in LEAST.items() if name != "input_key"}
+    assert options(source().batch_sequences_with_states(**given))["input_key"] is None
+    for name in ("input_sequences", "input_context"):
+        less = {n: value for n, value in given.items() if n != name}
+        for call in ("batch_sequences_with_states", "sequence_queueing_state_saver"):
+            more = {"input_length": "label"} if call.startswith("sequence") else {}
+            with pytest.raises(TypeError, match=f"lacks {name}$"):
+                getattr(source(), call)(**less, **more)
+
+
 #: Mistakes that show without the schema.
 ALWAYS = [
     (
@@ -130,8 +141,18 @@ ALWAYS = [
 #: Mistakes against the schema.
 KNOWN = [
     ({"input_key": "name"}, ValueError, "input_key='name' is not one of the columns utt, audio"),
-    ({"input_key": "label"}, TypeError, r"input_key='label' is int64\[\]; it must be of dtype byt"),
-    ({"input_key": "tag"}, ValueError, r"input_key='tag' is bytes\[3\]; it must be one string per"),
+    ({"input_key": "p"}, TypeError, "input_key='p' is float32.*strings or integers.  Without inp"),
+    (
+        {"input_key": "flags"},
+        TypeError,
+        "input_key='flags' is bool.*must be of strings or integers",
+    ),
+    ({"input_key": "tag"}, ValueError, r"input_key='tag' is bytes\[3\]; it must be one string or"),
+    (
+        {"input_key": "nine"},
+        ValueError,
+        r"input_key='nine' is int32\[9\]; it must be one string or",
+    ),
     ({"input_sequences": ["x"]}, ValueError, "input_sequences: 'x' is not one of the columns"),
     ({"input_sequences": ["label"]}, ValueError, r"'label' is int64\[\]; it must be a sequence of"),
     ({"input_sequences": ["twelve", "nine"]}, ValueError, "'twelve' has 12 steps, 'nine' has 9"),
