@@ -471,7 +471,7 @@ class Process:
             self.stales += any(token in machine.commits for token in message.stale)
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
         elif isinstance(message, LetGo):
-            machine.let_go(owner)
+            machine.let_go()
         elif isinstance(message, protocol.Unknown):
             self.lose(owner)
         elif isinstance(message, protocol.Refused):

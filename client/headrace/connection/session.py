@@ -399,7 +399,7 @@ class Session:
         self.member.trainer.idle(self.number, idle.requests, idle.live)
 
     def _on_let_go(self, message: LetGo) -> None:
-        self.member.trainer.let_go(self.number)
+        self.member.trainer.let_go()
 
     def _on_retired(self, message: Retired) -> None:
         if self.memory is not None:

@@ -14,7 +14,7 @@
 
 Bounds grow, so requests are in the order of (turn, partition).  A lone trainer, and each rank, gets
 exactly the turns of its bounds, so its stream is in that order for any owners and any delays.  A
-batch that the loop gives back lowers the bound again, and comes first.
+batch that the loop gives back lowers the bound again, and its partition is asked for it anew.
 
 With lanes one partition is asked at a time, until it is over, or idle with none of this trainer's
 lanes in it.  In any order, the loop takes what came first, and an owner that others overtake has
@@ -24,7 +24,6 @@ one open request.
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +49,6 @@ class Held:
     given: Given
     source: Any  # holds its bytes
     request: int
-    order: int  # its place among batches of its epoch: the first request for it
     stale: bool = False  # its owner has given it to another trainer
     taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
     shown: Any = None  # once the loop has it: True, or where it has states, batch and saves
@@ -71,9 +69,6 @@ class _Cell:
     asked: dict[int, int] = field(default_factory=dict)  # epochs by request
     standing: dict[int, int] = field(default_factory=dict)  # the same, of those that are idle
     back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
-    #: Since one was given back: for the batches that answer the requests, ascending, their epochs
-    #: and orders.
-    orders: list[tuple[int, int]] | None = None
     epoch: int = 0  # the least that may still come
     live: bool = False  # whether lanes of this trainer have examples there
     over: bool = False
@@ -141,8 +136,7 @@ class Trainer:
         )  # cells that are not over, by the epoch of the bound
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
-        self._line: list[tuple[int, int, int]] = []  # a heap of epochs, orders and requests
-        self._reordered: set[int] = set()  # partitions of which batches were given back
+        self._line: list[tuple[int, int]] = []  # a heap of epochs and requests
         self._ready: dict[int, Held] = {}  # by request, as they came
         self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
         self._cells = [_Cell(p, 0) for p in range(partitions)]
@@ -281,24 +275,12 @@ class Trainer:
         if self.lanes and ready:  # as they come: one of other lanes may have an older request
             return min(ready, key=lambda request: ready[request].given.turn_epoch)
         while line:
-            request = line[0][2]
+            request = line[0][1]
             if request in ready or (
                 (p := of.get(request)) is not None and request in self._cells[p].asked
             ):
-                return None if self._reordered and self._comes_again(line[0]) else request
+                return request
             heapq.heappop(line)
-        return None
-
-    def _comes_again(self, before: tuple[int, ...] = (_NEVER,)) -> _Cell | None:
-        """Return a cell that is to be asked again for a batch that comes before this place."""
-        for p in [*self._reordered]:
-            cell = self._cells[p]
-            if cell.orders is None or cell.over:
-                self._reordered.discard(p)
-            elif not cell.standing:
-                for place in cell.orders[len(cell.asked) :]:
-                    if cell.epoch <= place[0] and place < before:
-                        return cell
         return None
 
     def take(self, accepts: Callable[[Held], bool] | None = None) -> Held | None:
@@ -328,9 +310,9 @@ class Trainer:
         held.taken = self._taken
         if (self._of or self._ready) and not self.prefetch and self.rank < 0:
             # Others may wait meanwhile for what the loop has not taken.
-            if not self.any_order:
+            if self.lanes:
                 self._withdraw([*self._of])
-            if not self.lanes:
+            else:
                 self.let_go()
         return held
 
@@ -339,7 +321,7 @@ class Trainer:
         if held.given.token in self.hands:
             held.taken, held.shown = 0, None
             self._ready = {held.request: held, **self._ready}
-            heapq.heappush(self._line, (held.given.turn_epoch, held.order, held.request))
+            heapq.heappush(self._line, (held.given.turn_epoch, held.request))
             self._flying += 1
 
     @property
@@ -369,7 +351,7 @@ class Trainer:
         return not held.stale
 
     def give_back(self, token: Token) -> None:
-        """Return a batch: other trainers may get it.  A lone one gets it again, in its place."""
+        """Return a batch: other trainers may get it, and a lone one gets it again."""
         held = self.hands.pop(token)
         given = held.given
         if not held.taken:
@@ -380,32 +362,23 @@ class Trainer:
             self._expect_again(held)
 
     def _expect_again(self, held: Held) -> None:
-        """Ask for a batch again that went back, in its place."""
+        """Ask for a batch again that went back: it comes before all others of its partition."""
         cell = self._cells[held.given.partition]
         if not (self.lanes or cell.over):
-            asked = [(epoch, request) for request, epoch in cell.asked.items()]
-            orders, cell.orders = cell.orders or asked, None
-            if cell.asked or cell.standing:  # it comes first, so they are made anew
-                self._withdraw([*cell.asked, *cell.standing])
-            insort(orders, (held.given.turn_epoch, held.order))
-            cell.orders = orders
-            self._reordered.add(cell.number)
+            self._withdraw([*cell.asked, *cell.standing])
             heapq.heappush(cell.back, held.turn)
             self._count(cell)
             self._changed(cell)
 
-    def let_go(self, owner: int | None = None) -> None:
-        """Return what the loop has not taken, to an owner that stops or to all.
-
-        Another one's next batches may be on their way, after those that are here.
-        """
+    def let_go(self) -> None:
+        """Return all that the loop has not taken, and ask for it anew, so in its order."""
         for held in reversed([*self._ready.values()]):
-            if owner not in (None, self.owner_of[held.given.partition]):
-                continue
             self.give_back(held.given.token)
             if self.lanes:  # its examples go on there
                 self._home = held.given.partition
                 self._cells[self._home].live = True
+        if not (self.lanes or self.any_order):
+            self._withdraw([*self._of])
 
     # Requests
 
@@ -466,9 +439,6 @@ class Trainer:
             under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
         if not self.waits and wanted - under_way < self._part:
             return
-        if self.waits and self._reordered and not self._next() and (cell := self._comes_again()):
-            self._get(cell)
-            under_way += 1
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
             if (cell := self._to_ask()) is None or (
@@ -492,33 +462,9 @@ class Trainer:
         owner.gets.append((request, p, epoch))
         if self.any_order:
             owner.asked[request] = None
-        heapq.heappush(self._line, (epoch, request, request))
-        if cell.orders is not None:
-            self._line_up(cell, cell.orders)
+        heapq.heappush(self._line, (epoch, request))
         self._flying += 1
         self._changed(cell)
-
-    def _line_up(self, cell: _Cell, orders: list[tuple[int, int]]) -> None:
-        """Give requests the orders of the batches that answer them, returned ones first."""
-        for at, (request, epoch) in enumerate(cell.asked.items()):
-            while orders[at:] and orders[at][0] < epoch:  # nothing more of that epoch is asked for
-                del orders[at]
-            if at == len(orders):
-                orders.append((epoch, request))
-            elif (order := orders[at][1]) != request:
-                heapq.heappush(self._line, (epoch, order, request))
-
-    def _order(self, cell: _Cell, request: int) -> int:
-        """Return the order of the batch for a request under way, which gets its answer."""
-        if cell.orders is None:
-            return request
-        asked = [*cell.asked]
-        at = asked.index(request)
-        _, order = cell.orders.pop(at)
-        del asked[at]
-        if [order for _, order in cell.orders] == asked:  # all is in order again
-            cell.orders = None
-        return order
 
     # Owners: what comes
 
@@ -563,6 +509,7 @@ class Trainer:
                     del self.hands[token], self._ready[held.request]
                     self._flying -= 1
                     self._expect_again(held)
+                    self.let_go()
 
     def later(self, owner: int, commits: list[Token], gets: list[tuple[int, int, int]]) -> None:
         """Send these after the Welcome: the greeting has no room for them."""
@@ -573,17 +520,15 @@ class Trainer:
         """Note that the connection with an owner ended: nothing is sent before it is greeted."""
         self._owners[owner].welcome = False
 
-    def _answered(self, request: int) -> tuple[_Cell | None, int, int | None]:
-        """Forget a request that has its answer; return its cell, and the order of its batch.
+    def _answered(self, request: int) -> tuple[_Cell | None, int | None]:
+        """Forget a request that has its answer; return its cell.
 
         Also return the epoch under which it is in the line; None where it is not.
         """
         if (p := self._of.pop(request, None)) is None:
-            return None, request, None
-        cell, order, epoch = self._cells[p], request, None
+            return None, None
+        cell, epoch = self._cells[p], None
         if request in cell.asked:
-            if cell.orders is not None:
-                order = self._order(cell, request)
             epoch = cell.asked.pop(request)
             self._flying -= 1
             if self.any_order:
@@ -592,12 +537,12 @@ class Trainer:
                 self._idle.discard(request)
         else:
             del cell.standing[request]
-        return cell, order, epoch
+        return cell, epoch
 
     def give(self, owner: int, given: Given, source: Any) -> bool:
         """Take a batch; return False where it is returned at once."""
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
-        cell, order, lined = self._answered(request)
+        cell, lined = self._answered(request)
         if cell is None:
             self._owners[owner].returned.append(given.token)
             return False
@@ -609,10 +554,10 @@ class Trainer:
                 self._changed(cell)
                 return False
             self._home, cell.live = given.partition, given.live
-        held = self.hands[given.token] = Held(given, source, request, order)
+        held = self.hands[given.token] = Held(given, source, request)
         self._ready[request] = held
-        if (epoch, order) != (lined, request):
-            heapq.heappush(self._line, (epoch, order, request))
+        if epoch != lined:
+            heapq.heappush(self._line, (epoch, request))
         self._flying += 1
         self._move(cell, (epoch, index + 1))
         self._changed(cell)
@@ -624,7 +569,7 @@ class Trainer:
         """Take requests back that did not get a batch."""
         for request in requests:
             p = self._of[request]
-            cell, _, _ = self._answered(request)
+            cell, _ = self._answered(request)
             owner = self._owners[self.owner_of[p]]
             owner.withdrawn.append(request)
             owner.gets = [get for get in owner.gets if get[0] != request]
@@ -641,7 +586,6 @@ class Trainer:
             if self.rank >= 0:
                 self._idle.add(request)
             elif request in cell.asked:
-                self._order(cell, request)
                 cell.standing[request] = cell.asked.pop(request)
                 self._owners[owner].asked.pop(request, None)
                 self._flying -= 1
