@@ -164,7 +164,7 @@ def _check_prefetch(prefetch: object) -> None:
     if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
         raise TypeError(f"prefetch={prefetch!r:.80} is neither an integer nor {AUTO!r}")
     if isinstance(prefetch, int) and not 0 <= prefetch <= limits.MAX_PREFETCH:
-        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {limits.MAX_PREFETCH}")
+        raise ValueError(f"prefetch must be between 0 and {limits.MAX_PREFETCH}, not {prefetch}")
 
 
 def _check_rank(rank: int | None, world_size: int | None) -> None:
@@ -174,7 +174,7 @@ def _check_rank(rank: int | None, world_size: int | None) -> None:
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+        raise ValueError(f"rank must be between 0 and world_size-1 = {world_size - 1}, not {rank}")
 
 
 def _run_of(run: object, rank: int | None) -> int:
@@ -186,7 +186,7 @@ def _run_of(run: object, rank: int | None) -> int:
     if rank is None:
         raise ValueError(f"run={run}: only ranks have runs; give rank= and world_size= too")
     if not 0 <= run < 2**63:
-        raise ValueError(f"run={run} does not lie in 0 … 2⁶³-1")
+        raise ValueError(f"run must be between 0 and 2⁶³-1, not {run}")
     return run
 
 

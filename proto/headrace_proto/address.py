@@ -37,7 +37,7 @@ def check_address(argument: str, address: object) -> str:
     if match[1].startswith("["):
         raise ValueError(f"{argument}={address!r:.200} is of IPv6; addresses are names or IPv4")
     if match[2] != "*" and int(match[2]) > 65535:
-        raise ValueError(f"{argument}={address!r:.200}: a port lies in 0 … 65535")
+        raise ValueError(f"{argument}={address!r:.200}: a port must be between 0 and 65535")
     return address
 
 

@@ -53,7 +53,9 @@ def share_of(value: object) -> Share:
         raise ValueError('is not a share (i, n) or "i/n" of two whole numbers')
     index, servers = pair
     if not 1 <= servers <= MOST_SHARES:
-        raise ValueError(f"is a share of {servers} servers, which do not lie in 1 … {MOST_SHARES}")
+        raise ValueError(
+            f"names {servers} servers; their number must be between 1 and {MOST_SHARES}"
+        )
     if not 0 <= index < servers:
-        raise ValueError(f"is share {index}, and those of {servers} servers are 0 … {servers - 1}")
+        raise ValueError(f"is share {index}; those of {servers} servers are 0 to {servers - 1}")
     return index, servers

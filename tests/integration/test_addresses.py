@@ -77,7 +77,10 @@ def test_a_port_that_another_has_is_named_and_no_server_is_left():
     ("options", "text"),
     [
         ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
-        ({"worker_ports": "7001-7000"}, "first and last port lie in 1 … 65535, in this order"),
+        (
+            {"worker_ports": "7001-7000"},
+            "both ports must be between 1 and 65535, and the first not the larger",
+        ),
     ],
 )
 def test_ports_that_can_not_be_are_refused(options: dict[str, Any], text: str):

@@ -138,12 +138,15 @@ def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(here: Path) 
     [
         (["preview", "feeds.py:several"], "gives 2 pipelines (a, b), and this works on one"),
         (["preview", "feeds.py:unshaped"], "has no shape"),
-        (["preview", "feeds.py:plain", "-n", "0"], "--batches 0 does not lie in 1 …"),
+        (["preview", "feeds.py:plain", "-n", "0"], "--batches must be at least 1, not 0"),
         (["check", "feeds.py:absent"], "there is no 'absent'"),
         (["check"], "FILE.py:NAME"),
         (["convert", "feeds.py:plain"], "OUT_DIR"),
         (["convert", "feeds.py:plain", "."], "feeds.py, rows.jsonl, and nothing is overwritten"),
-        (["convert", "feeds.py:plain", "out", "--rows-per-file", "0"], "--rows-per-file 0"),
+        (
+            ["convert", "feeds.py:plain", "out", "--rows-per-file", "0"],
+            "--rows-per-file must be at least 1, not 0",
+        ),
     ],
 )
 def test_a_mistake_is_one_readable_paragraph_and_exit_code_2(

@@ -170,7 +170,7 @@ def test_trainers_have_the_keys_of_their_servers(
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        ({"servers": 0}, ValueError, "servers=0 does not lie in 1 … 4096"),
+        ({"servers": 0}, ValueError, "servers must be between 1 and 4096, not 0"),
         ({"servers": 2.0}, TypeError, "servers=2.0 is not an integer"),
         ({"servers": 3, "partitions": 2}, ValueError, "partitions=2: each of the 3 servers owns"),
         ({"bind": "tcp://0.0.0.0:1"}, TypeError, "sets bind of each server itself"),

@@ -81,7 +81,9 @@ def settled(
 
 def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, object]:
     return {
-        one.name: tuple(value) if one.many else one.check(value, f"{one.shown} {value!r:.80}")
+        one.name: tuple(value)
+        if one.many
+        else one.check(value, one.shown, f"{one.shown} {value!r:.80}")
         for one in options
         if (value := getattr(given, one.name, None)) is not None
     }
@@ -104,7 +106,7 @@ def _read(option: Option, name: str, text: str) -> object:
     except (ValueError, KeyError):
         kind = "a list of words" if option.many else KINDS[option.kind][0]
         raise ValueError(f"{where} is not {kind}") from None
-    return option.check(value, where)
+    return option.check(value, f"{name} in the environment", where)
 
 
 def parted(named: str) -> tuple[str, str]:

@@ -99,7 +99,7 @@ def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | No
 def whole(number: object) -> int:
     """Return a number of a JSON file, which somebody may have edited, if it counts something."""
     if type(number) is not int or not 0 <= number <= _MOST:
-        raise ValueError(f"{number!r:.40} is no integer in 0 … {_MOST}")
+        raise ValueError(f"{number!r:.40} is no integer between 0 and {_MOST}")
     return number
 
 

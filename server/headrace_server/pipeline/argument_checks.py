@@ -81,7 +81,7 @@ def checked_number(argument: str, value: object, low: float, high: float) -> flo
     """Return a finite number in ``low`` … ``high``; a bool is none."""
     number = check_kind(argument, value, Real, "a number", but=bool)
     if not (math.isfinite(number) and low <= number <= high):
-        raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
+        raise ValueError(f"{argument} must be between {low:g} and {high:g}, not {value!r}")
     return float(number)
 
 
@@ -419,7 +419,7 @@ def checked_value(
     if constant is not None and isinstance(value, (bool, int, float)):
         low, high = constant
         if not low <= value <= high:
-            raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
+            raise ValueError(f"{argument} must be between {low:g} and {high:g}, not {value!r}")
         return ["constant", float(value)]
     if callable(value) or (isinstance(value, str) and ":" in value):
         return ["function", name_of(value, argument)]

@@ -71,12 +71,12 @@ def _check_sources(sources: Plain) -> None:
     """Raise TypeError or ValueError where something can not be a source of a mix."""
     check_kind("sources", sources, Mapping, "a dict of names to pipelines")
     if not 0 < len(sources) <= _MAX_SOURCES:
-        raise ValueError(f"sources has {len(sources)} entries; a mix has 1 … {_MAX_SOURCES}")
+        raise ValueError(f"sources has {len(sources)} entries; a mix has 1 to {_MAX_SOURCES}")
     columns: tuple[str, Mapping[str, Field]] | None = None
     for name, pipeline in sources.items():
         what = f"sources[{name!r}]"
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
-            raise TypeError(f"{what:.200}: a source's name is a string of 1 … {_MAX_NAME} bytes")
+            raise TypeError(f"{what:.200}: a source's name is a string of 1 to {_MAX_NAME} bytes")
         check_kind(what, pipeline, Pipeline, "a pipeline without a shape")
         if pipeline._shape is not None:
             raise ValueError(

@@ -2,7 +2,7 @@
 
     Option ─► parser, --help, environment variable, key in a file, argument in Python, docs
 
-``check`` judges a value the same wherever it was given; ``where`` names that place in errors.
+``check`` judges a value the same wherever it was given; its ``name`` there begins each error.
 """
 
 from __future__ import annotations
@@ -127,8 +127,12 @@ class Option:
             return ""
         return f"at least {self.least}" if self.most >= _MOST else f"{self.least} … {self.most}"
 
-    def check(self, value: Any, where: str) -> Any:
-        """Return the value in the form of its kind; TypeError or ValueError begins with where."""
+    def check(self, value: Any, name: str, shown: str = "") -> Any:
+        """Return the value in the form of its kind; TypeError or ValueError names it.
+
+        ``shown`` is the name with the value as it was given, by default as in Python.
+        """
+        where = shown or f"{name}={value!r:.80}"
         if self.kind == "share":
             try:
                 return share_of(value)
@@ -146,7 +150,9 @@ class Option:
         least = 0 if self.kind == "seconds" and self.least is None else self.least
         if least is not None and not least <= value <= self.most:
             unit = " seconds" if self.kind == "seconds" else ""
-            raise ValueError(f"{where} does not lie in {least} … {self.most}{unit}")
+            endless = value < least and self.most >= _MOST
+            bounds = f"at least {least}" if endless else f"between {least} and {self.most}"
+            raise ValueError(f"{name} must be {bounds}{unit}, not {value}")
         if self.choices and not (isinstance(value, str) and value in self.choices):
             raise ValueError(f"{where} is not one of {', '.join(self.choices)}")
         return value
@@ -161,7 +167,9 @@ def _ports(value: object, where: str) -> tuple[int, int]:
     if any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
         raise ValueError(f'{where} is not a range of ports "first-last" or (first, last)')
     if not 1 <= numbers[0] <= numbers[-1] <= _MOST_PORT:
-        raise ValueError(f"{where}: first and last port lie in 1 … {_MOST_PORT}, in this order")
+        raise ValueError(
+            f"{where}: both ports must be between 1 and {_MOST_PORT}, and the first not the larger"
+        )
     return numbers[0], numbers[-1]
 
 

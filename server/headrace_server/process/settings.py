@@ -166,7 +166,7 @@ class RunSettings(Limits):
             name = option.argument
             value = getattr(self, name)
             if value is not None or name not in optional:
-                object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
+                object.__setattr__(self, name, option.check(value, name))
 
     def limits(self) -> dict[str, object]:
         """Return the options that ``RunConfig`` takes as they are."""

@@ -52,7 +52,9 @@ LENGTH = Rule("a length is an integer", "wrong_type", -np.inf, whole=True)
 
 def below(count: int, reason: str) -> Rule:
     """Return the rule of numbers of classes, or of other things of which there are ``count``."""
-    return Rule(f"it must be an integer in 0 … {count - 1}", reason, most=count - 1, whole=True)
+    return Rule(
+        f"it must be an integer between 0 and {count - 1}", reason, most=count - 1, whole=True
+    )
 
 
 class Values:

@@ -175,8 +175,8 @@ def on_ray(
 
 def _check(servers: object, insecure: object, options: Mapping[str, object]) -> None:
     """Raise TypeError or ValueError for an argument that Ray does not check."""
-    Option("", "integer", least=1, most=MOST_SHARES).check(servers, f"{servers=!r:.80}")
-    Option("", "flag").check(insecure, f"{insecure=!r:.80}")
+    Option("", "integer", least=1, most=MOST_SHARES).check(servers, "servers")
+    Option("", "flag").check(insecure, "insecure")
     for name in ("bind", "worker_ports", "keys", "share"):
         if name in options:
             raise TypeError(f"hs.on_ray() sets {name} of each server itself")

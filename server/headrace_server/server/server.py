@@ -157,7 +157,7 @@ class Server:
         one.  Of a feed that several servers share, ``feed.snapshot()`` of a trainer and ``headrace
         snapshot`` take one.
         """
-        _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
+        _SECONDS.check(timeout_s, "timeout_s")
         return self._supervisor.snapshot(feed, timeout_s)
 
     def access(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Server:
         Raises the error when the server itself has failed.
         """
         if timeout_s is not None:
-            _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
+            _SECONDS.check(timeout_s, "timeout_s")
         done = self._supervisor.wait(timeout_s)
         self.check()
         return done
@@ -197,7 +197,7 @@ class Server:
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came in time."""
-        _SECONDS.check(timeout_s, f"{timeout_s=!r:.80}")
+        _SECONDS.check(timeout_s, "timeout_s")
         return self._supervisor.drain(timeout_s)
 
     def end(self, feed: str | None = None, cancel: bool = False) -> None:
@@ -207,7 +207,7 @@ class Server:
         of the server.  With ``cancel`` rows that are in no batch yet are dropped.  ``feed`` may be
         left out where the server serves one.  A server with a share of the feed closes its own.
         """
-        _FLAG.check(cancel, f"{cancel=!r:.80}")
+        _FLAG.check(cancel, "cancel")
         self._supervisor.end(feed, cancel)
 
     def restart(self, feed: str | None = None, force: bool = False) -> None:
@@ -217,7 +217,7 @@ class Server:
         state directory gets a new state of this feed; other feeds go on.  ``headrace restart``
         starts the shares of all servers.
         """
-        _FLAG.check(force, f"{force=!r:.80}")
+        _FLAG.check(force, "force")
         self._supervisor.restart(feed, force)
 
     def close(self) -> None:

@@ -230,7 +230,9 @@ class ServedFeed:
         if world_size > MAX_WORLD:
             raise ProtocolError(f"world_size={world_size} is more than {MAX_WORLD}")
         if not 0 <= rank < world_size:
-            raise ProtocolError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+            raise ProtocolError(
+                f"rank must be between 0 and world_size-1 = {world_size - 1}, not {rank}"
+            )
         if not self.segmented:
             return
         rows, capacity = world_size * self.properties["batch_size"], self._shape["capacity"]

@@ -48,7 +48,7 @@ def numbers(tmp_path: Path) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--workers", "2000"], "--workers 2000 does not lie in"),
+        (["--workers", "2000"], "--workers must be between 1 and 1024, not 2000"),
         (["--state-dir", ""], "--state-dir '' is no path"),
         (["--bind", "tcp://0.0.0.0:*"], "keys=DIR (headrace keygen DIR makes"),
         (["--state-dir", "/dev/null"], "state_dir='/dev/null' is not a directory"),

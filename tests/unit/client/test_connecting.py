@@ -17,8 +17,8 @@ from headrace_proto.messages import Welcome
     ("arguments", "kind", "text"),
     [
         ({"framework": "keras"}, ValueError, "framework='keras' is not one of 'numpy', 'tf'"),
-        ({"prefetch": -1}, ValueError, "prefetch=-1 does not lie in 0"),
-        ({"prefetch": 64}, ValueError, "prefetch=64 does not lie in 0 … 63"),
+        ({"prefetch": -1}, ValueError, "prefetch must be between 0 and 63, not -1"),
+        ({"prefetch": 64}, ValueError, "prefetch must be between 0 and 63, not 64"),
         ({"prefetch": 1.5}, TypeError, "prefetch=1.5 is neither an integer nor .auto."),
         ({"prefetch": True}, TypeError, "prefetch=True is neither an integer nor .auto."),
         ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
@@ -35,7 +35,11 @@ from headrace_proto.messages import Welcome
         ({"rank": "0", "world_size": 2}, TypeError, "rank='0' is not an integer"),
         ({"rank": 0, "world_size": True}, TypeError, "world_size=True is not an integer"),
         ({"feed": 7}, TypeError, "feed=7 is not the name of a feed"),
-        ({"rank": 2, "world_size": 2}, ValueError, "rank=2 does not lie in 0"),
+        (
+            {"rank": 2, "world_size": 2},
+            ValueError,
+            "rank must be between 0 and world_size-1 = 1, not 2",
+        ),
         ({"timeout": 0}, ValueError, "timeout=0 is not a positive number"),
         ({"timeout": math.nan}, ValueError, "timeout=nan is not a positive number"),
         ({"feed": "f" * 101}, ValueError, "feed='f.*has 101 characters; the most is 100"),

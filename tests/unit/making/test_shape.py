@@ -48,7 +48,7 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
     with pytest.raises(
         DataError,
         match=r"a.npz, record 1: bucket: which_bucket \(column 'n'\) is 3; it must be an integer "
-        r"in 0 … 2",
+        r"between 0 and 2",
     ):
         bucket.facts(of_columns(n=values), BadRecords())
     bad = BadRecords(skip=True)
@@ -63,7 +63,7 @@ def test_a_bucket_out_of_range_is_a_bad_example(dtype):
 def test_a_class_out_of_range_is_a_bad_example():
     classes = shaping(lambda s: s.stratified_sample_unknown_dist("n", [0.5, 0.5], 2))
     with pytest.raises(
-        DataError, match=r"record 1: .*labels .*is 7; it must be an integer in 0 … 1"
+        DataError, match=r"record 1: .*labels .*is 7; it must be an integer between 0 and 1"
     ):
         classes.facts(of_columns(n=[1, 7, -1]), BadRecords())
     bad = BadRecords(skip=True)

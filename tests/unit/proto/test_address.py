@@ -41,7 +41,9 @@ def test_a_text_that_utf_8_can_not_hold_is_refused(address: str):
 
 
 def test_a_port_that_zeromq_would_take_modulo_65536_is_refused_with_the_limit():
-    with pytest.raises(ValueError, match="address='tcp://h:65536': a port lies in 0 … 65535"):
+    with pytest.raises(
+        ValueError, match="address='tcp://h:65536': a port must be between 0 and 65535"
+    ):
         check_address("address", "tcp://h:65536")
 
 

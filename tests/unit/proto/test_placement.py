@@ -59,9 +59,9 @@ def test_a_share_is_a_pair_or_a_text(value: Any, share: tuple[int, int]):
         ((1.0, 2), ValueError, "two whole numbers"),
         ((True, 2), ValueError, "two whole numbers"),
         ((), ValueError, "two whole numbers"),
-        ("0/0", ValueError, r"share of 0 servers, which do not lie in 1 … 4096"),
-        ("0/4097", ValueError, r"1 … 4096"),
-        ("4/4", ValueError, r"is share 4, and those of 4 servers are 0 … 3"),
+        ("0/0", ValueError, r"names 0 servers; their number must be between 1 and 4096"),
+        ("0/4097", ValueError, r"must be between 1 and 4096"),
+        ("4/4", ValueError, r"is share 4; those of 4 servers are 0 to 3"),
         ((-1, 2), ValueError, r"is share -1"),
     ],
 )

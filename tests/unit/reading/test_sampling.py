@@ -44,7 +44,9 @@ def ordinals(chunk):
 @pytest.mark.parametrize("value", [1.5, -0.1, float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_no_probability_is_a_bad_example(value):
     p = np.array([0.5, value, 1.0])
-    with pytest.raises(DataError, match=r"record 1: rejection_sample: accept_prob .*lie in 0 … 1"):
+    with pytest.raises(
+        DataError, match=r"record 1: rejection_sample: accept_prob .*must be between 0 and 1"
+    ):
         applied(lambda s: s.rejection_sample("p"), p=p)
     bad = BadRecords(skip=True)
     out, _ = applied(lambda s: s.rejection_sample("p"), bad=bad, p=p)
@@ -62,7 +64,7 @@ def test_a_label_out_of_range_is_a_bad_example(dtype, value):
     with pytest.raises(
         DataError,
         match=rf"a.npz, record 1: stratified_sample: labels \(column 'y'\) is {value}; it must be "
-        r"an integer in 0 … 2",
+        r"an integer between 0 and 2",
     ):
         applied(lambda s: s.stratified_sample("y", [0.2, 0.3, 0.5]), y=y)
     bad = BadRecords(skip=True)

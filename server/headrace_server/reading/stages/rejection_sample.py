@@ -13,7 +13,7 @@ from ..row_values import Rule, Sampler
 class RejectionSample(Sampler):
     """Keeps each row with the probability that its value is."""
 
-    rule = Rule("it must lie in 0 … 1", most=1)
+    rule = Rule("it must be between 0 and 1", most=1)
 
     def __init__(self, accept_prob: list[Plain], seed: int) -> None:
         super().__init__("rejection_sample", "accept_prob", accept_prob)
