@@ -151,3 +151,27 @@ def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
             assert trained(feed) == [6.0] * 8
         with joined(server, "s", restart=True) as feed:
             assert trained(feed) == [6.0] * 8, "nothing of the journal before"
+
+
+def test_journals_that_were_interchanged_are_refused_by_name(tmp_path: Path):
+    feeds = {"a": numbers(), "b": numbers()}
+    with hs.run(feeds, partitions=2, state_dir=tmp_path) as server:
+        for name in feeds:
+            with joined(server, name, prefetch=0) as feed:
+                next(feed)
+                feed.commit()
+    directory = tmp_path / "feeds"
+    for other in (directory / "a/1.journal", directory / "b/0.journal"):
+        swap(directory / "a/0.journal", other)
+        with pytest.raises(headrace.ServerError, match=r"is the journal of partition \d of feed"):
+            hs.run(feeds, partitions=2, state_dir=tmp_path)
+        swap(directory / "a/0.journal", other)
+    with hs.run(feeds, partitions=2, state_dir=tmp_path) as server, joined(server, "a") as feed:
+        assert len(rest(feed)) == len(ROWS) - 4
+
+
+def swap(one: Path, other: Path) -> None:
+    aside = one.with_suffix(".aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)

@@ -27,7 +27,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-_FORMAT = 3
+_FORMAT = 4
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: A field that is there where the feed has several servers.
 SHARE = "share"
@@ -39,10 +39,14 @@ class ConfigChanged(ServerError, ValueError):
 
 def beginning_anew(file: Path) -> str:
     """Return the command that lets the next start begin anew, for an error of a feed's file."""
-    state = file.parents[2]
-    names = (f"{state}.{number}" for number in itertools.count(1))
-    aside = next(name for name in names if not os.path.lexists(name))
-    return f"to begin anew: mv {shlex.quote(str(state))} {shlex.quote(aside)}"
+    return moved_aside(file.parents[2])
+
+
+def moved_aside(directory: Path, name: str = "") -> str:
+    """Return the command that moves a directory, to its own or another name with a number."""
+    names = (directory.with_name(f"{name or directory.name}.{n}") for n in itertools.count(1))
+    aside = next(path for path in names if not os.path.lexists(path))
+    return f"to begin anew: mv {shlex.quote(str(directory))} {shlex.quote(str(aside))}"
 
 
 def _next(file: Path) -> str:

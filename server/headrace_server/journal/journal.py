@@ -84,11 +84,22 @@ class JournalDamaged(ServerError):
 class Journal:
     """The journal of one partition."""
 
-    def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
-        """Open the file, or make it.  JournalDamaged where it had ``begun`` and is gone."""
+    def __init__(
+        self,
+        path: Path,
+        durability: str,
+        wake_fd: int = -1,
+        begun: bool = False,
+        owner: str = "",
+    ) -> None:
+        """Open the file of ``owner``, or make it.
+
+        JournalDamaged where it had ``begun`` and is gone, or is that of another owner.
+        """
         if durability not in (*DURABILITIES, WORKER):
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
         self.path = path
+        self._owner = owner
         self._wake_fd = wake_fd
         self._gathered: list[Change] = []
         self._tickets: list[Ticket] = []  # done when these are committed
@@ -114,11 +125,11 @@ class Journal:
         if not self.path.exists():
             if begun:
                 raise ValueError("it is gone, and commits were stored in it")
-            with JournalFile.new(self.path) as file:
+            with JournalFile.new(self.path, self._owner) as file:
                 file.publish(_LEAST_IN_MEMORY if self.in_memory else _LEAST, 0, self._durable)
             file.sync_name()
             return file
-        file, records = JournalFile.open(self.path, self._durable)
+        file, records = JournalFile.open(self.path, self._durable, self._owner)
         try:
             read = file.views()
             for record in records:
@@ -289,7 +300,7 @@ class Journal:
         """Go on in a new file, with room for a record of ``next_bytes``."""
         old = self._file
         old.sync_name()
-        with JournalFile.new(self.path) as file:
+        with JournalFile.new(self.path, self._owner) as file:
             table = self._written(file)
             least = file.at + record_bytes(next_bytes)
             file.publish(max(least, self._next_size(file.at, least)), least, self._durable)
@@ -323,7 +334,7 @@ class Journal:
         """Write a copy with no room for commits; return the fault, "" if there is none."""
         try:
             target.unlink(missing_ok=True)  # an unfinished copy
-            with writing(target), JournalFile.new(target) as file:
+            with writing(target), JournalFile.new(target, self._owner) as file:
                 self._written(file)
                 file.publish(file.at, file.at, durable=False)
             file.sync_name()

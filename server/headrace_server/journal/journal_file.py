@@ -2,6 +2,7 @@
 
     file    [ header ┄ mark ] [ record ] [ record ] …  zeros, or the rest of an earlier file
                               └─ live table ─┘└ commits
+    header  magic, version, number of the file, its bytes, end of its table, its owner; checksum
     record  magic, number of the file, place, bytes, checksums of the payload and of the header
             before it; checksum of all that; payload
 
@@ -10,9 +11,11 @@ it longer, and syncing a commit needs no second write for the file system.  The 
 replaces becomes the room of the next one, since writing zeros would cost as much as the commits do.
 
 Each record names the number of its file, which is drawn, its place, and the checksum of the header
-before it.  So no other bytes are taken for a record of this file.  With ``durable`` one write
-is on the disk before the next begins: a crash can tear the last record only, and a record that is
-not sound though a later one was begun is damage.
+before it.  So no other bytes are taken for a record of this file.  The owner is the partition whose
+journal it is, as text: under the name of another one the file is refused.
+
+With ``durable`` one write is on the disk before the next begins: a crash can tear the last record
+only, and a record that is not sound though a later one was begun is damage.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ crc32c = require("google_crc32c", "server", "a server")
 NEW, SPARE = ".new", ".spare"
 START = 4096  # place of the first record: after a page
 HEAD = 64  # bytes of a record's header, and the alignment of records
-VERSION = 4
-#: At the start of the file: magic, version, number, bytes of the file, end of its table.
-_FILE, _FILE_MAGIC = struct.Struct("<8sQQQQ"), b"HRJOURNL"
+VERSION = 5
+#: At the start of the file: magic, version, number, bytes of the file, end of its table, owner.
+_FILE, _FILE_MAGIC = struct.Struct("<8sQQQQ160s"), b"HRJOURNL"
 #: Where the file was closed: magic, number, end and checksum of its last record.
 MARK, _MARK_MAGIC = struct.Struct("<8sQQI"), b"HRCLOSED"
 MARK_AT = 1024  # away from the file's header, in the same page
@@ -73,8 +76,8 @@ class Record:
 class JournalFile:
     """A file that is open for writing.  One thread uses it."""
 
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path, self._fd = path, fd
+    def __init__(self, path: Path, fd: int, owner: str) -> None:
+        self.path, self._fd, self._owner = path, fd, owner
         self._number = secrets.randbits(63)  # no other bytes of the disk have it
         self.at, self._last = START, 0  # place of the next record, checksum of the last one
         self.size = sys.maxsize  # only the disk bounds a table
@@ -82,13 +85,13 @@ class JournalFile:
 
     @classmethod
     @contextlib.contextmanager
-    def new(cls, path: Path) -> Iterator[JournalFile]:
+    def new(cls, path: Path, owner: str = "") -> Iterator[JournalFile]:
         """Begin the file that is to be at ``path``: the block writes its table and publishes it."""
         new, spare = _beside(path, NEW), _beside(path, SPARE)
         with contextlib.suppress(FileNotFoundError):
             if not os.path.samefile(spare, path):  # else a crash came amid ``publish``
                 os.rename(spare, new)
-        file = cls(path, os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        file = cls(path, os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), owner)
         try:
             yield file
         except BaseException:
@@ -98,10 +101,10 @@ class JournalFile:
             new.unlink(missing_ok=True)
 
     @classmethod
-    def open(cls, path: Path, durable: bool) -> tuple[JournalFile, list[Record]]:
+    def open(cls, path: Path, durable: bool, owner: str = "") -> tuple[JournalFile, list[Record]]:
         """Open a file, and return its records; ValueError where it can not be trusted."""
         _beside(path, NEW).unlink(missing_ok=True)  # of an earlier life
-        file = cls(path, _opened(path, durable))
+        file = cls(path, _opened(path, durable), owner)
         try:
             return file, file._scan(durable)
         except BaseException:
@@ -135,7 +138,8 @@ class JournalFile:
         """
         self._allocate(size, least)
         size = os.fstat(self._fd).st_size
-        head = _FILE.pack(_FILE_MAGIC, VERSION, self._number, size, self.at)
+        owner = self._owner.encode()
+        head = _FILE.pack(_FILE_MAGIC, VERSION, self._number, size, self.at, owner)
         page = (head + _SUM.pack(crc32c.value(head))).ljust(START, b"\0")
         _write_all(self._fd, 0, [page])
         os.fsync(self._fd)
@@ -206,7 +210,12 @@ class JournalFile:
         if not os.fstat(self._fd).st_size:
             raise ValueError("it is empty")
         with mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) as data:
-            self._number, self.size, table_end = _header(data)
+            self._number, self.size, table_end, owner = _header(data)
+            if owner != self._owner:
+                raise ValueError(
+                    f"it is the journal of {owner}, under the name of that of {self._owner}: give "
+                    "the files of this directory their names again"
+                )
             mark = _mark(data, self._number)
             reached = mark in (None, (START, 0))
             records = list[Record]()
@@ -245,18 +254,18 @@ def _opened(path: Path, durable: bool) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DSYNC if durable else 0))
 
 
-def _header(data: Data) -> tuple[int, int, int]:
-    """Return number, bytes and the end of the table of a file."""
+def _header(data: Data) -> tuple[int, int, int, str]:
+    """Return number, bytes, the end of the table, and the owner of a file."""
     if len(data) < START or data[: len(_FILE_MAGIC)] != _FILE_MAGIC:
         raise ValueError("it is no journal of a headrace server")
-    _, version, number, size, table_end = _FILE.unpack_from(data)
+    _, version, number, size, table_end, owner = _FILE.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"it is of version {version}, and this release reads {VERSION}")
     if _SUM.unpack_from(data, _FILE.size)[0] != crc32c.value(data[: _FILE.size]):
         raise ValueError("its header fails its checksum")
     if len(data) != size:
         raise ValueError(f"it has {len(data)} bytes and was made with {size}")
-    return number, size, table_end
+    return number, size, table_end, owner.rstrip(b"\0").decode()
 
 
 def _mark(data: Data, number: int) -> tuple[int, int] | None:

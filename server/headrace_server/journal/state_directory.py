@@ -38,7 +38,7 @@ from ..files.durable_file import held, read_json, usable, write_durably, writing
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig, RunConfig
 from ..process.settings import KEEP_SNAPSHOTS
-from .feed_directory import check_feed, has_states, with_partitions
+from .feed_directory import check_feed, has_states, moved_aside, with_partitions
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 
@@ -130,6 +130,7 @@ class StateDirectory:
                 snapshot = tokens[feed.name].snapshot
                 prepare(self.path, feed, found[feed.name], snapshot, self._allow_change)
             else:
+                self._refuse_lost(feed.name)
                 check_feed(self.path, feed, self._allow_change)
         config = self.next_term(config, max(terms))
         if tokens:
@@ -137,6 +138,17 @@ class StateDirectory:
         return dataclasses.replace(
             self._noted(config, tokens), state_directory=str(self.path), durability=self._durability
         )
+
+    def _refuse_lost(self, feed: str) -> None:
+        """Raise ServerError where a feed has snapshots and no state: it had one."""
+        directory, snapshots = self.path / "feeds" / feed, self.path / "snapshots" / feed
+        lost = not ((directory / "feed.json").exists() or has_states(directory))
+        if lost and (stored := self.shelf.stored(feed)):
+            raise ServerError(
+                f"the state of feed {feed!r} is gone from {directory}, and snapshots of it lie in "
+                f"{snapshots}.  Resume from one, the last is {stored[-1]}; or, "
+                f"{moved_aside(snapshots, f'.{feed}')}"
+            )
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
         """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""

@@ -85,7 +85,8 @@ class Stores:
         lock = own_partition(path)  # it may wait for another process
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        part.journal = Journal(path, self.durability, self._wake_fd, begun)
+        owner = f"partition {part.number} of feed {part.feed.name!r}"
+        part.journal = Journal(path, self.durability, self._wake_fd, begun, owner)
         self._parts.append(part)
         saved = part.journal.load()
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one

@@ -39,10 +39,14 @@ class Opened:
     """A store, and the bell that it rings."""
 
     def __init__(
-        self, path: Path, kind: type[Journal] = Journal, durability: str = "power"
+        self,
+        path: Path,
+        kind: type[Journal] = Journal,
+        durability: str = "power",
+        owner: str = "",
     ) -> None:
         self.bell = os.eventfd(0)
-        self.store = kind(path, durability, self.bell)
+        self.store = kind(path, durability, self.bell, owner=owner)
         self.done: list[Any] = []
 
     def until(self, true: Callable[[], bool]) -> None:
@@ -336,6 +340,23 @@ def test_a_file_of_somebody_else_is_refused_and_not_written_to(tmp_path: Path):
     path = tmp_path / "0.journal"
     path.write_text("something else " * 1000)
     refused(path, "it is no journal of a headrace server")
+
+
+def test_a_file_and_its_copy_are_of_one_owner_alone(tmp_path: Path, opened: Callable[..., Opened]):
+    path, copy, owner = tmp_path / "0.journal", tmp_path / "copy", "partition 0 of feed 'speech'"
+    for tokens in ([1], [2]):  # in the first file, and in one that was there
+        one = opened(path, owner=owner)
+        one.commit(Change(tokens=tokens))
+        assert one.copy(copy) == ""
+        one.close()
+    for file in (path, copy):
+        kept = file.read_bytes()
+        with pytest.raises(
+            JournalDamaged, match="is the journal of partition 0 of feed 'speech', u"
+        ):
+            opened(file, owner="partition 1 of feed 'speech'")
+        assert file.read_bytes() == kept
+        assert opened(file, owner=owner).store.load().tokens == [1, 2]
 
 
 # Copies

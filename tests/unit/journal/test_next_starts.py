@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,24 @@ def test_a_refused_resume_leaves_all_files_as_they_are(tmp_path: Path, opened: A
     with pytest.raises(ServerError, match="batch_size was 4 and is 5"):
         durable.begin(config(5), {"a": Token("a", name)})
     assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"late"
+
+
+def test_a_feed_whose_state_is_gone_does_not_begin_anew_beside_its_snapshots(
+    tmp_path: Path, opened: Any
+):
+    """It resumes from one, or begins anew by the command that the error names."""
+    durable = opened(tmp_path, "power")
+    name = snapshot(durable, durable.begin(config(), {}).term)
+    shutil.rmtree(tmp_path / "feeds" / "a")
+    with pytest.raises(ServerError, match=f"state of feed 'a' is gone.*the last is {name}") as lost:
+        durable.begin(config(), {})
+    assert not (tmp_path / "feeds" / "a").exists()
+    durable.begin(config(), {"a": Token("a", name)})
+    assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"early"
+    shutil.rmtree(tmp_path / "feeds" / "a")
+    subprocess.run(shlex.split(str(lost.value).partition("to begin anew: ")[2]), check=True)
+    durable.begin(config(), {})
+    assert (tmp_path / "snapshots" / ".a.1" / name).exists()
 
 
 def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: Path, opened: Any):

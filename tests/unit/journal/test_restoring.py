@@ -64,8 +64,8 @@ def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp
     source = tmp_path / "snapshot"
     shutil.copytree(path, source)
     noted = (source / "feed.json").read_text()
-    (source / "feed.json").write_text(noted.replace('"format": 3', '"format": 1'))
-    with pytest.raises(ServerError, match=r"by another release .*format 1, this one reads 3"):
+    (source / "feed.json").write_text(noted.replace('"format": 4', '"format": 3'))
+    with pytest.raises(ServerError, match=r"by another release .*format 3, this one reads 4"):
         prepare(directory.path, feed(), source, "s" * 8)
     assert (path / "0.journal").read_bytes() == b"now"
 

@@ -251,9 +251,9 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     check_feed(directory.path, feed())
-    monkeypatch.setattr(feed_directory, "_FORMAT", 4)
+    monkeypatch.setattr(feed_directory, "_FORMAT", 5)
     with pytest.raises(
-        ServerError, match=r"another release .*format 3, this one reads 4\): go on with that"
+        ServerError, match=r"another release .*format 4, this one reads 5\): go on with that"
     ) as refused:
         check_feed(directory.path, feed(), allow_change=True)
     subprocess.run(shlex.split(str(refused.value).partition("to begin anew: ")[2]), check=True)
