@@ -20,10 +20,12 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+import zmq
 from zmq.utils import z85
 
 import headrace
 import headrace_server as hs
+from headrace.connection.connection import connecting
 from headrace.credentials import load_keys
 from headrace_proto import limits
 from headrace_proto.keys import parse_secret
@@ -147,6 +149,49 @@ def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
         )
     assert time.monotonic() - started < PATIENCE_S
     eventually(lambda: sum(locked.refused.values()) > before)
+
+
+def test_a_refusal_before_the_first_message_is_told_as_well(
+    locked: Locked, monkeypatch: pytest.MonkeyPatch
+):
+    """1. The handshake fails for good before the trainer asks. 2. Its question has no way to go."""
+
+    def given_up(*arguments: Any) -> Any:
+        opened, handshakes = connecting(*arguments)
+        eventually(lambda: not opened.poll(0, zmq.POLLOUT))
+        return opened, handshakes
+
+    monkeypatch.setattr("headrace.connection.connection.connecting", given_up)
+    with pytest.raises(headrace.NotAllowed, match="asks for keys, and this trainer has none"):
+        headrace.connect(locked.address, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("keys", [None, "alice"])
+@pytest.mark.parametrize("says", [b"", bytes(1000), b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_program_that_breaks_every_connection_off_is_told_as_such(
+    locked: Locked, keys: str | None, says: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    """1. It ends every connection, with or without a word. 2. A shorter timeout names it too."""
+    monkeypatch.setattr("headrace.connection.connection._PATIENCE_S", 1.5)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with listener.accept()[0] as end:
+                    end.sendall(says)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=accept, daemon=True).start()
+    address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    known = None if keys is None else locked.keys(keys)
+    try:
+        with pytest.raises(headrace.NotAllowed, match=f"{address} breaks off every connection"):
+            headrace.connect(address, keys=known, timeout=PATIENCE_S)
+        with pytest.raises(headrace.ConnectionLost, match=f"{address} breaks off every connection"):
+            headrace.connect(address, keys=known, timeout=1)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)  # ends the accept, too
+        listener.close()
 
 
 def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path: Path):

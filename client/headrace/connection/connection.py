@@ -17,12 +17,13 @@ only after a message was sent by it, or when its descriptor is readable.
 
 ZeroMQ reports handshakes that fail, which show why a server does not let this trainer in:
 
-    refused for its key, or one side has keys and the other has none     told at once
-    broken off without a word, again and again                           with keys: after 3 s
+    refused for its key, or one side has keys and the other has none     NotAllowed at once
+    broken off without a reason, again and again                         NotAllowed after 5 s
 
-ZeroMQ does not recover from the first two, and a wait would last to its deadline.  The last happens
-with a server that has another key, but also with a server behind a proxy that is still starting; so
-it counts only until this trainer has been let in once.  While a connection stands, nothing comes by
+After the first two ZeroMQ never connects that socket again.  If the server hangs up first, even
+these show only as a broken connection; a later attempt mostly shows the reason.  A server that has
+another key breaks every connection off, but so does a proxy whose server is still starting; so this
+counts only until this trainer has been let in once.  While a connection stands, nothing comes by
 the monitor, so it costs nothing.
 """
 
@@ -56,14 +57,13 @@ from .state_block import FreeBuffers
 
 _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _CONNECTED, _RETRIED = zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED
 _DISCONNECTED = zmq.EVENT_DISCONNECTED
-_ALL = _DISCONNECTED | _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED | _CONNECTED | _RETRIED
-#: Number of handshakes broken off in a row, and their least duration, that count as a refusal.
+_ALL = _DISCONNECTED | _AUTH | _PROTOCOL | _SUCCEEDED | _CONNECTED | _RETRIED
+#: Connections broken off in a row, and the least time since the first, that count as a refusal.
 _IN_A_ROW = 5
-_PATIENCE_S = 3.0
+_PATIENCE_S = 5.0
 #: Numbers of monitors: ZeroMQ may keep the address of one for a moment after its end.
 _NUMBERS = itertools.count()
 
@@ -81,54 +81,69 @@ class Handshakes:
         self._socket = socket
         self._address = address
         self._keys = keys
-        self._broken = 0  # in a row
-        self._since = 0.0
+        self._broken = 0  # connections in a row that ended before they could be used
+        self._since = 0.0  # when the first of them ended
+        self._last = 0  # the last event
         self._refused = ""  # why this trainer is not let in
         self.unreached = False  # whether the last attempt to connect has failed
         endpoint = f"inproc://headrace-handshakes-{next(_NUMBERS)}"
         socket.monitor(endpoint, _ALL)
-        self._monitor = context.socket(zmq.PAIR)
-        self._monitor.linger = 0
-        self._monitor.rcvhwm = 0  # a full queue would hold up ZeroMQ's own thread
-        self._monitor.connect(endpoint)
+        self.monitor = context.socket(zmq.PAIR)
+        self.monitor.linger = 0
+        self.monitor.rcvhwm = 0  # a full queue would hold up ZeroMQ's own thread
+        self.monitor.connect(endpoint)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when ``look`` has something to read."""
-        return int(self._monitor.getsockopt(zmq.FD))
+        return int(self.monitor.getsockopt(zmq.FD))
 
     def look(self, now: float) -> bool:
         """Read what has happened; return whether a connection has ended."""
         lost = False
-        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
+        while int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            kind, value = struct.unpack("=HI", self.monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
                 self.unreached = kind == _RETRIED
             elif kind == _SUCCEEDED:
                 self._broken = 0
             elif kind == _DISCONNECTED:
                 lost = True
+                if self._last != _SUCCEEDED:
+                    self._since = self._since if self._broken else now
+                    self._broken += 1
             elif kind == _AUTH:
                 self._refused = self._refused or self._unknown_key()
             elif kind == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
                 self._refused = self._refused or self._mismatch()
-            else:
-                self._since = now if not self._broken else self._since
-                self._broken += 1
+            self._last = kind
         return lost
+
+    @property
+    def broken(self) -> str:
+        """Why the last connections may have ended before they could be used, if they did."""
+        if not self._broken:
+            return ""
+        keys = self._keys
+        why = (
+            f"it asks for keys, and this trainer has none: give keys= or {ENVIRONMENT}"
+            if keys is None
+            else f"it has no keys, or its key is not server.public of {keys.source}: copy "
+            "server.public from the keys of the server, or connect without keys"
+        )
+        return (
+            f"what listens at {self._address} breaks off every connection: it is no headrace "
+            f"server, or {why}"
+        )
 
     def fault(self, now: float, known: bool) -> NotAllowed | None:
         """Return why waiting is in vain.  ``known``: this trainer was let in before."""
         self.look(now)
         if self._refused:
             return NotAllowed(self._refused)
-        lasting = self._broken >= _IN_A_ROW and now - self._since >= _PATIENCE_S
-        if self._keys is not None and lasting and not known:
-            return NotAllowed(
-                f"what listens at {self._address} breaks off every connection: it is no headrace "
-                f"server, or it has no keys, or its key is not server.public of "
-                f"{self._keys.source}: copy server.public from the keys of the server, or connect "
-                "without keys"
-            )
+        # After its last event ZeroMQ tries again, unless it has given up.
+        lasting = self._broken >= _IN_A_ROW or self._last == _DISCONNECTED
+        if not known and self._broken and lasting and now - self._since >= _PATIENCE_S:
+            return NotAllowed(self.broken)
         return None
 
     def _unknown_key(self) -> str:
@@ -155,7 +170,7 @@ class Handshakes:
         """Stop monitoring, and close the socket."""
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
-        self._monitor.close()
+        self.monitor.close()
         self._socket.close()
 
 
@@ -232,6 +247,12 @@ class Lookup:
         self.place, self._server = server.place, server
         self.socket, self._handshakes = connecting(context, keys, server.address, self.place)
         self.asked = False
+        self.dead = False  # ZeroMQ has given the socket up
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
+        """The sockets that are readable when ``answer`` has something to read."""
+        return self.socket, self._handshakes.monitor
 
     @property
     def unreached(self) -> bool:
@@ -242,7 +263,10 @@ class Lookup:
         """Ask, once more where the server was reached."""
         if not (self.asked and self.unreached):
             self.asked = True
-            self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)))
+            try:
+                self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)), _NOBLOCK)
+            except zmq.Again:
+                self.dead = True
 
     def answer(self, now: float) -> Any:
         """Return an answer that has come, or None.  HeadraceError where waiting is in vain."""
@@ -256,6 +280,7 @@ class Lookup:
         # A busy server may break handshakes off.
         if (fault := self._handshakes.fault(now, known)) is not None:
             raise fault
+        self._server.broken = self._handshakes.broken
         return None
 
     def close(self) -> None:
@@ -340,6 +365,7 @@ class Connection:
         self.session = session
         self.address, self.place = session.server.address, session.address
         self.amid_message = False
+        self.dead = False  # ZeroMQ has given the socket up
         self.channel: Channel | None = None
         # no message waits in the socket, and its descriptor reports the next one
         self.quiet = False
@@ -400,7 +426,8 @@ class Connection:
             last = frames[-1] if frames else header
             self._socket.send(last, _NOBLOCK, copy=len(last) <= _COPIED_BYTES)
             self.quiet = False  # ZeroMQ may have received messages meanwhile
-        except zmq.Again:  # ZeroMQ has given the connection up: the handshake shows why
+        except zmq.Again:  # the handshake shows why
+            self.dead = True
             self.session.greet()
 
     def _watch(self, channel: Channel) -> None:

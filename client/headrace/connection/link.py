@@ -315,6 +315,7 @@ class Link:
                 one.session: one
                 for one in before
                 if one.session in sessions
+                and not one.dead
                 and (one.session.connected or one.place == one.session.address)
             }
             if new := [session for session in sessions if session not in known]:
@@ -644,6 +645,8 @@ class Link:
                 f"{waited} the feed at {place} to open; the server says: {says}"
             )
         if welcome is None:
+            if broken := next((server.broken for server in self.servers if server.broken), ""):
+                return ConnectionLost(f"{waited} the feed at {place} to open: {broken}")
             known = shares_there(self.servers)
             return ConnectionLost(
                 f"no server answered at {place} within timeout={timeout_s:g} s{slept}: "
@@ -933,14 +936,16 @@ class Link:
         assert self._context is not None
         for server in servers:
             known = lookups.get(server)
-            if known is None or known.place != server.place:
+            dead = known is not None and known.dead and server.served is not None
+            if known is None or known.place != server.place or dead:
                 check_files()
                 lookups[server] = Lookup(self._context, self._keys, server)
                 if known is not None:
                     known.close()
             lookups[server].ask(self.member.hello)
         while servers and (left_s := deadline.left_s):
-            zmq.select([lookups[server].socket for server in servers], [], [], left_s)
+            readable = [socket for server in servers for socket in lookups[server].sockets]
+            zmq.select(readable, [], [], left_s)
             for server in [*servers]:
                 if (answer := lookups[server].answer(self.clock())) is not None:
                     self._hear_locator(server, answer)

@@ -31,6 +31,7 @@ class Server:
     served: ServedShare | None = None  # the locator's last answer …
     owners: tuple[str, ...] = ()  # … and by it the addresses of the owners
     waiting: str = ""  # why they may not answer, as it says
+    broken: str = ""  # why connections to its locator may end before they can be used
     hint: str = ""  # the addresses of its name, for people, while no locator answers there
     _turn: int = 0  # how many of them were tried
 
@@ -56,7 +57,7 @@ class Server:
             return
         here = host_and_port(self.place)
         owners = [(worker, host_and_port(worker)) for worker in answer.workers]
-        self.served, self.hint = answer, ""
+        self.served, self.hint, self.broken = answer, "", ""
         self.owners = tuple(
             f"tcp://{here[0]}:{at[1]}" if here and at else worker for worker, at in owners
         )
