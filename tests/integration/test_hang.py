@@ -8,7 +8,6 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,41 +47,41 @@ def expected(*without: int, times: int = 1) -> Counter[int]:
     return Counter({i: times for i in range(N) if i not in without})
 
 
-@pytest.mark.parametrize(
-    "function", [bad.sleep_at_500, pytest.param(bad.loop_at_500, marks=pytest.mark.long)]
-)
-def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no_other(function):
-    pipeline = numbered().map(function).batch(7, allow_smaller_final_batch=True)
-    pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=1)
-    got, dropped, order = delivered(pipeline, worker_timeout_s=2)
-    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
-    assert order == sorted(order)
+#: Pipelines, the function that kills, and the worker's last words.
+DEADLY: dict[str, tuple[hs.Pipeline, str, str]] = {
+    "it exits": (numbered().map(bad.exit_at_500), "exit_at_500", "ended with exit code 7"),
+    "it hangs": (numbered().map(bad.sleep_at_500), "sleep_at_500", "made no progress for 2 s"),
+    "of many that a function gets together": (
+        numbered().map(bad.crash_with_500, vectorized=True),
+        "crash_with_500",
+        "was killed by SIGSEGV",
+    ),
+    "of an order": (
+        numbered().shuffle(seed=3).map(bad.exit_at_500),
+        "exit_at_500",
+        "ended with exit code 7",
+    ),
+}
 
 
-@pytest.mark.long
-def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_order():
-    pipeline = numbered().shuffle(seed=3).map(bad.crash_at_poison)
-    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
-    got, dropped, _ = delivered(pipeline, partitions=3, workers=2)
-    assert got == expected(*bad.POISON) and dropped == {"bad:killed_worker": len(bad.POISON)}
-
-
-def test_one_row_of_many_that_a_function_gets_together_is_left_out_alone():
-    pipeline = numbered().map(bad.crash_with_500, vectorized=True)
-    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
-    got, dropped, order = delivered(pipeline)
-    assert got == expected(500) and dropped == {"bad:killed_worker": 1}
-    assert order == sorted(order)
-
-
-def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
-    with hs.run(numbered().map(bad.exit_at_500).batch(10)) as server:
+@pytest.mark.parametrize("case", DEADLY)
+@pytest.mark.parametrize("bad_ones", ["fail", "skip"])
+def test_the_feed_fails_and_names_the_row_the_last_words_and_the_remedy(case: str, bad_ones: str):
+    pipeline, function, words = DEADLY[case]
+    pipeline = pipeline.options(on_bad_example=bad_ones).batch(7)
+    with hs.run(pipeline, worker_timeout_s=2) as server:
         with pytest.raises(headrace.DataError) as caught:
             rows(server)
         text = str(caught.value)
-        assert "record 500: its worker died 3 times while reading it" in text
-        assert "ended with exit code 7" in text
+        assert f"record 500: its worker died 3 times in `{function}`: " in text
+        assert words in text and "leave the row out by a .filter()" in text
         assert server.wait(PATIENCE_S)  # it is the feed that failed, and not the server
+
+
+def test_a_filter_leaves_a_row_out_that_kills():
+    pipeline = numbered().filter(bad.is_not_500).map(bad.exit_at_500)
+    got, dropped, _ = delivered(pipeline.batch(7, allow_smaller_final_batch=True))
+    assert got == expected(500) and dropped == {"filtered": 1}
 
 
 def test_the_restart_budget_does_not_end_a_server_that_is_finding_a_row():
@@ -110,7 +109,7 @@ def test_a_hang_tells_for_how_long_it_was_and_where():
         with pytest.raises(headrace.DataError) as caught:
             rows(server)
     text = str(caught.value)
-    assert "record 500: its worker died 3 times while reading it" in text
+    assert "record 500: its worker died 3 times in `loop_at_500`" in text
     assert "made no progress for 2 s" in text and "partition 0" in text
     assert "in loop_at_500" in text
 
@@ -135,12 +134,11 @@ def test_a_stopped_worker_is_replaced_and_the_stream_goes_on_exactly():
 
 def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
     pipeline = hs.from_function(bad.two_thousand, features={"i": hs.scalar("int64")}).batch(10)
-    with hs.run(pipeline.options(on_bad_example="skip")) as server:
+    with hs.run(pipeline) as server:
         with pytest.raises(headrace.DataError) as caught:
             rows(server)
     text = str(caught.value)
     assert re.match(r"the source \(function\), stream 0, after record 4\d\d: .* died 3 times", text)
-    assert "the source can not be read past it" in text
 
 
 # Functions that fork
@@ -155,27 +153,3 @@ def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_e
         assert [i for batch in batches for i in batch["i"].tolist()] == list(range(N))
         assert {p for b in batches for p in b["pid"].tolist()} == {server.pids["worker-0-0"]}
         assert server.wait(PATIENCE_S) and not server.failed_feeds()
-
-
-# With a state directory
-
-
-@pytest.mark.long
-def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp_path: Path):
-    pipeline = numbered().map(bad.crash_at_poison)
-    pipeline = pipeline.batch(10, allow_smaller_final_batch=True).options(on_bad_example="skip")
-    got: list[int] = []
-    with hs.run(pipeline, state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
-            for batch in feed:
-                got += batch["i"].tolist()
-                if len(got) > 600:
-                    break
-    assert (tmp_path / "feeds" / "default" / "left_out.json").exists()
-    with hs.run(pipeline, state_dir=tmp_path) as server:
-        got += rows(server)
-        assert (
-            server.wait(PATIENCE_S)
-            and server.stats()["default"]["dropped"]["bad:killed_worker"] == 4
-        )
-    assert Counter(got) == expected(*bad.POISON)

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Rows that kill: two neighbours, one alone, and one far away.
-POISON = (70, 71, 500, 1200)
-
 Example = dict[str, Any]
 
 
@@ -34,10 +31,8 @@ def exit_at_500(example: Example) -> Example:
     return example
 
 
-def crash_at_poison(example: Example) -> Example:
-    if int(example["i"]) in POISON:
-        ctypes.string_at(0)
-    return example
+def is_not_500(example: Example) -> bool:
+    return bool(example["i"] != 500)
 
 
 def numbers(n: int) -> Any:

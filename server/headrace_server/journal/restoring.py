@@ -26,8 +26,7 @@ from ..files.durable_file import read_json, sync_directory, whole, write_durably
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig
 from .feed_directory import SUFFIX, check_feed, described
-from .left_out_file import LEFT_OUT, left_out_rows, write_left_out
-from .snapshots import BESIDE, GENERATION, sync_file
+from .snapshots import GENERATION, sync_file
 
 logger = logging.getLogger("headrace.server")
 
@@ -70,7 +69,7 @@ def prepare(
         new.mkdir(parents=True)
     if source is not None:
         for path in sorted(source.iterdir()):
-            if path.suffix == SUFFIX or path.name in BESIDE:
+            if path.suffix == SUFFIX or path.name == "feed.json":
                 with writing(new / path.name, path.stat().st_size):
                     shutil.copyfile(path, new / path.name)
                     sync_file(new / path.name)
@@ -87,8 +86,6 @@ def take_back(state: Path, names: Iterable[str]) -> None:
     feeds = state / "feeds"
     for name in names:
         new = feeds / f".{name}.new"
-        since = left_out_rows(feeds / name / LEFT_OUT)  # they stay out
-        write_left_out(new / LEFT_OUT, left_out_rows(new / LEFT_OUT) | since)
         write_durably(new / _COMPLETE, "")
     sync_directory(feeds)
     finish(state)  # once: it removes what is prepared and not complete

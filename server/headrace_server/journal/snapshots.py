@@ -3,7 +3,6 @@
     state directory: snapshots/FEED/ID/     snapshot.json   feed, number, term, checksums
                                             feed.json       the declaration of the feed
                                             K.journal       partition K
-                                            left_out.json   rows that are left out, if any
     anywhere else:   URL/FEED/ID/           the same, where copies are wanted
                      URL/FEED/ID/I-of-N/    … of share I, where N servers share the feed
 
@@ -44,7 +43,6 @@ from ..files.extras import filesystem
 from ..pipeline.declaration import Plain
 from ..process.settings import KEEP_SNAPSHOTS
 from .feed_directory import SHARE, SUFFIX
-from .left_out_file import LEFT_OUT, LeftOutRows, left_out_rows, write_left_out
 
 logger = logging.getLogger("headrace.server")
 
@@ -52,7 +50,6 @@ _FORMAT = 4
 #: In the state of a feed: how often it was taken back, and to which snapshot.
 GENERATION = "generation.json"
 LEAF = "snapshot.json"
-BESIDE = ("feed.json", "left_out.json")
 _PART = ".part"
 #: The file that says that every server of the feed has its share of a snapshot.
 SETTLED = "SETTLED"
@@ -129,11 +126,9 @@ class Shelf:
         ``term`` is the server's: the stores have no tokens of a later one.
         """
         part = self._root / feed / f"{name}{_PART}"
-        for beside in BESIDE:
-            source = self._state / "feeds" / feed / beside
-            if source.exists():
-                with writing(part / beside, source.stat().st_size, _REMEDY):
-                    shutil.copyfile(source, part / beside)
+        source = self._state / "feeds" / feed / "feed.json"
+        with writing(part / source.name, source.stat().st_size, _REMEDY):
+            shutil.copyfile(source, part / source.name)
         with self._lock:
             number = self._last_number(feed) + 1
             self._numbers[feed] = number
@@ -449,21 +444,16 @@ def redivide(parts: Iterable[Path], share: Share, into: Path) -> None:
 
         0-of-4/  1-of-4/  2-of-4/  3-of-4/ ─► the stores of the partitions of share 1/2
                                            ─► feed.json with that share
-                                           ─► the rows that any of them leaves out
 
     The store of a partition is the same whichever server owns it, so nothing in it changes.
     """
-    left_out: LeftOutRows = {}
     for part in parts:
         for path in sorted(part.iterdir()):
             if path.suffix == SUFFIX:
                 if int(path.stem) % share[1] == share[0]:
                     os.rename(path, into / path.name)
-            elif path.name == LEFT_OUT:
-                left_out.update(left_out_rows(path))
             elif path.name in ("feed.json", "functions.json"):
                 os.replace(path, into / path.name)
-    write_left_out(into / LEFT_OUT, left_out)
     file = into / "feed.json"
     noted = read_json(file, lambda plain: {n: plain[n] for n in plain.keys() - {SHARE}})
     if noted is None:

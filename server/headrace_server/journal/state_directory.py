@@ -5,7 +5,6 @@ terms.json                    number of starts and their last terms, twice, so t
                               shows; the last term fences off earlier tokens
 index/                        indexes of record files
 feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
-feeds/NAME/left_out.json      left-out examples: they killed workers
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.journal          partition K, see journal.py; K.journal.spare: room of its next file
 feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py

@@ -25,7 +25,6 @@ from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.examples import fitted_array, infer_field, names_fault
 from ..pipeline.segment_options import block_name
-from ..reading.chunk import READ_BEFORE
 from ..reading.intake import Intake
 from ..reading.row_functions import Draws, RowFunction
 from ..shaping.slots import Rows
@@ -99,7 +98,7 @@ class SegmentMap:
                 f"{batch.counts[i]}"
             )
             bad.progress()
-            bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, READ_BEFORE, where)
+            bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, where)
             given: list[object] = [{n: v[i] for n, v in part.items()} for part in windows]
             if self._draws is not None:
                 ordinal = int(offer.ordinals[row])

@@ -152,7 +152,7 @@ class PlainRun(Run):
             stages = before.get(read.chunk)
             if stages is not None:
                 self.intake.stages.restore(stages)
-            self._hold(read, stages, self.intake.read_again(read))
+            self._hold(read, stages, self.intake.chunk(read)[0])
         self.intake.stages.restore(cursor["stages"])
         at = cursor["machine"]
         self.intake.resume(at["epoch"], at["position"], cursor["dropped"])

@@ -198,7 +198,7 @@ class SegmentRun(Run):
         now = self.intake.stages.state()
         dropped = dict(self.intake.dropped)
         self.intake.stages.restore(before)
-        self._offered(read, self.intake.read_again(read))
+        self._offered(read, self.intake.chunk(read)[0])
         self.intake.stages.restore(now)
         self.intake.count_dropped()
         self.intake.dropped = dropped  # they were counted when they were first read

@@ -27,11 +27,8 @@ from ..files.durable_file import opened, writing
 from .rundir import MORE_SHARED_MEMORY
 
 STARTING, IDLE, OPENING, STEP = range(4)
-#: Why rows at hand can not be left out, see ``reading/chunk.py``.
-FIXED = ("", "the source can not be read past it", "batches that were made before depend on it")
-
-#: doing, fixed, rows, bytes of name, bytes of where, epoch
-_HEAD = struct.Struct("<5Iq")
+#: doing, rows, bytes of name, bytes of where, epoch
+_HEAD = struct.Struct("<4Iq")
 #: When a user function was entered, and bytes of its name.
 _INSIDE = struct.Struct("<dI")
 _INSIDE_AT = 8 + _HEAD.size
@@ -53,7 +50,6 @@ class Entry:
     partition: int = 0
     where: str = ""
     rows: tuple[int, ...] = ()  # numbers of the examples at hand
-    fixed: int = 0  # why these can not be left out, one of FIXED; 0: they can
     epoch: int = 0  # of these rows
     inside: str = ""  # the user function in which it is …
     since: float = 0.0  # … and since when, by the clock of this machine
@@ -84,7 +80,7 @@ class Diary:
     def __init__(self, path: str) -> None:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
-        self._head = [STARTING, 0, 0, 0, 0, 0]
+        self._head = [STARTING, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
         self._entered = ""  # import path of the user function …
@@ -107,7 +103,7 @@ class Diary:
         """Note that the worker is between two steps of work."""
         if self._head[0] != IDLE:
             self.enter("")
-            self._write(IDLE, 0, 0, 0, 0, 0)
+            self._write(IDLE, 0, 0, 0, 0)
         else:
             self._beats[0] += 1
 
@@ -120,20 +116,20 @@ class Diary:
             self._names[feed, partition] = name
         if name is not self._name:
             self._map[_NAME_AT : _NAME_AT + len(name)] = self._name = name
-        self._write(OPENING if opening else STEP, 0, 0, len(name), 0, 0)
+        self._write(OPENING if opening else STEP, 0, len(name), 0, 0)
 
-    def reading(self, rows: np.ndarray, where: str, epoch: int = 0, fixed: int = 0) -> None:
+    def reading(self, rows: np.ndarray, where: str, epoch: int = 0) -> None:
         """Note that these rows are at hand from now on."""
         noted = rows[:_MOST_ROWS].astype(np.int64).tobytes()
-        self._head[2] = 0
+        self._head[1] = 0
         self._put()  # should it die amid this, it had none
         self._map[_ROWS_AT : _ROWS_AT + len(noted)] = noted
         text = self._text(where)
-        self._write(self._head[0], fixed, len(noted) // 8, self._head[3], text, epoch)
+        self._write(self._head[0], len(noted) // 8, self._head[2], text, epoch)
 
     def at(self, where: str) -> None:
         """Note where the rows at hand come from, now that it is known."""
-        self._head[4] = self._text(where)
+        self._head[3] = self._text(where)
         self._put()
 
     def _text(self, where: str) -> int:
@@ -159,7 +155,7 @@ class DiaryReader:
 
     def read(self) -> Entry:
         """Return the last entry; of a worker that lives it may be half of two entries."""
-        doing, fixed, rows, name, where, epoch = _HEAD.unpack_from(self._map, 8)
+        doing, rows, name, where, epoch = _HEAD.unpack_from(self._map, 8)
         if doing in (STARTING, IDLE) or not name:
             return Entry(doing if doing <= STEP else IDLE)
         try:
@@ -171,7 +167,7 @@ class DiaryReader:
         listed = tuple(numbers.tolist())
         since, nbytes = _INSIDE.unpack_from(self._map, _INSIDE_AT)
         inside = self._map[_FUNCTION_AT : _FUNCTION_AT + nbytes].decode(errors="replace")
-        return Entry(doing, feed, partition, text, listed, fixed, epoch, inside, since)
+        return Entry(doing, feed, partition, text, listed, epoch, inside, since)
 
 
 class DiaryFile(DiaryReader):

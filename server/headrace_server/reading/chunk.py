@@ -6,7 +6,6 @@ rows ─► faults ─► BadRecords.report: raise, or skip and count ─► the
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -130,38 +129,26 @@ Faults = dict[int, tuple[str, str]]
 _LOGGED_ONE_BY_ONE = 20
 
 
-#: Why rows at hand can not be left out: a stream is being read, or they were read before.
-IN_STREAM, READ_BEFORE = 1, 2
-
-
 @dataclass
 class RowsAtHand:
-    """Notes which rows a feed has at hand, should they kill the process; leaves out those that did.
+    """Notes which rows a feed has at hand, should they kill the process."""
 
-    A row is left out from the epoch on in which it killed, so a chunk that was read before it did
-    is the same when it is read again.
-    """
-
-    #: Called with the rows that are read next: their numbers, where they are, their epoch, and why
-    #: they can not be left out (``worker_diary.FIXED``).
-    note: Callable[[np.ndarray, str, int, int], None] = lambda rows, where, epoch, fixed: None
+    #: Called with the rows that are read next: their numbers, where they are, and their epoch.
+    note: Callable[[np.ndarray, str, int], None] = lambda rows, where, epoch: None
     #: Called with the place of these rows once they are read.
     at: Callable[[str], None] = lambda where: None
     source: str = ""
-    #: Rows that have killed workers: the epoch from which on each is out, and the reason.
-    left_out: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     #: By partition the rows that its worker had at hand when it died.  They are read one by one.
     suspects: Mapping[int, set[int]] = field(default_factory=dict)
-    fixed: int = 0  # that of chunks which are read again
     touched: set[int] = field(default_factory=set)  # rows noted, where there are suspects
 
-    def reading(self, rows: np.ndarray, epoch: int, fixed: int = 0, where: str = "") -> None:
+    def reading(self, rows: np.ndarray, epoch: int, where: str = "") -> None:
         """Note that rows are about to be read."""
         if not where and len(rows):
             where = f"{self.source}, example {rows[0]}"
             if len(rows) > 1:
                 where += f" and {len(rows) - 1} others"
-        self.note(rows, where, epoch, self.fixed or fixed)
+        self.note(rows, where, epoch)
         if self.suspects:
             self.touched.update(rows.tolist())
 
@@ -173,21 +160,10 @@ class RowsAtHand:
                 where += f" … {chunk.origin.describe(len(chunk) - 1)} ({len(chunk)} examples)"
             self.at(where)
 
-    def admitted(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        """Return the rows of a chunk that are not left out, and note that they are at hand."""
-        if self.left_out:
-            chunk = chunk.take(self.kept(chunk.ordinals, epoch, bad))
+    def hold(self, chunk: Chunk, epoch: int) -> None:
+        """Note that the rows of a chunk are at hand, and where they come from."""
         self.reading(chunk.ordinals, epoch)
         self.read(chunk)
-        return chunk
-
-    def kept(self, rows: np.ndarray, epoch: int, bad: BadRecords) -> np.ndarray:
-        """Return the places of the rows that are not left out; report the others."""
-        since = [self.left_out.get(row, (sys.maxsize, ""))[0] for row in rows.tolist()]
-        out = np.array(since, np.int64) <= epoch
-        for row in rows[out].tolist():
-            bad.report(DataError(self.left_out[row][1]), "killed_worker")
-        return np.flatnonzero(~out)
 
 
 @dataclass

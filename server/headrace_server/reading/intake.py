@@ -16,7 +16,7 @@ from headrace_proto.schema import Field
 
 from ..pipeline.declaration import Declaration, Plain, is_theirs
 from ..shaping.plan import Position, Read
-from .chunk import READ_BEFORE, BadRecords, Chunk
+from .chunk import BadRecords, Chunk
 from .partition_rows import MixedShare, numbered, partition_reader
 from .source import StreamSource, read_on
 from .stages import RowStages
@@ -85,9 +85,9 @@ class Intake:
     def first_chunks(self) -> Iterator[Chunk]:
         """Yield the first examples of the source after the stages; they are read later all the
         same."""
-        hand = self.bad.hand
         for chunk in _from_the_start(self._source, 1):
-            yield self.stages.probe(hand.admitted(chunk, 0, self.bad), self.bad)
+            self.bad.hand.hold(chunk, 0)
+            yield self.stages.probe(chunk, self.bad)
 
     @property
     def stratified(self) -> list[StratifiedSample]:
@@ -128,14 +128,6 @@ class Intake:
         """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
-
-    def read_again(self, read: Read) -> Chunk:
-        """Return the rows of a read of an earlier process, as they were then."""
-        hand = self.bad.hand
-        hand.fixed = READ_BEFORE
-        chunk, _ = self.chunk(read)
-        hand.fixed = 0
-        return chunk
 
     def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
         """Return the rows of a read after the stages, and the next position."""
@@ -221,9 +213,10 @@ def probe(
     suspects = [*set().union(*hand.suspects.values())]
     for chunk in _from_the_start(reader, _PROBE_ROWS):
         for place in np.flatnonzero(np.isin(chunk.ordinals, suspects)).tolist():
-            one = hand.admitted(chunk.take(slice(place, place + 1)), 0, bad)
+            one = chunk.take(slice(place, place + 1))
+            hand.hold(one, 0)
             again().probe(one, bad)
-        chunk = hand.admitted(chunk, 0, bad)
+        hand.hold(chunk, 0)
         if len(chunk):
             stages.probe(chunk, bad)
         if stages.fields is not None:

@@ -44,7 +44,7 @@ from ..pipeline.declaration import Plain, ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
 from ..shaping.mix import Schedule, suppliers, times
-from .chunk import IN_STREAM, ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
+from .chunk import ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
 from .source import IndexedSource, MixedReader, StreamSource, read_on
 
@@ -113,9 +113,6 @@ class NumberedShare:
         if position == stop:
             return Chunk.empty(self._reader.fields), after
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
-        if hand.left_out:
-            numbers = numbers_of(rows)
-            rows = numbers[hand.kept(numbers, epoch, self._bad)]
         hand.reading(numbers_of(rows), epoch)
         if self._reader.far:
             self._expect(epoch, stop)
@@ -216,7 +213,8 @@ class StreamedShare:
                 f"position {position!r:.80} is past the last of {self._places} streams"
             )
         chunk, position = self._chunk(epoch, position, limit)
-        return self._bad.hand.admitted(chunk, epoch, self._bad), position
+        self._bad.hand.hold(chunk, epoch)
+        return chunk, position
 
     def ready(self, epoch: int, position: Position, limit: int) -> int:
         """Return how many rows a read gives without a wait, at most ``limit``."""
@@ -282,7 +280,7 @@ class StreamedShare:
             first = self._next_row[1] if inner else 0
             numbers = np.arange(first, first + rows) | (stream << ORDINAL_BITS)
             where += f", after record {first - 1}" if first else ", at its start"
-        self._bad.hand.reading(numbers, epoch, IN_STREAM, where)
+        self._bad.hand.reading(numbers, epoch, where)
 
     def _noted(self, chunk: Chunk, stream: int, after: bytes | None) -> None:
         if len(chunk) and after is not None:
@@ -360,14 +358,13 @@ class MixedShare:
     def _bad_of(self, k: int) -> BadRecords:
         """Return the rule on bad records for source ``k``, whose rows have ordinals of the mix."""
         hand, first = self._bad.hand, self._reader.starts[k]
-        low, high = first << ORDINAL_BITS, self._reader.starts[k + 1] << ORDINAL_BITS
+        low = first << ORDINAL_BITS
         own = copy.copy(self._bad)  # the counts are those of the mix
 
-        def note(rows: np.ndarray, where: str, epoch: int, fixed: int) -> None:
-            hand.reading(np.where(rows < 0, rows - first, rows + low), epoch, fixed, where)
+        def note(rows: np.ndarray, where: str, epoch: int) -> None:
+            hand.reading(np.where(rows < 0, rows - first, rows + low), epoch, where)
 
-        left_out = {row - low: why for row, why in hand.left_out.items() if low <= row < high}
-        own.hand = RowsAtHand(note, hand.at, f"source {self._reader.names[k]!r}", left_out)
+        own.hand = RowsAtHand(note, hand.at, f"source {self._reader.names[k]!r}")
         return own
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:

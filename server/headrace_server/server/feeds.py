@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
@@ -69,12 +68,8 @@ class Feeds:
         self.unusable: OSError | ValueError | None = None  # … or why it can not use them
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: set[int] = set()  # owners
+        self.deadly_rows = DeadlyRows(self.names)
         self._marked: dict[str, list[list[Plain]]] = {USED: [], TOUCHED: []}  # feeds, generations
-
-    @cached_property
-    def deadly_rows(self) -> DeadlyRows:
-        """The rows that kill workers, of the state with which the server has begun."""
-        return DeadlyRows(self.starts.config)
 
     def begin_anew(self, feed: str) -> None:
         """Forget the reports of a feed that is taken back, and failures: all workers are new."""
@@ -179,13 +174,8 @@ class Feeds:
         self.note("worker died", words)
         if self.failure is not None:  # workers end because the locator has ended
             return False
-        if verdict.failure is not None:
-            feed, why = verdict.failure
-            self.fail(feed, "data", why)
-        if verdict.left_out:
-            logger.warning("left out from now on: %s", verdict.left_out)
-            self.note("rows left out", verdict.left_out)
-        if verdict.left_out or verdict.failure is not None:
+        if verdict.failure:
+            self.fail(entry.feed, "data", verdict.failure)
             post.explain()
         if verdict.expected or post.forgives(now):
             return True

@@ -162,7 +162,7 @@ class Supervisor:
     def _begun(self) -> dict[str, Plain]:
         """Return the message that a life of an owner begins with."""
         return {
-            "marks": self._feeds.deadly_rows.marks(),
+            "suspects": self._feeds.deadly_rows.suspects(),
             "memory_bytes": self._worker_memory_bytes,
             "begun": {"paused": self.draining, **self._feeds.begun()},
         }

@@ -70,7 +70,7 @@ class Life:
     worker: int
     number: int
     diary: Diary
-    marks: Mapping[str, Plain]
+    suspects: Mapping[str, Plain]  # by feed, rows that are read one by one
 
 
 class Step(OwnProcess):
@@ -378,13 +378,12 @@ class Partitions:
         reader = self._readers.get(config.name)
         if reader is None:
             skips = config.declaration.policy.on_bad_example == "skip"
-            source, marks = config.declaration.source, self._begun.marks[config.name]
+            source, suspects = config.declaration.source, self._begun.suspects[config.name]
             hand = RowsAtHand(
                 self._diary.reading,
                 self._diary.at,
                 source.paths[0] if len(source.paths) == 1 else f"the source ({source.kinds})",
-                left_out={row: (epoch, text) for row, epoch, text in marks["left_out"]},
-                suspects={partition: {*rows} for partition, rows in marks["suspects"]},
+                suspects={partition: {*rows} for partition, rows in suspects},
             )
             bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter, hand=hand)
             try:

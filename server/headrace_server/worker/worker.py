@@ -40,7 +40,7 @@ def serve(plain: Plain, pipe: Pipe) -> None:
         worker=plain["worker"],
         number=plain["life"],
         diary=Diary(plain["diary"]),
-        marks=plain["marks"],
+        suspects=plain["suspects"],
     )
     try:
         worker = Owner(life, pipe, plain["begun"], plain["binds"])

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.journal.left_out_file import left_out_rows, write_left_out
 from headrace_server.journal.snapshots import redivide
 
 _PARTITIONS = 7
 
 
 def taken(path: Path, servers: int) -> list[Path]:
-    """The snapshots of so many servers; each leaves out a row of its own."""
+    """The snapshots of so many servers."""
     parts = []
     for index in range(servers):
         part = path / f"{index}-of-{servers}"
@@ -28,7 +27,6 @@ def taken(path: Path, servers: int) -> list[Path]:
         (part / "functions.json").write_text("{}")
         for partition in range(index, _PARTITIONS, servers):
             (part / f"{partition}.journal").write_bytes(b"store %d" % partition)
-        write_left_out(part / "left_out.json", {index: (0, "it kills")})
         parts.append(part)
     return parts
 
@@ -45,7 +43,6 @@ def test_every_store_goes_to_the_server_that_owns_it(tmp_path: Path, before: int
         assert noted.get("share", [0, 1]) == [index, now]
         assert noted["partitions"] == _PARTITIONS and (now > 1) == ("share" in noted)
         assert (into / "functions.json").exists()
-        assert left_out_rows(into / "left_out.json").keys() == set(range(before))
 
 
 def test_a_snapshot_without_its_declaration_is_damaged(tmp_path: Path):

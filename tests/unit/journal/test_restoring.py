@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -182,26 +181,15 @@ def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
     assert (path / "0.journal").read_bytes() == b"early"
 
 
-def test_rows_that_have_killed_workers_since_stay_out(directory: StateDirectory):
-    path = stored(directory, b"early")
-    (path / "left_out.json").write_text(json.dumps([[1, 0, "before"]]))
-    source, name = snapshot(directory)
-    (path / "left_out.json").write_text(json.dumps([[1, 0, "before"], [7, 2, "since"]]))
-    take_back(directory, feed(), source, name)
-    rows = json.loads((path / "left_out.json").read_text())
-    assert rows == [[1, 0, "before"], [7, 2, "since"]]
-
-
-def test_the_beginning_has_no_stores_and_keeps_what_kills(directory: StateDirectory):
+def test_the_beginning_has_no_stores(directory: StateDirectory):
     path = stored(directory, b"late")
     source, name = snapshot(directory)
     take_back(directory, feed(), source, name)
-    (path / "left_out.json").write_text(json.dumps([[7, 0, "killed"]]))
     prepare(directory.path, feed(), None, BEGINNING)
     restoring.take_back(directory.path, ["plain"])
     assert resumption(directory.path, "plain") == Resumption(2, BEGINNING, name)
     names = sorted(p.name for p in path.iterdir())
-    assert names == ["feed.json", "generation.json", "left_out.json"]
+    assert names == ["feed.json", "generation.json"]
     check_feed(directory.path, feed())
     prepare(directory.path, feed(), None, BEGINNING)
     restoring.take_back(directory.path, ["plain"])

@@ -65,18 +65,16 @@ def test_a_mix_waits_for_the_source_whose_turn_it_is():
     assert part.ready(0, position, 40) == 40
 
 
-def test_rows_that_are_left_out_or_at_hand_have_the_numbers_of_the_mix():
+def test_rows_at_hand_have_the_numbers_of_the_mix():
     noted = []
-    hand = RowsAtHand(lambda rows, where, epoch, fixed: noted.append((rows.tolist(), where)))
+    hand = RowsAtHand(lambda rows, where, epoch: noted.append((rows.tolist(), where)))
     low = 1 << ORDINAL_BITS
-    hand.left_out = {low + 3: (0, "it killed")}
-    bad = BadRecords(skip=True, hand=hand)
+    bad = BadRecords(hand=hand)
     reader = mix([Numbered(5), Streamed([5])], [ReadingOrder(), ReadingOrder()])
     part = share(reader, bad=bad)
     chunk, _ = part.read(0, part.start, 20)
-    expected = [*range(5), *(low + n for n in range(5) if n != 3)]
+    expected = [*range(5), *(low + n for n in range(5))]
     assert sorted(chunk.ordinals.tolist()) == expected
-    assert bad.counts == {"killed_worker": 1}
     assert sorted(noted[-1][0]) == expected
     assert any("source 's1'" in where for _, where in noted)
 

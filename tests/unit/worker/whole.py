@@ -72,10 +72,9 @@ class Worker:
         diary = directory / "diary"
         if not life:
             self._diary = DiaryFile(diary)
-        marks = {FEED: {"left_out": [], "suspects": []}}
         self.pipe = _Pipe()
         begun = {"paused": False, "failed": {}, "all_opened": None, "before": {}}
-        begin = Life(config, 0, life, Diary(str(diary)), marks)
+        begin = Life(config, 0, life, Diary(str(diary)), {FEED: []})
         self.owner = _Owner(begin, self.pipe, begun, binds)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._context = zmq.Context()
