@@ -302,9 +302,9 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     end = name_at + named
     if end > len(data):
         raise _short("Given", data)
-    for flag, value in (("copy_out", copy_out), ("live", live)):
-        if value > 1:
-            raise ProtocolError(f"Given.{flag}: {value} is not true or false")
+    if copy_out > 1 or live > 1:
+        name, value = ("live", live) if copy_out < 2 else ("copy_out", copy_out)
+        raise ProtocolError(f"Given.{name}: {value} is not true or false")
     try:
         segment = data[name_at:end].decode()
     except UnicodeDecodeError:

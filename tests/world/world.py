@@ -365,7 +365,7 @@ class Process:
             prefetch=world.random.choice([c.prefetch, c.prefetch, 0, 8]) if job else c.prefetch,
             lanes=lanes, chained=c.kind == "lanes",
             strict=c.borders and world.segmented, any_order=c.any_order and not job,
-            explicit=c.hold > 1, lazy=not world.segmented,
+            explicit=c.hold > 1, lazy=not world.segmented or c.kind == "bare",
         )  # fmt: skip
         self.owners = owners
         self.generation = world.generation

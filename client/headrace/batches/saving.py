@@ -342,10 +342,13 @@ class Saving(TakenBatches):
 
     def accepts(self, held: Held) -> bool:
         """Return whether the batch before in the same lanes is saved, or its lease has ended."""
-        partition = held.given.partition
-        return not any(
-            one.taken and not one.stale and one.given.partition == partition
-            for one in self._link.member.trainer.hands.values()
+        trainer, partition = self._link.member.trainer, held.given.partition
+        return not (
+            trainer.loop_has_some
+            and any(
+                one.taken and not one.stale and one.given.partition == partition
+                for one in trainer.hands.values()
+            )
         )
 
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
@@ -360,12 +363,14 @@ class Saving(TakenBatches):
         batch = SegmentBatch(given, slots, block, self._framework, None, layout, save)
         if self.kept:
             partition = given.partition
+            saves.lanes = lanes = batch.array("@lane").copy()
+            starts = batch.array("@starts")
             if partition in self._torn:
-                if len(batch.array("@starts")) < batch.rows:
+                if len(starts) < batch.rows:
                     raise BatchGone
                 self._torn.discard(partition)
-            saves.lanes = batch.array("@lane").copy()
-            for name, value in continued(batch, self._lanes.get(partition)).items():
+            kept = self._lanes.get(partition)
+            for name, value in continued(batch, lanes, starts, kept).items():
                 batch._cache["state:" + name] = value
         held.shown = batch, saves  # neither refers to the other: no cycle
         return batch
@@ -465,8 +470,9 @@ class Saving(TakenBatches):
                 if not last:
                     return None
                 if kept:
-                    goes_on = batch._derived_array("valid") & ~batch._derived_array("last")
-                    states_here = LaneStates(batch.token, saves.lanes, goes_on, saved.copy())
+                    states_here = LaneStates(
+                        batch.token, saves.lanes, batch._goes_on(), saved.copy()
+                    )
                     self._lanes[batch.partition] = states_here
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
@@ -501,13 +507,15 @@ class Saving(TakenBatches):
             raise unknown_state(name, self.layout.states)
         if name in saved:
             raise _saved_before(batch, state)
-        own = self._framework
+        own, wanted = self._framework, (batch.rows, *state.dims)
         if not self.kept:
-            array = own.on_host(value, state.dtype, (batch.rows, *state.dims))
+            array = own.on_host(value, state.dtype, wanted)
             if array is not None:
                 return state, array
-        face, value = presented(state, value, batch.rows, own)
         try:
+            if self.kept and own.owns(value) and own.described(value) == (state.dtype, wanted):
+                return state, self._usable(state, own, value)
+            face, value = presented(state, value, batch.rows, own)
             return state, self._usable(state, face, value)
         except ValueError as error:
             text = str(error)

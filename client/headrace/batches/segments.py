@@ -346,6 +346,14 @@ class SegmentBatch(BatchInHand):
             return sequence + 1 == count
         return (sequence == 0) & (count > 0) if name == "first" else count > 0
 
+    def _goes_on(self) -> np.ndarray:
+        """Return whether the example at the end of each row has more segments."""
+        if self._layout.packed:
+            more: np.ndarray = (self.array("@length") > 0) & ~self.array("@last")
+        else:
+            more = self.array("@sequence") + 1 < self.array("@sequence_count")
+        return more
+
     def _shape(self, group: str, name: str) -> Field:
         if group == "state":
             state = self._layout.states[name]
@@ -410,18 +418,20 @@ class LaneStates:
     states: Mapping[str, Any]
 
 
-def continued(batch: SegmentBatch, kept: LaneStates | None) -> dict[str, Any]:
+def continued(
+    batch: SegmentBatch, lanes: np.ndarray, starts: np.ndarray, kept: LaneStates | None
+) -> dict[str, Any]:
     """Return the states with which the rows of a batch begin, where states stay with the trainer.
 
         batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
                                                          │        @starts: row 2 begins a sequence
         batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
 
-    When no sequence begins and rows keep their lanes, the very same objects come back.
+    ``lanes`` are those of the rows, ``starts`` the rows that begin a sequence.  When none does and
+    rows keep their lanes, the very same objects come back.
     ProtocolError where a row goes on that was not in this trainer's hands.
     """
     states, own = batch._layout.states, batch._framework
-    lanes, starts = batch.array("@lane"), batch.array("@starts").astype(np.int64)
     source = None  # where the kept state of each row lies; 0 for rows that begin
     if kept is None or kept.lanes.tobytes() != lanes.tobytes():
         place = np.full(batch._layout.batch_size, -1, np.int64)
@@ -437,16 +447,15 @@ def continued(batch: SegmentBatch, kept: LaneStates | None) -> dict[str, Any]:
             )
     elif not len(starts):
         return dict(kept.states)
-    index = batch.array("@state_of")  # of the initial states that the server sends; -1: zeros
-    brought = index >= 0
     found = {}
     for name, state in states.items():
         strings, shape = state.dtype == BYTES, (len(starts), *state.dims)
+        initial = np.zeros(shape, object if strings else numpy_dtype(state.dtype))
         if strings:
-            initial = np.full(shape, b"", object)
-        else:
-            initial = np.zeros(shape, numpy_dtype(state.dtype))
-        if brought.any():
+            initial[:] = b""
+        if batch._slots["state:" + name].shape[0]:
+            index = batch.array("@state_of")  # of the initial states that came; -1: zeros
+            brought = index >= 0
             initial[brought] = batch.array("state:" + name)[index[brought]]
         if kept is None or not len(kept.lanes):
             found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)

@@ -321,11 +321,12 @@ class Session:
         upcoming = dict(zip(numbers[::3], turns, strict=True))
         known = welcome.properties
         lanes, segments = known.get("order") == "lanes", known.get("shape") == "sequences"
+        chained = lanes and known.get("placement") == "server" and bool(known.get("states"))
         trainer.is_of(
             lanes=lanes,
-            chained=lanes and known.get("placement") == "server" and bool(known.get("states")),
+            chained=chained,
             strict=segments and not known.get("across_batches", True),
-            lazy=not segments,
+            lazy=not segments or (lanes and not chained),
         )
         if trainer.prefetch > (most := welcome.max_credits):
             trainer.set_prefetch(most)  # it gets no more without a commit

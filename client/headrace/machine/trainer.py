@@ -38,8 +38,9 @@ Turn = tuple[int, int]
 _NEVER = 1 << 62
 #: Fraction of the golden ratio: consecutive multiples of it lie far apart on a circle.
 _GOLDEN = 0.6180339887498949
-#: Part of the prefetch that is to be free before requests are sent, if the loop does not wait.
-_PART = 4
+#: Requests are sent once a half of the prefetch is free, unless the loop waits: an owner makes the
+#: batches that one message asks for in one step.
+_PART = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -131,9 +132,8 @@ class Trainer:
         self._last = 0  # the request whose batch the loop has taken last
         self._of: dict[int, int] = {}  # partitions by request
         self._idle: set[int] = set()  # requests of a rank that wait for trainers
-        self._epochs = Counter(
-            {0: partitions}
-        )  # cells that are not over, by the epoch of the bound
+        self._epochs = Counter({0: partitions})  # cells that are not over, by the bound's epoch
+        self.least = 0  # the least epoch of which batches may still come; _NEVER: none
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
         self._line: list[tuple[int, int]] = []  # a heap of epochs and requests
@@ -173,8 +173,8 @@ class Trainer:
     # The order of cells
 
     def _changed(self, cell: _Cell) -> None:
-        """Put a cell in its new place among those to ask."""
-        if cell.over or cell.standing:
+        """Put a cell in its new place among those to ask; with lanes there is one at a time."""
+        if cell.over or cell.standing or self.lanes:
             cell.key = None
             return
         epoch, at = cell.turn
@@ -204,16 +204,15 @@ class Trainer:
         """Count a cell by the least epoch that may still come from it."""
         epoch = cell.back[0][0] if cell.back else cell.turn[0]
         if epoch != cell.epoch and not cell.over:
-            self._epochs[cell.epoch] -= 1
             self._epochs[epoch] += 1
+            self._leave_epoch(cell)
             cell.epoch = epoch
 
-    @property
-    def least(self) -> int:
-        """The least epoch of which batches may still come; _NEVER: none."""
-        while self._epochs and not self._epochs[least := min(self._epochs)]:
-            del self._epochs[least]
-        return min(self._epochs, default=_NEVER)
+    def _leave_epoch(self, cell: _Cell) -> None:
+        """Count a cell no more by the epoch that it had."""
+        self._epochs[cell.epoch] -= 1
+        self._epochs = +self._epochs  # without those that no cell is in
+        self.least = min(self._epochs, default=_NEVER)
 
     @property
     def next_epoch(self) -> int:
@@ -235,6 +234,11 @@ class Trainer:
     def ready(self) -> bool:
         """Whether a batch is here that the loop has not taken."""
         return bool(self._ready)
+
+    @property
+    def loop_has_some(self) -> bool:
+        """Whether the loop has batches that are not committed."""
+        return len(self.hands) > len(self._ready)
 
     @property
     def asks(self) -> bool:
@@ -273,7 +277,10 @@ class Trainer:
         if self.any_order and ready:
             return next(iter(ready))
         if self.lanes and ready:  # as they come: one of other lanes may have an older request
-            return min(ready, key=lambda request: ready[request].given.turn_epoch)
+            request = next(iter(ready))
+            if ready[request].given.turn_epoch > self.epoch:
+                request = min(ready, key=lambda request: ready[request].given.turn_epoch)
+            return request
         while line:
             request = line[0][1]
             if request in ready or (
@@ -332,7 +339,7 @@ class Trainer:
     @property
     def stuck(self) -> bool:
         """Whether the loop has batches, and no other comes before some trainer acts."""
-        if not (self.waits and any(held.taken for held in self.hands.values())):
+        if not (self.waits and self.loop_has_some):
             return False
         self._pump()  # what may come is asked for first
         if self._idle:
@@ -599,7 +606,7 @@ class Trainer:
         for p in (partition, *also):
             cell = self._cells[p]
             if not cell.over and epoch < 0:
-                self._epochs[cell.epoch] -= 1
+                self._leave_epoch(cell)
                 self._open -= 1
                 cell.over = True
             elif not cell.over:

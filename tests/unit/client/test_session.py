@@ -184,6 +184,16 @@ def test_a_commit_rides_with_a_request_to_its_owner_or_waits_for_a_moment():
     assert one.say()[0].commits == (12,), "a trainer that waits for answers waits for no moment"
 
 
+@pytest.mark.parametrize(("placement", "waits"), [("trainer", True), ("server", False)])
+def test_commits_of_lanes_wait_for_a_request_where_no_batch_waits_for_them(placement, waits):
+    known = {"shape": "sequences", "order": "lanes", "placement": placement, "states": ["h"]}
+    one = One(prefetch=8, partitions=1, properties=known)
+    (step,) = one.say()
+    one.give(step, *range(11, 11 + len(step.gets)))
+    one.trainer.commit(one.trainer.take().given.token)
+    assert bool(one.say()) is not waits
+
+
 def test_a_message_that_was_dropped_shows_in_the_next_heartbeat():
     one = One()
     one.hear(Pulse(7, 0, "nothing"))

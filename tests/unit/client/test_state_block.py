@@ -69,10 +69,8 @@ def test_more_than_a_message_holds_is_refused_with_the_limit():
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_row_that_goes_on_without_a_kept_state_is_a_protocol_error(first: int):
-    columns = {"@lane": np.arange(2), "@starts": np.array([1 - first])}
+    lanes, starts = np.arange(2), np.array([1 - first])
     layout = SimpleNamespace(states={}, batch_size=2)
-    batch: Any = SimpleNamespace(
-        array=columns.__getitem__, _layout=layout, _framework=None, partition=0, number=1
-    )
+    batch: Any = SimpleNamespace(_layout=layout, _framework=None, partition=0, number=1)
     with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes goes on in lane {first}"):
-        continued(batch, None)
+        continued(batch, lanes, starts, None)
