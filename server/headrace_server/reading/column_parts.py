@@ -147,12 +147,6 @@ class ColumnPart(IndexedSource):
     bad: BadRecords
     #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
     locate: Callable[[Rows], tuple[Batch, Rows]] = lambda rows: (0, rows)
-    far: bool = False
-    #: Begins to fetch rows, as ``expect``.
-    ahead: Callable[[np.ndarray], int] = len
-
-    def expect(self, rows: np.ndarray) -> int:
-        return self.ahead(rows)
 
     def take(self, rows: Rows) -> Chunk:
         try:

@@ -8,20 +8,18 @@ lists of bool, and files that store a column in different types are decoded batc
 the last batches are kept; taking scattered rows then decodes many batches for few rows.  A
 compressed *stream* is decoded when it is opened and held in memory: the file format is not.
 
-Remote files are not mapped.  Their headers show where each buffer lies, and a read fetches the
-offsets and the values of its rows; those that are decoded batch by batch are fetched so, too.
+Remote files are read batch by batch, too: of each the columns that are wanted, and of the first
+pass over a file its narrowest one, which shows how many rows each batch has.  Remote streams are
+held in memory.
 """
 
 from __future__ import annotations
 
-import mmap
-import struct
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,10 +32,10 @@ from ...files.extras import require
 from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import MappedFiles
-from ...files.ranges import AHEAD_BYTES, BLOCK, RangedFiles, RemoteFile
+from ...files.ranges import RemoteFile
 from ..chunk import BadRecords, Origin
 from ..column_parts import Batch, ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
-from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items, window
+from ..columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items
 from ..example_rows import Schema
 from ..source import Opening, PartsReader
 
@@ -78,31 +76,8 @@ _TEXT = {*_WITHOUT_UTF8, *_WITHOUT_UTF8.values()}
 _FAULTS = (pa.ArrowException, OSError, IndexError, UnicodeDecodeError)
 
 
-_BYTE = np.dtype(np.uint8)
-
-
-class FarArray:
-    """The bytes of ranged files as elements of a dtype, fetched when an index takes some."""
-
-    size = 1 << 62
-
-    def __init__(self, files: RangedFiles, dtype: np.dtype = _BYTE) -> None:
-        self.files, self._dtype = files, dtype
-
-    def view(self, dtype: np.dtype) -> FarArray:
-        return FarArray(self.files, dtype)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):  # of all
-            return self
-        width = self._dtype.itemsize
-        starts = index.reshape(-1) * width
-        data, at = self.files.bytes_at(starts, starts + width)
-        return window(data, width)[at].view(self._dtype).reshape(index.shape)
-
-
 #: Returns an array of bytes that contains a buffer, and the byte at which the buffer begins.
-Placing = Callable[[pa.Buffer], tuple[Any, int]]
+Placing = Callable[[pa.Buffer], tuple[np.ndarray, int]]
 
 
 class NotMapped(Exception):
@@ -299,7 +274,6 @@ class ArrowColumn:
             or self.field.ragged_dims
             or self._valid
             or any(nulls is not None for nulls in self._nulls)
-            or isinstance(self._raw, FarArray)
         )
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
@@ -351,22 +325,9 @@ class ArrowColumn:
                 len(index), *inner
             )
         starts = self._first[batch] + index * self._dtype.itemsize
-        size = prod(inner) * self._dtype.itemsize
         if not varying:
-            raw, starts = self._here(starts, np.full(len(index), size))
-            return rows_of_items(raw, starts, self._dtype, inner)
-        by_row = np.stack(extents[:varying], axis=1)
-        raw, starts = self._here(starts, by_row, size)
-        return Ragged(raw, self._dtype, starts, by_row, inner)
-
-    def _here(
-        self, starts: np.ndarray, extents: np.ndarray, size: int = 1
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a buffer of values in memory, and the starts in it."""
-        if not isinstance(self._raw, FarArray):
-            return self._raw, starts
-        counts = extents if extents.ndim == 1 else extents.prod(axis=1)
-        return self._raw.files.bytes_at(starts, starts + counts * size)
+            return rows_of_items(self._raw, starts, self._dtype, inner)
+        return Ragged(self._raw, self._dtype, starts, np.stack(extents[:varying], axis=1), inner)
 
     def _texts(
         self,
@@ -386,8 +347,7 @@ class ArrowColumn:
             rows = np.zeros(n, bool)
             rows[np.repeat(np.arange(n), count)[wrong]] = True
             unsound.append((rows, rule))
-        raw, starts = self._here(self._first[of] + begin, lengths)
-        strings = Strings(raw, starts, lengths)
+        strings = Strings(self._raw, self._first[of] + begin, lengths)
         if not varying:
             return strings.reshape(n, *inner)
         by_row = np.stack(extents[:varying], axis=1)
@@ -470,6 +430,11 @@ class _File:
             self.fields = fields_of_schema(file.path, reader.schema, names)
         self.file, self.schema = file, reader.schema
         if in_file:
+            if is_remote(file.path):
+                columns = [i for i, name in enumerate(reader.schema.names) if name in self.fields]
+                if 0 < len(columns) < len(reader.schema):
+                    options = pa.ipc.IpcReadOptions(included_fields=columns)
+                    reader = pa.ipc.open_file(data, options=options)
             self.batches, self._get = reader.num_record_batches, reader.get_batch
             return
         batches: list[pa.RecordBatch] = []
@@ -506,17 +471,14 @@ class Arrow(PartsReader):
     """All files as one mapped range, or batch by batch where they must be decoded."""
 
     def __init__(self, opening: Opening) -> None:
-        files, bad, cache = opening.files, opening.bad, opening.cache
+        files, bad = opening.files, opening.bad
         far = any(is_remote(file.path) for file in files)
-        maps = _Headers(files, cache) if far else MappedFiles(files)
+        maps = None if far else MappedFiles(files)
         number = {file: i for i, file in enumerate(files)}
 
-        def opened(file: DataFile, decode: bool = False) -> tuple[_File, Mapping[str, Field]]:
-            i = number[file]
-            if isinstance(maps, _Headers) and (decode or not maps.held[i]):
-                one = _File(file, RemoteFile(file), opening.features, bad)
-            else:
-                one = _File(file, pa.BufferReader(maps.file_data(i)), opening.features, bad)
+        def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
+            data = pa.BufferReader(maps.file_data(number[file])) if maps else RemoteFile(file)
+            one = _File(file, data, opening.features, bad)
             return one, one.fields
 
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
@@ -524,132 +486,8 @@ class Arrow(PartsReader):
         try:
             parts = _mapped(maps, content, schema, bad)
         except NotMapped:
-            content = [opened(one.file, decode=True)[0] for one in content] if far else content
-            parts = _decoded(content, schema, bad, cache)
+            parts = _decoded(content, schema, bad, opening.cache)
         super().__init__(schema.fields, parts)
-
-
-# ── the headers of remote files ──────────────────────────────────────────────────────────────────
-#
-#     file     ARROW1 │ message, body │ message, body │ … │ footer: where messages begin │ ARROW1
-#     stream            message, body │ message, body │ …
-#
-# A message is a Flatbuffer that gives the length of its body, and where the buffers lie in it.
-
-
-class _Headers(RangedFiles):
-    """``data`` holds headers at the addresses that they have in the files, and zeros for bodies."""
-
-    def __init__(self, files: Sequence[DataFile], cache: IndexCache) -> None:
-        super().__init__(files)
-        #: By file, whether it has headers here; else it is decoded batch by batch.
-        self.held: list[bool] = []
-        total = int(self.bases[-1]) + files[-1].size
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-        self.data = np.frombuffer(mmap.mmap(-1, max(total, 1), flags), np.uint8)
-        for file, base in zip(files, self.bases, strict=True):
-            bounds = cache.get(file, "arrow headers", partial(_headers, file)).reshape(-1, 2) + base
-            self.held.append(len(bounds) > 0)
-            content, at = self.bytes_at(*bounds.T)
-            for (start, stop), place in zip(bounds.tolist(), at.tolist(), strict=True):
-                self.data[start:stop] = content[place : place + stop - start]
-
-    def file_data(self, i: int) -> np.ndarray:
-        base = int(self.bases[i])
-        return self.data[base : base + self.files[i].size]
-
-
-_NORESERVE = 0x4000  # a flag of Linux that the module mmap does not name in all versions
-#: Tags of messages of batches and of dictionaries.
-_DICTIONARY, _BATCH = 2, 3
-
-
-def _headers(file: DataFile) -> np.ndarray:
-    """Return the first and last bytes of the headers; none where bodies must be decoded."""
-    stream = RemoteFile(file)
-    try:
-        bounds = [*_walk(stream, file.size)]
-    except (struct.error, IndexError, NotMapped):
-        bounds = []
-    if any(not 0 <= start <= stop <= file.size for start, stop in bounds):
-        bounds = []
-    return _int64(byte for pair in bounds for byte in pair)
-
-
-def _walk(stream: RemoteFile, size: int) -> Iterator[tuple[int, int]]:
-    if stream.read(len(_MAGIC)) == _MAGIC:
-        stream.seek(size - 10)
-        start = size - 10 - struct.unpack("<i", stream.read(4))[0]
-        if not len(_MAGIC) <= start < size:
-            raise IndexError
-        yield from ((0, 8), (start, size))
-        stream.seek(start)
-        footer = stream.read(size - start)
-        root = _follow(footer, 0)
-        dictionaries, blocks = (_follow(footer, _entry(footer, root, i)) for i in (2, 3))
-        if struct.unpack_from("<I", footer, dictionaries)[0]:
-            raise NotMapped
-        count = struct.unpack_from("<I", footer, blocks)[0]
-        for i in range(count):
-            at, header = struct.unpack_from("<qi", footer, blocks + 4 + 24 * i)
-            stream.seek(at)
-            if i == 0 and _encoded(stream.read(header)):
-                raise NotMapped
-            yield at, at + header
-        return
-    at = 0
-    while at < size:
-        stream.seek(at)
-        mark, header = struct.unpack("<Ii", stream.read(8))
-        if mark != 0xFFFFFFFF:  # before version 0.15 of Arrow
-            raise NotMapped
-        yield at, at + 8 + header
-        if not header:
-            return
-        stream.seek(at)
-        message = stream.read(8 + header)
-        if _encoded(message):
-            raise NotMapped
-        body = _entry(message, _follow(message, 8), 3)
-        at += len(message) + (struct.unpack_from("<q", message, body)[0] if body else 0)
-
-
-def _encoded(message: bytes) -> bool:
-    """Return whether a message is a dictionary, or a batch that is compressed."""
-    root = _follow(message, 8)
-    kind = message[_entry(message, root, 1)]
-    batch = _follow(message, _entry(message, root, 2))
-    return kind == _DICTIONARY or (kind == _BATCH and _entry(message, batch, 3) > 0)
-
-
-def _follow(data: bytes, at: int) -> int:
-    return at + int(struct.unpack_from("<I", data, at)[0])
-
-
-def _entry(data: bytes, table: int, number: int) -> int:
-    """Return where an entry of a table of a Flatbuffer lies; 0: it has its default."""
-    names = table - struct.unpack_from("<i", data, table)[0]
-    place = 4 + 2 * number
-    if place >= struct.unpack_from("<H", data, names)[0]:
-        return 0
-    (offset,) = struct.unpack_from("<H", data, names + place)
-    return table + int(offset) if offset else 0
-
-
-def _ahead(
-    columns: Mapping[str, StoredColumn], located: _Batches, most: int, rows: np.ndarray
-) -> int:
-    """Read rows in a thread before they are wanted, so that their blocks are here by then."""
-    rows = rows[:most]
-
-    def read() -> None:
-        batch, local = located.locate(rows)
-        with suppress(Exception):  # which the read itself will find again
-            for column in columns.values():
-                column.read(batch, local)
-
-    threading.Thread(target=read, name="headrace-ahead").start()
-    return len(rows)
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -689,20 +527,19 @@ class _Batches:
 
 
 def _mapped(
-    maps: MappedFiles | _Headers, opened: Sequence[_File], schema: Schema, bad: BadRecords
+    maps: MappedFiles | None, opened: Sequence[_File], schema: Schema, bad: BadRecords
 ) -> list[ColumnPart]:
     """Read all files as one mapped range.
 
     NotMapped where a buffer lies elsewhere, or files differ in how they store a column.
     """
-    low = maps.data.ctypes.data
-    high = low + maps.data.size
-    far = isinstance(maps, _Headers)
-    if isinstance(maps, _Headers) and not all(maps.held):
+    if maps is None:  # they are remote
         raise NotMapped
-    raw = FarArray(maps) if isinstance(maps, _Headers) else maps.data
+    raw = maps.data
+    low = raw.ctypes.data
+    high = low + raw.size
 
-    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray | FarArray, int]:
+    def place(buffer: pa.Buffer | None) -> tuple[np.ndarray, int]:
         if buffer is None or buffer.size == 0:
             return raw, 0
         if not low <= buffer.address <= buffer.address + buffer.size <= high:
@@ -732,12 +569,7 @@ def _mapped(
         columns[name] = ArrowColumn(arrays, place, decoded=False)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    row_bytes = sum(one.file.size for one in opened) // max(located.rows, 1)
-    ahead = partial(_ahead, columns, located, AHEAD_BYTES // (BLOCK + row_bytes) + 1)
-    place_of = located.locate
-    part = ColumnPart(
-        located.rows, lambda: columns, schema, located.origin, bad, place_of, far, ahead
-    )
+    part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad, located.locate)
     return [part]
 
 
@@ -750,7 +582,7 @@ def _decoded(
     load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
-        counting = partial(_count, one, cache.progress_of(one.file))
+        counting = partial(_count, one, bad, cache.progress_of(one.file))
         counts = cache.get(one.file, "arrow-batch-rows", counting)
         first = 0
         for number, rows in enumerate(counts.tolist()):
@@ -767,13 +599,24 @@ def _decoded(
     return parts
 
 
-def _count(one: _File, progress: Callable[[int], None]) -> np.ndarray:
+def _count(one: _File, bad: BadRecords, progress: Callable[[int], None]) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
+    if is_remote(one.file.path) and one.fields:
+        narrowest = min(one.fields, key=lambda name: _width(one.schema.field(name).type))
+        one = _File(one.file, RemoteFile(one.file), {narrowest}, bad)
     counts = np.full(one.batches, -1, np.int64)
     for number, batch in one.sound_batches([]):
         counts[number] = batch.num_rows
         progress(one.file.size * (number + 1) // one.batches)
     return counts
+
+
+def _width(kind: pa.DataType) -> float:
+    """Return the bits of a value; strings and lists have no fixed number."""
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return inf
 
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
