@@ -126,10 +126,6 @@ def source_not_looked_at():
     return patched(Desk, wake=lambda self, partition: None)
 
 
-def requests_beyond_the_limit_forgotten():
-    return patched(Desk, _unpark=lambda self: None)
-
-
 def welcome_before_join_is_stored():
     stored = Desk.stored
     return patched(
@@ -376,7 +372,6 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (memory_not_looked_at, {"kind": "arrival", "room": 2, "maps": 1.0, "hold": 3}),
         (nothing_beyond_the_memory, {**_RANKS, "room": 3, "prefetch": 5, "faults": _RUNS}),
         (source_not_looked_at, {"waits": 0.1}),
-        (requests_beyond_the_limit_forgotten, {"max_open": 2, "prefetch": 5}),
         (
             welcome_before_join_is_stored,
             {

@@ -367,6 +367,7 @@ class Process:
             strict=c.borders and world.segmented, any_order=c.any_order and not job,
             explicit=c.hold > 1, lazy=not world.segmented or c.kind == "bare",
         )  # fmt: skip
+        self.machine.bound(c.max_open)
         self.owners = owners
         self.generation = world.generation
         self.alive, self.asleep_until, self.inbox = True, 0.0, []

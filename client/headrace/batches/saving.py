@@ -344,7 +344,7 @@ class Saving(TakenBatches):
         """Return whether the batch before in the same lanes is saved, or its lease has ended."""
         trainer, partition = self._link.member.trainer, held.given.partition
         return not (
-            trainer.loop_has_some
+            trainer.in_hand
             and any(
                 one.taken and not one.stale and one.given.partition == partition
                 for one in trainer.hands.values()

@@ -481,14 +481,9 @@ class Link:
         """Whether the loop of this trainer ends here.
 
         A trainer that commits explicitly and holds all that it can get would wait for itself, or
-        for another such trainer.  It may hold no more than ``max_credits`` of an owner, though.
+        for another such trainer.  One that may hold no more waits, though.
         """
-        trainer = self.member.trainer
-        if self.ended:
-            return True
-        welcome = self.session.welcome
-        most = 1 if welcome is None else welcome.max_credits
-        return self.member.explicit and len(trainer.hands) < most and trainer.stuck
+        return self.ended or (self.member.explicit and self.member.trainer.stuck)
 
     def commit(self, token: int, states: States | None = None) -> bool:
         """Send the commit of a batch soon, with its states if they do not stay here.
@@ -665,9 +660,9 @@ class Link:
                 f"the server at {place} was lost: nothing was heard of it for {silence:.0f} s, and "
                 f"this trainer {waited} {what}{hint}"
             )
-        hands = len(self.member.trainer.hands)
-        most, each = welcome.max_credits, "" if len(self.sessions) == 1 else " of each worker"
-        full = f", as many as the server's max_credits={most} allows{each}" if hands >= most else ""
+        hands = self.member.trainer.in_hand
+        most = welcome.max_credits
+        full = f", as many as the server's max_credits={most} allows" if hands >= most else ""
         reason = f"the server says: {says}" if says else "no word of the server"
         return DeadlineExceeded(
             f"{waited} {what} of feed {welcome.feed!r} at {place}; {reason}; "

@@ -328,8 +328,7 @@ class Session:
             strict=segments and not known.get("across_batches", True),
             lazy=not segments or (lanes and not chained),
         )
-        if trainer.prefetch > (most := welcome.max_credits):
-            trainer.set_prefetch(most)  # it gets no more without a commit
+        trainer.bound(welcome.max_credits)
         trainer.welcome(self.number, upcoming, welcome.stale, welcome.others)
 
     def _on_pulse(self, pulse: Pulse) -> None:

@@ -119,6 +119,7 @@ class Trainer:
         lazy: bool = False,
     ) -> None:
         self.rank = rank
+        self.most = _NEVER
         self.set_prefetch(prefetch)
         self.any_order, self.explicit = any_order and rank < 0, explicit
         self.is_of(lanes=lanes, chained=chained, strict=strict, lazy=lazy)
@@ -169,6 +170,12 @@ class Trainer:
         """Change the number of batches that are asked for ahead of the loop."""
         self.prefetch = prefetch
         self._part = max(1, prefetch // _PART)
+
+    def bound(self, most: int) -> None:
+        """Let the loop have at most ``most`` batches, and so many commits without an answer."""
+        self.most = most
+        if self.prefetch > most:
+            self.set_prefetch(most)
 
     # The order of cells
 
@@ -236,11 +243,6 @@ class Trainer:
         return bool(self._ready)
 
     @property
-    def loop_has_some(self) -> bool:
-        """Whether the loop has batches that are not committed."""
-        return len(self.hands) > len(self._ready)
-
-    @property
     def asks(self) -> bool:
         """Whether a request has no answer."""
         return bool(self._of)
@@ -297,7 +299,7 @@ class Trainer:
         """
         request = self._next()
         held = None if request is None else self._ready.get(request)
-        if request is None or held is None:
+        if request is None or held is None or self.full:
             self.waits = True
             return None
         epoch = held.given.turn_epoch
@@ -339,7 +341,7 @@ class Trainer:
     @property
     def stuck(self) -> bool:
         """Whether the loop has batches, and no other comes before some trainer acts."""
-        if not (self.waits and self.loop_has_some):
+        if self.full or not (self.waits and self.in_hand):
             return False
         self._pump()  # what may come is asked for first
         if self._idle:
@@ -436,9 +438,19 @@ class Trainer:
     def _in_hand(self, partition: int) -> bool:
         return any(held.given.partition == partition for held in self.hands.values())
 
+    @property
+    def full(self) -> bool:
+        """Whether the trainer has as many batches, or commits without an answer, as it may."""
+        return max(self.in_hand, len(self.commits)) >= self.most
+
+    @property
+    def in_hand(self) -> int:
+        """Number of batches that the loop has."""
+        return len(self.hands) - len(self._ready)
+
     def _pump(self) -> None:
         """Ask for as many batches as are wanted."""
-        if self._unknown:
+        if self._unknown or self.full:
             return
         wanted = self.prefetch + self.waits
         under_way = self._flying

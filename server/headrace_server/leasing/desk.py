@@ -15,7 +15,6 @@
 | idle | for a second no memory is freed, and its session has no batch | the first, made beyond it |
 | new | make says WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
-| new | its session has ``max_open`` batches and requests that it uses first | idle, until fewer |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
@@ -125,8 +124,6 @@ class _Session:
     latest: int = -1  # the largest number of a request
     idle: int = 0  # requests that were told Idle
     unstored: int = 0  # commits
-    #: Requests beyond the limit.
-    parked: deque[tuple[int, int, int]] = field(default_factory=deque)
     early: dict[Token, object] = field(default_factory=dict)  # commits that wait for earlier ones
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
@@ -170,7 +167,7 @@ class Desk:
     ``births``: run and birth of the last process of each rank that had a session.
     ``tokens``: those of commits that are stored.
     ``ahead``: batches that a partition makes ahead, for each rank.
-    ``max_open``: leases and requests of a session beyond which later ones wait.
+    ``max_open``: batches that a trainer may have without a commit, and commits without an answer.
     """
 
     def __init__(
@@ -188,9 +185,10 @@ class Desk:
         max_open: int = 64,
     ) -> None:
         self.partitions = partitions
-        self.ahead, self.ttl, self.max_open = ahead, ttl, max_open
-        # requests of a session: a whole prefetch may stand at each partition
-        self._most_requests = (max_open + 2) * (len(partitions) + 1)
+        self.ahead, self.ttl = ahead, ttl
+        # A prefetch may stand at each partition, another be under way; and as many batches are in
+        # the loop's hands, and committed.  A trainer asks for no more.
+        self._most_open = (max_open + 2) * (len(partitions) + 3)
         self.sent: list[tuple[bytes, Message]] = []
         self.log: list[tuple[Any, ...]] = []
         self.gone: list[Batch] = []
@@ -222,7 +220,6 @@ class Desk:
         self._remakes: set[tuple[int, Slot]] = set()
         self._ties = count()
         self._todo: dict[tuple[int, Slot, int], None] = {}
-        self._parked: dict[_Session, None] = {}  # sessions with requests beyond their limit
         self._held_up: set[int] = set()  # partitions with requests that wait for memory or rows
         self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
         self._ended: set[int] = set()  # partitions with nothing more, and all is committed
@@ -490,7 +487,6 @@ class Desk:
         for request in session.asked.values():
             request.gone = True
         session.asked.clear()
-        session.parked.clear()
         session.idle = 0
 
     def _next_turn(self, partition: int, slot: Slot) -> Turn:
@@ -856,8 +852,11 @@ class Desk:
         if (session := self.sessions.get(name)) is None:
             return
         gets = list(gets)
-        if len(session.asked) + len(session.parked) + len(gets) > self._most_requests:
-            raise ValueError(f"more than {self._most_requests} requests are open")
+        if (
+            len(session.asked) + len(session.leases) + session.unstored + len(gets)
+            > self._most_open
+        ):
+            raise ValueError(f"more than {self._most_open} requests, batches and commits are open")
         latest = session.latest
         for request, partition, _ in gets:
             if partition not in self.partitions:
@@ -869,18 +868,7 @@ class Desk:
         for get in gets:
             self._ask(session, *get)
 
-    def _ask(
-        self, session: _Session, number: int, partition: int, epoch: int, again: bool = False
-    ) -> None:
-        open_ = len(session.leases) - len(session.early) + len(session.asked) - session.idle
-        most = self.max_open
-        full = session.parked or open_ >= most or session.unstored >= most
-        if full and not self._may_open(session, partition, epoch):
-            session.parked.append((number, partition, epoch))
-            self._parked[session] = None
-            if not (self.world or again):
-                self.sent.append((session.name, Idle(number)))
-            return
+    def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
         slot = session.slot
         queues = self._asking[partition]
         queue = queues.get((slot, epoch))
@@ -894,56 +882,14 @@ class Desk:
         queue.append(request)
         self._todo[partition, slot, epoch] = None
 
-    def _may_open(self, session: _Session, partition: int, epoch: int) -> bool:
-        """Return whether a session may have one more open request.
-
-        Batches that its trainer can not use before this one do not count.
-        """
-        if session.unstored >= self.max_open or (self.world and partition == self._busy):
-            return False  # of a rank whose partition makes a batch, the next turn is not known
-        if self.world and self._next_turn(partition, session.slot)[0] > epoch:
-            return True  # it learns that the epoch is over there, and gets nothing
-        place = self._place(session, partition, epoch)
-        if any(self._place(session, *get[1:]) <= place for get in session.parked):
-            return False
-        batches = (of.batch for token, of in session.leases.items() if token not in session.early)
-        asked = (of for of in session.asked.values() if not of.idle)
-        open_ = sum(self._place(session, of.partition, *of.turn) <= place for of in batches)
-        open_ += sum(self._place(session, of.partition, of.epoch) <= place for of in asked)
-        return open_ < self.max_open
-
-    def _place(
-        self, session: _Session, partition: int, epoch: int, number: int = -1
-    ) -> tuple[int | Turn, ...]:
-        """Return where a batch is in the order in which its trainer uses what it gets.
-
-        Epochs come in their order, and for a rank each turn.  Without a number: of a request.
-        """
-        if not self.world:
-            return (epoch,)
-        turn = self._next_turn(partition, session.slot) if number < 0 else (epoch, number)
-        return epoch, turn, partition
-
-    def _unpark(self) -> None:
-        """Take parked requests of sessions that have fewer open ones now."""
-        for session in list(self._parked):
-            parked, session.parked = session.parked, deque()
-            for get in parked:
-                self._ask(session, *get, again=True)
-            if not session.parked:
-                del self._parked[session]
-
     def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
         """Forget requests of a session."""
         if (session := self.sessions.get(name)) is None:
             return
-        numbers = set(requests)
-        for number in numbers:
+        for number in requests:
             if (request := session.asked.pop(number, None)) is not None:
                 request.gone = True
                 session.idle -= request.idle
-        if session.parked:
-            session.parked = deque(get for get in session.parked if get[0] not in numbers)
 
     def _is_open(self, partition: int, slot: Slot) -> bool:
         """Return whether the next batch of a partition may be handed out now."""
@@ -1058,8 +1004,6 @@ class Desk:
         The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
         this after other events, too, also while a partition makes something.
         """
-        if self._parked:
-            self._unpark()
         if self._busy is not None:
             for partition in self._came_back:
                 self._serve(partition)
@@ -1293,8 +1237,8 @@ class Desk:
         session = self.sessions.get(name)
         if session is None:
             return {}
-        wanted = len(session.asked) + len(session.parked)
-        return {"rank": session.rank, "requests": wanted, "leases": len(session.leases)}
+        requests, leases = len(session.asked), len(session.leases)
+        return {"rank": session.rank, "requests": requests, "leases": leases}
 
     def leased_batch(self, name: bytes, token: Token) -> Batch | None:
         """Return the batch of a lease, if the session has it."""

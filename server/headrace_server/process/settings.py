@@ -66,7 +66,7 @@ class Limits:
 
     workers: worker processes
     max_trainers: trainers at once
-    max_credits: batches of one worker that a trainer may hold without a commit
+    max_credits: batches that a trainer may hold without a commit
     max_messages_per_s: messages of a trainer to one worker in a second, beyond which it is
       refused
     max_state_bytes: bytes of the states of one example at the server

@@ -46,6 +46,19 @@ def test_requests_gather_until_half_of_the_prefetch_is_free():
     assert len(asks(one)) == 4
 
 
+def test_a_loop_with_as_many_batches_or_commits_as_it_may_have_gets_no_more():
+    one = trainer(1, prefetch=4)
+    one.bound(2)
+    assert len(asks(one)) == 2
+    tokens = [give(one, request, 0, request) for request in (1, 2)]
+    assert one.take() and one.take()
+    assert one.take() is None and not asks(one) and not one.stuck
+    assert all(map(one.commit, tokens))
+    assert sent(one) and not asks(one), "their answers are to come first"
+    one.answer(0, tokens[:1])
+    assert len(asks(one)) == 3
+
+
 def test_an_owner_that_others_overtake_has_one_open_request():
     one = trainer(2, owners=2, prefetch=4, any_order=True)
     assert [asks(one, owner) for owner in range(2)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]

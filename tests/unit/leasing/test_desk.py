@@ -149,58 +149,14 @@ def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
     assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
 
 
-def test_a_session_has_no_more_batches_and_requests_than_its_limit():
-    at = At(plain(), A, max_open=3)
-    gives = at.ask(A, 3)
-    assert [type(message) for message in gives] == [Give] * 3
-    assert [type(message) for message in at.ask(A, 2)] == [Idle] * 2
-    at.desk.commit(A, gives[1].token)
-    assert [give.batch.number for give in at.ask(A, 0)] == [3]
-    at.desk.give_back(A, [gives[0].token])
-    assert [give.batch.number for give in at.ask(A, 0)] == [0]
-    with pytest.raises(ValueError, match="more than 10 requests are open"):
-        at.ask(A, 11)
-    assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
-
-
-def test_a_session_waits_for_the_answers_to_as_many_commits_as_its_limit():
-    at = At(plain(), A, max_open=2)
-    for give in at.ask(A, 2):
-        at.desk.commit(A, give.token)
-    assert [type(message) for message in at.ask(A)] == [Idle]
-    at.desk.stored(0, len(at.desk.log))
-    assert [type(message) for message in at.ask(A, 0)] == [Give]
-
-
-def test_batches_that_a_rank_uses_later_do_not_count_to_its_limit():
-    """A rank that gave back the batch of partition 1 waits for that one before all others."""
-    stored = of_ranks(1)
-    both = [Plain(p, stored, Slab(1000), rows=100, size=2) for p in (0, 1)]
-    at = At(both, max_open=2)
-    at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
-    at.desk.stored(SESSIONS, 1)
-    (first,) = at.ask(A, partition=1)
-    at.desk.give_back(A, [first.token])
-    assert [give.batch.turn for give in at.ask(A, 2)] == [(0, 0), (0, 1)]
-    assert [give.batch.turn for give in at.ask(A, 2, partition=1)] == [(0, 0)]
-    assert at.desk.standing_of(A) == {"rank": 0, "requests": 1, "leases": 3}
-
-
-def test_a_rank_at_its_limit_learns_that_an_epoch_is_over_in_a_partition():
-    """It waits for that answer before it uses the batches that it has."""
-    stored = of_ranks(1)
-    both = [
-        Plain(p, stored, Slab(1000), rows=rows, size=2, epochs=2, borders=True)
-        for p, rows in enumerate((2, 100))
-    ]
-    at = At(both, max_open=1)
-    at.desk.hello(Hello(A, rank=0, world=1, run=1), 0.0)
-    at.desk.stored(SESSIONS, 1)
-    (first,) = at.ask(A)
+def test_a_session_has_no_more_requests_batches_and_commits_than_any_trainer():
+    at = At(plain(), A, max_open=1)
+    first, *_ = at.ask(A, 11)
     at.desk.commit(A, first.token)
-    at.desk.stored(0, len(at.desk.log))
-    assert [type(message) for message in at.ask(A, partition=1)] == [Give]
-    assert [type(message) for message in at.ask(A)] == [Over]
+    with pytest.raises(ValueError, match="more than 12 requests, batches and commits are open"):
+        at.ask(A, 2)
+    assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
+    assert [type(message) for message in at.ask(A)] == [Give]
 
 
 def test_a_request_whose_number_was_used_is_refused():
@@ -438,15 +394,3 @@ def test_a_partition_that_ends_for_one_trainer_of_lanes_ends_for_those_that_it_l
     while at.desk.work():
         pass
     assert not answers and len(at.told(Over)) == 2
-
-
-def test_a_request_that_waited_and_is_over_counts_to_no_limit_any_more():
-    slab = Slab(1000)
-    both = [Plain(p, Stored(), slab, rows=rows, size=2) for p, rows in ((0, 2), (1, 100))]
-    at = At(both, A, max_open=2)
-    (give,) = at.ask(A)
-    assert [type(message) for message in at.ask(A)] == [Idle]
-    at.desk.commit(A, give.token)
-    at.desk.stored(0, len(at.desk.log))
-    assert [type(message) for message in at.ask(A, 0)] == [Over]
-    assert [type(message) for message in at.ask(A, 3, partition=1)] == [Give, Give, Idle]
