@@ -91,3 +91,4 @@ def test_a_drain_says_which_trainer_it_waits_for(caplog: pytest.LogCaptureFixtur
         batch.commit()
         drain.join(PATIENCE_S)
         assert not drain.is_alive()
+    assert "the drain has ended: no trainer holds a batch any more" in caplog.text

@@ -90,14 +90,33 @@ def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
             assert feed
 
 
+@pytest.mark.parametrize("segmented", [False, True])
 def test_a_feed_that_ends_without_a_batch_logs_the_rows_that_it_drops(
-    capfd: pytest.CaptureFixture[str],
+    segmented: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(hs.from_examples(EXAMPLES).batch(12)) as server:
+    pipeline, option = hs.from_examples(EXAMPLES).batch(12), "allow_smaller_final_batch=True"
+    if segmented:
+        examples = [{"k": f"{i}", "x": [1.0]} for i in range(11)]
+        pipeline, option = segments_of(examples), "allow_small_batch=True"
+    with serving(pipeline) as server:
         with headrace.connect(server.address) as feed:
             assert not list(feed)
-    assert "'default' ends without a batch, and drops its rows: 11 as remainder" in (
-        capfd.readouterr().err
+        assert server.wait(PATIENCE_S)
+    logged = capfd.readouterr().err
+    assert "'default' ends without a batch, and drops its rows: 11 as remainder" in logged
+    assert f"give a smaller batch_size or fewer partitions, or {option}" in logged
+
+
+def segments_of(examples: list[dict[str, Any]]) -> hs.Pipeline:
+    """Cut examples into segments of which 12 make a batch."""
+    return hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((), "float32")},
+        num_unroll=1,
+        batch_size=12,
+        allow_small_batch=False,
     )
 
 

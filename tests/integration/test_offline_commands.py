@@ -68,7 +68,7 @@ def command(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_preview_shows_the_first_batches(here: Path) -> None:
     done = command(here, "preview", "feeds.py:plain", "-n", "2")
     assert done.returncode == 0 and done.stderr == ""
-    assert "plain: jsonl, 100 examples in 1 files" in done.stdout
+    assert "plain: jsonl, 100 examples in 1 file\n" in done.stdout
     assert "batch 1: 4 rows" in done.stdout and "batch 2" not in done.stdout
     assert "x       float32  4x4    [1.5 0 0 0], [1.5 1.5 0 0], [1.5 1.5 1.…" in done.stdout
 

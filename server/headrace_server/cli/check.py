@@ -18,7 +18,7 @@ from headrace_proto.errors import DataError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..partition.composition import shape_check
+from ..partition.composition import drops_of, shape_check
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
 from ..reading.chunk import BadRecords
@@ -32,7 +32,7 @@ from . import exits
 from .frame import with_options
 from .local import LocalFeed
 from .pipelines import PIPELINES, load
-from .progress import Progress, count, reporting_cache, size
+from .progress import Progress, count, counted, reporting_cache, size
 
 #: Sources whose examples are only counted by going through their files.
 _SCANNED: Final = ("tfrecord", "jsonl")
@@ -98,7 +98,7 @@ def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> 
     try:
         files = resolve(declaration.source.paths)
         nbytes = sum(file.size for file in files)
-        listed = f", {count(len(files))} file{'s' * (len(files) > 1)}, {size(nbytes)}"
+        listed = f", {counted(len(files), 'file')}, {size(nbytes)}"
         found.facts["source"] = f"{declaration.source.kinds}{listed if files else ''}"
         some = files
         if not full and declaration.source.kind in _SCANNED and nbytes > _QUICK_BYTES:
@@ -161,9 +161,12 @@ def _batches(
     with LocalFeed(declaration, files, bad, cache, partitions) as local:
         first = [(one.rows, one.nbytes) for one in islice(local.batches(), _BATCHES)]
         dropped = local.run.dropped().items()
-    found.notes += [f"of the first examples {n} are left out: {reason}" for reason, n in dropped]
+    found.notes += [
+        f"left out of the first: {counted(n, 'example')}, {reason}" for reason, n in dropped
+    ]
     if not first:
-        found.problems.append("the first partition makes no batch: too few examples come in")
+        why = drops_of(declaration.shape, dict(dropped)) or "too few examples come in"
+        found.problems.append(f"the first partition makes no batch: {why}")
         return
     rows, sizes = zip(*first, strict=True)
     found.facts["batches"] = f"{sum(rows) / len(rows):.3g} rows, {size(max(sizes))}, by the first"
@@ -199,10 +202,10 @@ def _scan(
             scanned = rows + sum(intake.dropped.values())
             if known is not None:
                 scanned = known if position is None else position
-            found.facts["checked"] = f"all {count(scanned)} examples"
+            found.facts["checked"] = f"all {counted(scanned, 'example')}"
             progress.to(scanned)
     for reason, n in intake.dropped.items():
-        found.notes.append(f"{count(n)} examples are left out: {reason}")
+        found.notes.append(f"left out: {counted(n, 'example')}, {reason}")
     _judge(found, intake.dropped, declaration.policy, bad.texts)
 
 
@@ -213,10 +216,10 @@ def _judge(found: Survey, dropped: dict[str, int], policy: Policy, texts: list[s
     if not number:
         return
     listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-    rule, most = f"{number} examples break a rule ({listed})", policy.max_bad_examples
+    rule, most = f"{counted(number, 'bad example')} ({listed})", policy.max_bad_examples
     if policy.on_bad_example == "fail":
         found.problems += [rule, *texts]
     elif most is not None and number > most:
-        found.problems += [f"{rule}, and max_bad_examples={most} are allowed", *texts]
+        found.problems += [f"{rule}, more than max_bad_examples={most}", *texts]
     else:
-        found.notes += [f"{rule} and are skipped", *texts]
+        found.notes += [f"{rule} skipped", *texts]

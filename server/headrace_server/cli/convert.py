@@ -12,7 +12,7 @@ from ..pipeline.declaration import convertible
 from ..process.option import Option
 from .frame import with_options
 from .pipelines import PIPELINE, load_one
-from .progress import Progress, count, reporting_cache, size
+from .progress import Progress, counted, reporting_cache, size
 
 _PATTERN = "part-*.arrow"
 
@@ -56,10 +56,10 @@ def convert(options: Namespace) -> None:
         progress.to(read)
     parts = conversion.parts
     nbytes, pattern = sum(part.nbytes for part in parts), str(Path(options.directory, _PATTERN))
-    amount = f"{count(sum(part.rows for part in parts))} rows, {size(nbytes)}"
-    print(f"{amount} in {len(parts)} file{'s' * (len(parts) > 1)}: {pattern}")
+    amount = f"{counted(sum(part.rows for part in parts), 'row')}, {size(nbytes)}"
+    print(f"{amount} in {counted(len(parts), 'file')}: {pattern}")
     for reason, n in conversion.dropped.items():
-        print(f"{count(n)} examples left out: {reason}")
+        print(f"{counted(n, 'example')} left out: {reason}")
     for what, stages in (("are in the files", applied), ("stay with the pipeline", left)):
         if stages:
             print(f"these stages {what}: {', '.join(str(stage.kind) for stage in stages)}")

@@ -9,12 +9,13 @@ other names are other programs': Kubernetes makes HEADRACE_PORT for a service ca
 empty variable counts as none.
 
 A name is ``lease_ttl``; on the command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``,
-by which errors of Python's functions name it.
+by which errors of Python's functions name it: ``as_options`` puts the option in its place.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -107,6 +108,22 @@ def _read(option: Option, name: str, text: str) -> object:
         kind = "a list of words" if option.many else KINDS[option.kind][0]
         raise ValueError(f"{where} is not {kind}") from None
     return option.check(value, f"{name} in the environment", where)
+
+
+def as_options(text: str, options: tuple[Option, ...]) -> str:
+    """Return a text with options in place of Python's arguments: ``--workers 2`` of ``workers=2``.
+
+    A name that stands alone is replaced where it is no common word.
+    """
+    for one in options:
+        text = re.sub(
+            rf"(?<![\w.-]){one.argument}=(True\b|(?=\S))?",
+            lambda found, flag=one.flag: flag + " " * (found[1] == ""),  # type: ignore[misc]
+            text,
+        )
+        if "_" in one.argument:
+            text = re.sub(rf"(?<![\w./'\"-]){one.argument}(?![\w/'\"=])", one.flag, text)
+    return text
 
 
 def parted(named: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from ..reading.source import IndexedSource
 from .frame import with_options
 from .local import LocalFeed, Sample
 from .pipelines import PIPELINE, load_one
-from .progress import count, reporting_cache, size, table
+from .progress import count, counted, reporting_cache, size, table
 
 #: Rows of which the values are shown, and the length of their text.
 _FIRST: Final = 3
@@ -60,8 +60,10 @@ def preview(options: Namespace) -> None:
     cache = reporting_cache(files)
     with LocalFeed(declaration, files, bad, cache, options.partitions, options.partition) as local:
         reader = local.reader
-        known = count(reader.length) if isinstance(reader, IndexedSource) else "any number of"
-        print(f"{name}: {declaration.source.kinds}, {known} examples in {len(files)} files")
+        known = "any number of examples"
+        if isinstance(reader, IndexedSource):
+            known = counted(reader.length, "example")
+        print(f"{name}: {declaration.source.kinds}, {known} in {counted(len(files), 'file')}")
         made = 0
         for sample in islice(local.batches(first), options.batches if options.batch is None else 1):
             print("", *_lines(sample), sep="\n")
@@ -74,7 +76,7 @@ def preview(options: Namespace) -> None:
 
 def _lines(sample: Sample) -> list[str]:
     """Return a batch as lines of text."""
-    head = f"batch {sample.number}: {sample.rows} rows, {size(sample.nbytes)}, "
+    head = f"batch {sample.number}: {counted(sample.rows, 'row')}, {size(sample.nbytes)}, "
     head += f"{sample.seconds * 1000:.1f} ms"
     if sample.bucket >= 0:
         head += f", bucket {sample.bucket}"

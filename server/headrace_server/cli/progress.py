@@ -33,6 +33,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things as text: ``1 file``, ``2 files``."""
+    return f"{count(number)} {noun}{'s' * (number != 1)}"
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return columns side by side; one whose head begins with "<" is set to the left."""
     names = [head.removeprefix("<") for head in heads]

@@ -25,6 +25,7 @@ from ..process.settings import RunSettings, options_of
 from ..server.server import Server, run
 from . import exits
 from .frame import with_options
+from .options import as_options
 from .pipelines import PIPELINES, load
 
 logger = logging.getLogger("headrace.server")
@@ -43,12 +44,21 @@ def serve(options: Namespace) -> int:
     """Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the
     commits of batches in trainers' hands, and end.  A second signal ends at once.
 
-    exit_when_done: end when every feed has ended or failed
+    exit_when_done: end when every feed has ended, or --drain-timeout after the last has failed:
+      trainers that connect late learn why
     """
     stop = Signals()
     given = {one.argument: getattr(options, one.name) for one in options_of(RunSettings)}
-    given["resume"] = _tokens(options.resume, options.state_dir)
-    server = run(load(options.pipelines), **given)
+    pipelines = load(options.pipelines)
+    try:
+        given["resume"] = _tokens(options.resume, options.state_dir)
+        server = run(pipelines, **given)
+    except (ValueError, TypeError) as error:
+        error.args = (as_options(str(error), options_of(RunSettings)),)
+        raise
+    except OSError as error:
+        error.strerror = as_options(error.strerror or "", options_of(RunSettings)) or None
+        raise
     with server:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
@@ -97,6 +107,12 @@ def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
             linger = None
         elif linger is None:
             linger = Deadline(options.drain_timeout if server.failed_feeds() else 0.0)
+            if options.exit_when_done and linger.left_s:
+                logger.warning(
+                    "a feed has failed: the server ends in %g s (--drain-timeout), in which "
+                    "trainers that connect late learn why",
+                    options.drain_timeout,
+                )
         if linger is not None and options.exit_when_done and not linger.left_s:
             break
         server.check()

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, TypeVar
 
@@ -31,6 +32,8 @@ T = TypeVar("T")
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
 #: Seconds before each further attempt to reach a store: a store that restarts takes some seconds.
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+#: Digits of the largest time in ns, which 64 bits hold.
+_NS_DIGITS = 19
 #: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
 _MOST_TEXT = 300
 
@@ -42,6 +45,14 @@ class DataFile:
     path: str
     size: int
     stamp: str
+
+    @property
+    def version(self) -> str:
+        """The stamp for people: that of a local file is the time of its last change, in ns."""
+        if is_remote(self.path) or not self.stamp.isdecimal() or len(self.stamp) > _NS_DIGITS:
+            return f"stamp {self.stamp}"
+        written = datetime.fromtimestamp(int(self.stamp) / 1e9).astimezone()
+        return written.isoformat(" ", "microseconds")
 
     def to_plain(self) -> list[str | int]:
         return [self.path, self.size, self.stamp]
@@ -207,8 +218,8 @@ def gone(file: DataFile) -> FilesMissing:
 def _check(file: DataFile, now: DataFile) -> None:
     if (now.size, now.stamp) != (file.size, file.stamp):
         raise FilesMissing(
-            f"{file.path} was replaced while the feed runs: it had {file.size} bytes and stamp "
-            f"{file.stamp} at the start, and has {now.size} and {now.stamp}"
+            f"{file.path} was replaced while the feed runs: at the start it had {file.size} bytes "
+            f"({file.version}), now it has {now.size} ({now.version})"
         )
 
 

@@ -20,6 +20,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE
 
 from ..files.durable_file import read_json, write_durably, writing
+from ..files.manifest import DataFile
 from ..pipeline.declaration import Plain, jsonable
 from ..process.config import FeedConfig
 
@@ -222,7 +223,8 @@ def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
         elif now[path][0] != size:
             yield f"file {path} had {size} bytes and has {now[path][0]}"
         elif now[path][1] != stamp:
-            yield f"file {path} was written anew (its stamp was {stamp} and is {now[path][1]})"
+            then, here = (DataFile(path, size, one).version for one in (stamp, now[path][1]))
+            yield f"file {path} was written anew (then {then}, now {here})"
     yield from (f"file {path} is new" for path in now if path not in before)
     if before.keys() == now.keys() and list(before) != list(now):
         yield "the files come in another order"

@@ -19,6 +19,11 @@ from .partition_run import Run
 from .plain_run import PlainRun
 from .segment_run import SegmentRun
 
+#: Options of shapes by which the last rows come in smaller batches.
+_SMALLER = ("allow_smaller_final_batch", "allow_small_batch")
+#: This shape offers neither to users.
+_WHOLE = "stratified_sample_unknown_dist"
+
 
 def shape_check(
     shape: Shape, fields: Mapping[str, Field], bad: BadRecords
@@ -30,6 +35,16 @@ def shape_check(
     made = shape.made()
     made.open(0)
     return lambda chunk: made.facts(chunk, bad)
+
+
+def drops_of(shape: Shape, dropped: Mapping[str, int]) -> str:
+    """Return which rows a partition without a batch has dropped, and how to keep them."""
+    listed = ", ".join(f"{count} as {reason}" for reason, count in dropped.items())
+    if "remainder" not in dropped:
+        return listed
+    given = [name for name in _SMALLER if shape.options.get(name) is False]
+    keep = f", or {given[0]}=True, which keeps them" if given and shape.kind != _WHOLE else ""
+    return f"{listed}, which fill no batch; give a smaller batch_size or fewer partitions{keep}"
 
 
 def compose(

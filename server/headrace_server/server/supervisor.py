@@ -331,9 +331,9 @@ class Supervisor:
                     continue
                 end = str(ended or f"they were not within {timeout_s:g} s")
                 text = "; ".join(filter(None, (end, why)))
-                logger.warning("the drain ends before all batches are committed: %s", text)
+                logger.warning("the drain ends while trainers hold batches: %s", text)
                 return self.failure is not None
-            logger.info("the drain has ended: all batches are committed")
+            logger.info("the drain has ended: no trainer holds a batch any more")
             return True
 
     def _uncommitted(self) -> str:

@@ -46,9 +46,14 @@ class Machine(ABC):
         return 0 if self.input.across_batches else self.input.epoch
 
     @property
+    @abstractmethod
     def finished(self) -> bool:
-        """Whether it has made all, of a partition that makes ahead."""
-        return False
+        """Whether it has made all."""
+
+    @property
+    def made_none(self) -> bool:
+        """Whether it has made no batch yet."""
+        return not self.input.next_number
 
     def _take_again(self) -> list[Plan]:
         plans, self._again = self._again, []

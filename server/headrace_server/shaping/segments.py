@@ -152,6 +152,14 @@ class Segments(Admission, Machine):
     def _ended(self) -> bool:
         return self._closed and self.done and not self.input.at_border
 
+    @property
+    def finished(self) -> bool:
+        return self._ended and not self._again
+
+    @property
+    def made_none(self) -> bool:
+        return not self._next_number
+
     def next_turn(self, slot: Slot) -> Turn:
         """Return the least turn that is not made for a slot."""
         lacking = self._lacks.get(slot)

@@ -32,7 +32,7 @@ from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook
 from ..making.slab import Slab
-from ..partition.composition import compose
+from ..partition.composition import compose, drops_of
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, RunConfig
@@ -56,7 +56,6 @@ _SILENT_S = 1.0
 _SOURCE_S = 0.02
 #: Seconds between two lines of the log on the progress of an index.
 _LOG_S = 10.0
-_NO_REMAINDER = "; allow_smaller_final_batch=True keeps rows that fill no batch at the end"
 #: Time between two reports of all partitions, which take at most the inverse of ``_PART`` of the
 #: worker's time: that is for any number of partitions.
 _REPORT_S, _PART = 0.25, 100
@@ -276,13 +275,12 @@ class Partitions:
         """Note that a partition has made all; warn if no batch could ever be made."""
         part.done = True
         part.feed.on_read(part)
-        if not part.run.machine.input.next_number and (dropped := part.status["dropped"]):
+        if part.run.machine.made_none and (dropped := part.status["dropped"]):
             logger.warning(
-                "partition %d of feed %r ends without a batch, and drops its rows: %s%s",
+                "partition %d of feed %r ends without a batch, and drops its rows: %s",
                 part.number,
                 part.feed.name,
-                ", ".join(f"{count} as {reason}" for reason, count in dropped.items()),
-                _NO_REMAINDER if "remainder" in dropped else "",
+                drops_of(self._config.feed(part.feed.name).declaration.shape, dropped),
             )
         if part.run.machine.input.hopeless and part.run.share != 0:
             logger.warning(

@@ -50,17 +50,20 @@ def numbers(tmp_path: Path) -> Iterator[list[str]]:
     [
         (["--workers", "2000"], "--workers must be between 1 and 1024, not 2000"),
         (["--state-dir", ""], "--state-dir '' is no path"),
-        (["--bind", "tcp://0.0.0.0:*"], "keys=DIR (headrace keygen DIR makes"),
-        (["--state-dir", "/dev/null"], "state_dir='/dev/null' is not a directory"),
-        (["--resume", "{}"], "resume="),
-        (["--state-dir", "/proc"], "state_dir='/proc' can not be used: "),
-        (["--http", "nowhere"], "http='nowhere'"),
-        (["--http-token-file", "x"], "http_token_file='x' needs http"),
-        (["--keys", "/absent"], "keys='/absent'"),
+        (
+            ["--bind", "tcp://0.0.0.0:*"],
+            "give --keys DIR (headrace keygen DIR makes them), or --insecure where",
+        ),
+        (["--state-dir", "/dev/null"], "--state-dir '/dev/null' is not a directory"),
+        (["--resume", "{}"], "--resume"),
+        (["--state-dir", "/proc"], "--state-dir '/proc' can not be used: "),
+        (["--http", "nowhere"], "--http 'nowhere'"),
+        (["--http-token-file", "x"], "--http-token-file 'x' needs --http HOST:PORT"),
+        (["--keys", "/absent"], "--keys '/absent'"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_mistake_in_an_option_names_it_as_python_does_where_the_server_found_it(
+def test_a_mistake_in_an_option_names_it_as_the_command_line_does(
     words: list[str], text: str, numbers: list[str], capsys: pytest.CaptureFixture[str]
 ):
     assert frame.main(["serve", *numbers, *words]) == 2

@@ -53,6 +53,17 @@ def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_s
     assert signals.first.is_set() and not signals.second.is_set()
 
 
+def test_a_server_whose_feed_has_failed_says_how_long_it_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    stop = started()
+    state = {"draining": False, "wait": lambda _: True, "check": lambda: None}
+    server = Namespace(failed_feeds=lambda: {"speech": "why"}, **state)
+    monkeypatch.setattr(stop.first, "wait", lambda _: None)
+    assert until_stopped(server, stop, Namespace(drain_timeout=0.01, exit_when_done=True)) == 1
+    assert "the server ends in 0.01 s (--drain-timeout)" in caplog.text
+
+
 def test_after_a_drain_by_http_its_end_can_be_seen_before_the_server_ends(
     monkeypatch: pytest.MonkeyPatch,
 ):

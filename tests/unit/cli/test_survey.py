@@ -26,6 +26,10 @@ def no_twos(example: dict[str, Any]) -> dict[str, Any]:
     return example
 
 
+def nothing(example: dict[str, Any]) -> bool:
+    return False
+
+
 def lines(path: Path, n: int) -> hs.Pipeline:
     path.write_text("".join(json.dumps({"i": i}) + "\n" for i in range(n)))
     return hs.read_jsonl(str(path), {"i": hs.scalar("int64")})
@@ -63,9 +67,13 @@ def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
         (hs.from_examples(EXAMPLES).batch(4), "declare dynamic_pad=True"),
         (hs.from_examples(EXAMPLES).map("absent:f").batch(4), "there is no module 'absent'"),
         (hs.from_examples(EXAMPLES).map(no_twos).batch(4, dynamic_pad=True), "no twos"),
-        (hs.from_examples(EXAMPLES).select(["y"]).batch(91), "makes no batch"),
+        (
+            hs.from_examples(EXAMPLES).select(["y"]).batch(91),
+            "fill no batch; give a smaller batch_size or fewer partitions, or allow_smaller_final_",
+        ),
+        (hs.from_examples(EXAMPLES).filter(nothing).batch(9, True), "makes no batch: 90 as filter"),
     ],
-    ids=["files", "shapes", "import", "function", "size"],
+    ids=["files", "shapes", "import", "function", "size", "none"],
 )
 def test_what_would_stop_the_feed_is_a_problem(pipeline: hs.Pipeline, words: str):
     found = looked(pipeline)
@@ -88,18 +96,21 @@ def test_all_examples_are_gone_through_only_when_asked(tmp_path: Path):
     assert not looked(pipeline.batch(4)).problems
     found = looked(pipeline.batch(4), full=True)
     assert found.facts["checked"] == "all 502 examples"
-    assert "1 examples break a rule" in found.problems[0]
+    assert "1 bad example (1 wrong_type)" in found.problems[0]
     assert "a.jsonl, record 500" in found.problems[1]
     lenient = pipeline.options(on_bad_example="skip")
     assert not looked(lenient.batch(4), full=True).problems
     none = pipeline.options(on_bad_example="skip", max_bad_examples=0)
-    assert "max_bad_examples=0 are allowed" in looked(none.batch(4), full=True).problems[0]
+    assert (
+        "1 bad example (1 wrong_type), more than max_bad_examples=0"
+        in looked(none.batch(4), full=True).problems[0]
+    )
 
 
 def test_what_the_shape_refuses_is_found_too():
     source = hs.from_examples(EXAMPLES).select(["y"])
     found = looked(source.bucket("y", 4, num_buckets=2), full=True)
-    assert found.problems[0].startswith("30 examples break a rule (30 bucket_out_of_range)")
+    assert found.problems[0].startswith("30 bad examples (30 bucket_out_of_range)")
     twice = hs.from_examples([{"k": "same", "x": np.ones(3)} for _ in range(3)])
     segments = twice.batch_sequences_with_states(
         input_key="k",

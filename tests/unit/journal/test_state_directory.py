@@ -164,8 +164,8 @@ CHANGES = {
         ["file /data/b had 20 bytes and has 21"],
     ),
     "stamp": (
-        feed(files=(FILES[0], DataFile("/data/b", 20, "3"))),
-        [r"file /data/b was written anew \(its stamp was 2 and is 3\)"],
+        feed(files=(FILES[0], DataFile("/data/b", 20, "1795887713861099993"))),
+        [r"file /data/b was written anew \(then 19\d\d-.*, now 2026-11-2\d .*:53\.861100[+-].*\)"],
     ),
     "other files": (
         feed(files=(FILES[0], DataFile("/data/c", 20, "2"))),
