@@ -10,7 +10,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Strings, column_from_rows, field_of, row_of
 from headrace_server.reading.conversion import arrow_array, arrow_schema
-from headrace_server.reading.sources.arrow import decoded_column, stored_field
+from headrace_server.reading.sources.arrow.columns import decoded_column, stored_field
 
 FIELDS = {
     "scalar": ([1, 2, 3], Field("int16")),

@@ -9,7 +9,6 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import headrace_server as hs
@@ -19,6 +18,7 @@ from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
 from headrace_server.reading.sources import cut as module
 from tests.unit.readers import all_of, opened_source
+from tests.unit.tfrecord_writer import example, feature, frame
 
 ID = {"i": hs.scalar("int64")}
 
@@ -73,12 +73,10 @@ def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path
 
 def test_remote_examples_are_expected_through_a_cut_and_a_map() -> None:
     memory, folder = fsspec.filesystem("memory"), f"cut{uuid.uuid4().hex}"
-    table = pa.table({"i": list(range(9))})
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, table.schema) as writer:
-        writer.write_table(table)
-    memory.pipe(f"/{folder}/a.arrow", out.getvalue().to_pybytes())
-    far = hs.read_arrow(f"memory://{folder}/a.arrow").skip(2).map("builtins:dict")
+    records = b"".join(frame(example({"i": feature("int", [i])})) for i in range(9))
+    memory.pipe(f"/{folder}/a.tfrecord", records)
+    far = hs.read_tfrecord(f"memory://{folder}/a.tfrecord", {"i": hs.scalar("int64")})
+    far = far.skip(2).map("builtins:dict")
     reader = opened_source(far._as_part("a mix", "far"))
     assert isinstance(reader, IndexedSource) and reader.far
     assert reader.expect(np.arange(3)) == 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import row_of
-from headrace_server.reading.sources.tfrecord import ExampleParser
+from headrace_server.reading.sources.tfrecord.parser import ExampleParser
 from tests.unit.readers import plain
 from tests.unit.tfrecord_writer import (
     example,

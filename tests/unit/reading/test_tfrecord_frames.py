@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace_server.reading.sources.tfrecord import (
-    bad_payloads,
-)
+from headrace_server.reading.sources.tfrecord.frames import bad_payloads
 from tests.unit.tfrecord_writer import frame
 
 

@@ -29,7 +29,7 @@ from ...files.mapped_files import mapped
 from ...files.ranges import RemoteFile
 from ..column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
 from ..source import Opening, PartsReader
-from .arrow import decoded_column, fields_of_schema, naming
+from .arrow.columns import decoded_column, fields_of_schema, naming
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
