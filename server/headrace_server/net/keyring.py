@@ -6,13 +6,15 @@
 
 The locator and the workers read ``trainers`` again and again: a key that is added lets its trainer
 in at once, and one that is removed ends its sessions.  A file there that can not be read lets
-nobody in, and affects no other key.
+nobody in, and affects no other key.  Only regular files are opened: a pipe would wait for its
+writer, and the server with it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,18 +51,17 @@ class KeyRing:
             raise ValueError(f"keys={str(directory)!r}: this build of ZeroMQ has no CURVE")
         if not self.directory.is_dir():
             raise ValueError(f"keys={str(directory)!r} is no directory: headrace keygen makes it")
-        _check_mode(self.directory, f"keys={str(directory)!r}")
+        _check_mode(self.directory.stat(), f"keys={str(directory)!r}", self.directory)
         path = self.directory / (SERVER + SECRET)
         if not path.is_file():
             raise ValueError(
                 f"keys={str(directory)!r} has no {path.name}: headrace keygen {directory} makes it"
             )
-        _check_mode(path, str(path), secret=True)
-        self.secret: Secret = parse_secret(_read(path), str(path))
+        self.secret: Secret = parse_secret(_read(path, secret=True), str(path))
         trainers = self.directory / TRAINERS
         if not trainers.is_dir():
             raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
-        _check_mode(trainers, str(trainers))
+        _check_mode(trainers.stat(), str(trainers), trainers)
         self._seen: tuple[_Seen, ...] = ()
         self.by_key: dict[str, str] = {}  # names by public key
         self.refresh()
@@ -90,7 +91,6 @@ class KeyRing:
         for name, *_ in seen:
             path = self.directory / TRAINERS / name
             try:
-                _check_mode(path, str(path))
                 trainer = check_name("the name", name.removesuffix(PUBLIC))
                 key = parse_public(_read(path), str(path))
             except (OSError, ValueError) as error:
@@ -124,12 +124,22 @@ class KeyRing:
             yield name, status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _check_mode(path: Path, where: str, secret: bool = False) -> None:
-    fault = fault_of_mode(path.stat().st_mode, secret)
+def _check_mode(status: os.stat_result, where: str, path: Path, secret: bool = False) -> None:
+    fault = fault_of_mode(status.st_mode, secret)
     if fault:
         raise ValueError(f"{where} {fault} {path}")
 
 
-def _read(path: Path) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
+def _read(path: Path, secret: bool = False) -> str:
+    """Return the text of a key's file.  ValueError: it is no regular file, or has another mode."""
+    with open(path, encoding="ascii", errors="replace", opener=_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is no regular file")
+        _check_mode(status, str(path), path, secret)
         return file.read(_MOST_BYTES)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without a wait for the writer of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

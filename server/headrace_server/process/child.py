@@ -3,8 +3,10 @@
     parent ══ messages ══ child     the config (msgpack), then orders; reports: ready, dying, …
     child ─── output ───► parent    all that it or its user code prints; the last lines are kept
 
-Messages cross a pair of sockets, which is the lifeline: a child that reads its end has lost its
-parent and ends at once, so nothing is left behind when the parent is killed.  Children are new
+Messages cross a pair of sockets, which is the lifeline: a thread of the child ends the child when
+the parent has died, whatever the child does, so nothing is left behind when the parent is killed.
+A process that the user's program forked has the parent's socket too, and keeps it; so the child
+also compares its parent with the one that started it.  Children are new
 programs, never forks: no thread, lock or socket of the parent is in them, and the user's main
 script is not run again.
 
@@ -84,7 +86,7 @@ class Pipe:
 
     def __init__(self) -> None:
         Pipe.made = True
-        self._parent = os.getppid()
+        self._parent = int(sys.argv.pop())
         self._connection = Connection(os.dup(0))
         self._reporting = threading.Lock()
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -92,6 +94,7 @@ class Pipe:
         os.close(nothing)
         faulthandler.enable()
         _leave_to_parent()
+        threading.Thread(target=self._watch, name="headrace-lifeline", daemon=True).start()
 
     def read_config(self) -> Plain:
         return msgpack.unpackb(self._read(), strict_map_key=False, ext_hook=from_extension)
@@ -109,7 +112,6 @@ class Pipe:
 
     def read_orders(self) -> Iterator[dict[str, Plain]]:
         """Yield the orders that have arrived."""
-        self.check_parent()
         while self._connection.poll():
             yield json.loads(self._read())
 
@@ -119,28 +121,13 @@ class Pipe:
         with self._reporting, contextlib.suppress(OSError):
             self._connection.send_bytes(data)
 
-    def check_parent(self) -> None:
-        """End this process when its parent is dead though its socket is open.
-
-        A process that the user's program forked has the other socket too, and keeps it.
-        """
-        if os.getppid() != self._parent:
-            os._exit(0)
-
-    def watch(self) -> None:
-        """Start a thread that ends this process when the parent has died.
-
-        Where the parent died before this process began, only the end of messages shows it.
-        """
+    def _watch(self) -> None:
+        """End this process when the parent has died."""
         end = select.poll()
         end.register(self._connection, 0)
-
-        def wait() -> None:
-            while not end.poll(1000 * _ORPHAN_CHECK_S):
-                self.check_parent()
-            os._exit(0)
-
-        threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
+        while os.getppid() == self._parent and not end.poll(1000 * _ORPHAN_CHECK_S):
+            pass
+        os._exit(0)
 
 
 class Child:
@@ -169,7 +156,7 @@ class Child:
             undo.callback(self._connection.close)
             with _blocked(_TO_GROUP):
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module],
+                    [sys.executable, "-m", module, str(os.getpid())],
                     stdin=self._end.fileno(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

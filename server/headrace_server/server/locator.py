@@ -179,16 +179,12 @@ class Locator:
             socket.hear(now)
             if now >= self._next_tick:  # it lets new keys in before their greetings come
                 self._next_tick = now + _TICK_S
-                self._tick(now)
+                socket.tick(now)
             self._hear_trainers()
 
     def close(self) -> None:
         """Close all sockets."""
         self._socket.close()
-
-    def _tick(self, now: float) -> None:
-        self._socket.tick(now)
-        self._pipe.check_parent()
 
     # Trainers
 

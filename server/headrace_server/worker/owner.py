@@ -86,7 +86,7 @@ class Owner:
         trainers, connections = _bound(config.max_trainers, open_files_limit())
         ring = None if config.keys is None else KeyRing(config.keys)
         self._socket = PublicSocket(ring, connections)
-        addresses = _bind(self._socket, binds, config, pipe)
+        addresses = _bind(self._socket, binds, config)
         pipe.report("bound", addresses=addresses)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
         sessions = SessionTable(directory, trainers, life.worker, config.workers, lives)
@@ -263,7 +263,6 @@ class Owner:
             self._next_tick = now + _TICK_S
             switchboard.reception.tick(self._clock())
             self._channels.tick()
-            self._pipe.check_parent()
         if socket.sending:
             socket.sweep()
 
@@ -334,7 +333,7 @@ class Owner:
             self._socket.close()
 
 
-def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: Pipe) -> list[str]:
+def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig) -> list[str]:
     """Bind to the addresses of this worker, which the life before may have for a moment.
 
     CanNotBind names one that another process has.
@@ -354,7 +353,6 @@ def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig, pipe: P
                     raise CanNotBind(
                         f"{error}: it is a worker's, of the server at {public}"
                     ) from None
-            pipe.check_parent()
             time.sleep(_LOOK_S)
     return [found[bind] for bind in binds]
 

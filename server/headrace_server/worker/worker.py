@@ -59,7 +59,6 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     pipe = Pipe()
     plain = pipe.read_config()
-    pipe.watch()
     limit = plain["memory_bytes"]
     _bound_memory(limit)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
     shutil.copy(keys / "alice.secret", keys / "trainers" / "carol.public")
     (keys / "trainers" / "dave.public").write_bytes(b"\xff\x00" * 50)
     (keys / "trainers" / "..data").mkdir()
+    (keys / "trainers" / "frank.public").mkdir()
+    os.mkfifo(keys / "trainers" / "grace.public")
     (keys / "trainers" / "server.public").write_text((keys / "server.public").read_text())
     shared = keys / "trainers" / "eve.public"
     shutil.copy(keys / "trainers" / "alice.public", shared)
@@ -57,6 +60,7 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
     told = "\n".join(caplog.messages)
     for words in ("carol.public", "holds a curve-secret", "dave.public", "everybody", "own pair"):
         assert words in told
+    assert "frank.public" in told and "grace.public is no regular file" in told
     caplog.clear()
     assert not ring.refresh() and not caplog.messages
 

@@ -34,13 +34,15 @@ def echo(pipe, config):
 
 
 def watch(pipe, config):
-    pipe.watch()
     pipe.report("ready", made=Pipe.made)
     time.sleep(600)
 
 
-def orphan(pipe, config):
-    pipe.watch()
+def late(pipe, config):
+    time.sleep(600)
+
+
+def kept(pipe, config):
     time.sleep(600)
 
 
@@ -94,25 +96,31 @@ if __name__ == "__main__":
     if name == "signalled":
         for number in TO_GROUP:
             os.kill(os.getpid(), number)
-    while name == "orphan" and os.getppid() == int(parent[0]):
+    while name in ("late", "kept") and os.getppid() == int(parent[0]):
         time.sleep(0.01)  # it begins when its parent is dead
     pipe = Pipe()
+    if name == "hung":  # before it reads its config
+        time.sleep(600)
     globals()[name](pipe, pipe.read_config())
 '''
 
-#: A parent that is killed: it starts a child and tells its number.
+#: A parent that is killed: it starts a child and tells its number, with that of a process that it
+#: forked and that has its end of the messages.
 PARENT = """
 import os, sys, time, msgpack
 from headrace_server.process.child import Child
 def tell(child, event):
-    print(child.pid, flush=True)
+    print(child.pid, forked, flush=True)
 played = {"PLAYED": f"{sys.argv[1]} {os.getpid()}"}
+forked = 0
 child = Child("children", "c", msgpack.packb(None), tell, os.environ | played)
-if sys.argv[1] == "orphan":
+if sys.argv[1] in ("hung", "late", "kept"):
     while not child._unsent.empty():
         time.sleep(0.01)
     time.sleep(0.2)
-    tell(child, None)
+    forked = os.fork() if sys.argv[1] == "kept" else 0
+    if forked or sys.argv[1] != "kept":
+        tell(child, None)
 time.sleep(600)
 """
 
@@ -197,16 +205,24 @@ def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[...
     assert one.events == [{"event": "told", "ended": [-number, -number]} for number in numbers]
 
 
-@pytest.mark.parametrize("kind", ["echo", "watch", "orphan"])
+@pytest.mark.parametrize("kind", ["echo", "watch", "hung", "late", "kept"])
 def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, str]):
+    """It 1 serves, 2 is busy, 3 has not read its config yet, 4 has not begun yet, 5 as before, and
+    a process that the parent forked has the parent's end of its messages.
+    """
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, kind], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
+    pid, forked = map(int, parent.stdout.readline().split())
     parent.kill()
-    parent.communicate()
-    assert gone(pid)
+    parent.wait()
+    parent.stdout.close()
+    try:
+        assert gone(pid)
+    finally:
+        if forked:
+            os.kill(forked, signal.SIGKILL)
 
 
 def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Played]):

@@ -37,9 +37,6 @@ class _Pipe:
         self.orders.append({"order": what, **values})
         os.eventfd_write(self._wake, 1)
 
-    def check_parent(self) -> None:
-        pass
-
     def read_orders(self) -> list[dict[str, Any]]:
         os.eventfd_read(self._wake)
         return [self.orders.popleft() for _ in range(len(self.orders))]
