@@ -1,10 +1,9 @@
 """All metrics: their values in a status, and the text of them.
 
-    docstring of FeedStatus    rows_dropped_total[reason]: Rows that are in no batch, by the reason.
-                                        │        └ a label for each key, beside those of a feed
-                                        └ a counter
-    its value is of a field    dropped: Annotated[…, "rows_dropped_total"]
-    or computed, in _VALUES    "trainers": lambda feed: …
+    "rows_dropped_total[reason]", "dropped", "Rows that are in no batch …"
+           │           │           └ the field that is its value, or a function
+           │           └ a label for each key, beside those of a feed
+           └ a counter
 
 A metric that has a label for each trainer, bucket, class or reason has at most ``MOST`` of them.
 Further ones are added up under ``other``, but for trainers, which are left out.
@@ -15,14 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
-from typing import get_type_hints
+from functools import partial
+from typing import cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ..pipeline.declaration import Plain
-from ..process.option import described
 from . import statuses
 from .statuses import added
 
@@ -108,71 +106,231 @@ def _partitions(feed: statuses.FeedStatus) -> dict[str, float]:
     return {"opening": len(partitions) - opened - done, "open": opened, "done": done}
 
 
-#: Values that are not those of one field.
-_VALUES: Mapping[str, Callable[[Plain], _Value]] = {
-    "info": lambda server: {server["version"]: 1},
-    "up": lambda server: server["state"] not in ("starting", "failed"),
-    "refused_total": lambda server: server["access"]["refused"],
-    "feed_state": lambda feed: {state: feed["state"] == state for state in _STATES},
-    "trainers": lambda feed: len(feed["trainers"]) + feed["trainers_more"],
-    "batches_made_total": lambda feed: feed["made"]["batches"],
-    "rows_made_total": lambda feed: feed["made"]["rows"],
-    "bytes_made_total": lambda feed: feed["made"]["bytes"],
-    "batches_sent_total": lambda feed: feed["sent"]["batches"],
-    "bytes_sent_total": lambda feed: feed["sent"]["bytes"],
-    "saves_refused_total": _refused,
-    "sequences_in_flight": lambda feed: feed.get("segments", {}).get("in_flight"),
-    "segments_rewound_total": lambda feed: feed.get("segments", {}).get("rewound"),
-    "padding_elements_total": lambda feed: {
+def _padding(one: Plain) -> _Value:
+    return {
         (bucket, kind): n
-        for bucket, both in _bounded(feed["padding"]).items()
+        for bucket, both in _bounded(one["padding"]).items()
         for kind, n in zip(("padded", "real"), both, strict=True)
-    },
-    "padding_ratio": lambda feed: {
+    }
+
+
+def _padding_ratio(one: Plain) -> _Value:
+    return {
         bucket: 1 - real / padded
-        for bucket, (padded, real) in _bounded(feed["padding"]).items()
+        for bucket, (padded, real) in _bounded(one["padding"]).items()
         if padded
-    },
-    "rows_by_class_total": lambda feed: {
+    }
+
+
+def _outcomes(one: Plain) -> _Value:
+    return {
         (number, outcome): n
         for outcome in ("accepted", "rejected")
-        for number, n in _by_class(feed, outcome).items()
-    },
-    "weight": lambda feed: _means(feed.get("weights", {})),
-    "round_cost_ratio": lambda feed: {
-        kind: ratio for kind, ratio in feed.get("balance", {}).items() if kind != "rounds"
-    },
-    "rows_waiting": lambda feed: _by_class(feed, "waiting"),
-    "partitions": _partitions,
-    "state_fault": lambda disk: bool(disk["fault"]),
-    "store_fault": lambda store: len(store["faults"]),
-    "trainer_info": lambda one: {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1},
-    "trainer_saves_refused_total": _refused,
-    "worker_seconds_total": lambda one: {"work": one["work_s"], **one["rests_s"]},
-}
-
-
-def _of(kind: type, *labels: str) -> Iterator[Metric]:
-    """Give the metrics of a part of a status, which its type declares."""
-    fields = {
-        name: field
-        for field, hint in get_type_hints(kind, include_extras=True).items()
-        for name in getattr(hint, "__metadata__", ())
-        if isinstance(name, str)
+        for number, n in _by_class(one, outcome).items()
     }
-    for head, meaning in described(kind.__doc__)[1].items():
+
+
+def _cost_ratios(one: Plain) -> _Value:
+    return {kind: ratio for kind, ratio in one.get("balance", {}).items() if kind != "rounds"}
+
+
+def _who(one: Plain) -> _Value:
+    return {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1}
+
+
+#: Name and further labels; the field that is its value, or a function of the part; its meaning.
+_Rows = tuple[tuple[str, str | Callable[[Plain], _Value], str], ...]
+
+_SERVER: _Rows = (
+    ("info[version]", lambda server: {server["version"]: 1}, "1; the release that runs."),
+    (
+        "up",
+        lambda server: server["state"] not in ("starting", "failed"),
+        "1 while locator and workers answer, else 0.",
+    ),
+    ("draining", "draining", "1 once nothing more is handed out."),
+    (
+        "refused_total[reason]",
+        "access.refused",
+        "Connections and messages that were refused: garbage, wrong keys, over a limit.",
+    ),
+)
+_DISK: _Rows = (
+    ("state_free_bytes", "free_bytes", "Room on the disk of the state directory."),
+    (
+        "state_fault",
+        lambda disk: bool(disk["fault"]),
+        "1 where no file can be written to the state directory, else 0.",
+    ),
+)
+_FEED: _Rows = (
+    (
+        "feed_state[state]",
+        lambda feed: {state: feed["state"] == state for state in _STATES},
+        "1 for the state in which a feed is, 0 for the others.",
+    ),
+    (
+        "trainers",
+        lambda feed: len(feed["trainers"]) + feed["trainers_more"],
+        "Trainers that are connected.",
+    ),
+    (
+        "rows_read_total",
+        "read",
+        "Examples that workers have read, those that were read again included.",
+    ),
+    ("rows_dropped_total[reason]", "dropped", "Rows that are in no batch, by the reason."),
+    ("batches_made_total", "made.batches", "Batches that workers have made."),
+    ("rows_made_total", "made.rows", "Rows in them; of a feed of segments, segments."),
+    ("bytes_made_total", "made.bytes", "Bytes of them in shared memory."),
+    ("batches_committed_total", "batches", "Batches that trainers are done with."),
+    ("rows_committed_total", "rows", "Rows in them."),
+    (
+        "batches_sent_total[way]",
+        "sent.batches",
+        "Batches that were sent to trainers: through shared memory (shm) or by wire.",
+    ),
+    ("bytes_sent_total[way]", "sent.bytes", "Bytes of them."),
+    (
+        "batches_redelivered_total",
+        "redelivered",
+        "Batches that came back from a trainer and went out again.",
+    ),
+    ("leases_expired_total", "expired", "Leases that ended because their trainer was silent."),
+    (
+        "saves_refused_total[reason]",
+        _refused,
+        "Commits and saves that did not count: stale, or by the code of the error.",
+    ),
+    (
+        "batches[state]",
+        "standing",
+        "Batches that are made and not done: ready, leased to a trainer, saving.",
+    ),
+    (
+        "stage_seconds_total[stage]",
+        "seconds",
+        "How long reading, and each stage, took in the lives of the workers.",
+    ),
+    (
+        "segments[state]",
+        "segment_standing",
+        "Segments: ready, leased (a trainer has their states), full (no place in the capacity).",
+    ),
+    ("sequences_in_flight", "segments.in_flight", "Examples that hold a place of it."),
+    (
+        "segments_rewound_total",
+        "segments.rewound",
+        "Segments that were done, and went out again because their states were lost.",
+    ),
+    (
+        "padding_elements_total[bucket,kind]",
+        _padding,
+        "Elements of batches with padding (padded) and without (real).",
+    ),
+    ("padding_ratio[bucket]", _padding_ratio, "The part of a bucket's elements that is padding."),
+    (
+        "rows_by_class_total[class,outcome]",
+        _outcomes,
+        "Rows of a stratified feed, accepted and rejected.",
+    ),
+    (
+        "examples_by_source_total[source]",
+        "sources",
+        "Examples that were drawn from each source of a mix.",
+    ),
+    (
+        "weight[source]",
+        lambda feed: _means(feed.get("weights", {})),
+        "Weight of each source of a mix now, of all: the mean of the partitions.",
+    ),
+    (
+        "round_cost_ratio[kind]",
+        _cost_ratios,
+        "Cost of the dearest rank over the mean, with balance: of all rounds, worst of 100.",
+    ),
+    (
+        "rows_waiting[class]",
+        lambda feed: _by_class(feed, "waiting"),
+        "Rows that wait for those of other classes.",
+    ),
+    ("partitions[state]", _partitions, "Partitions by what they are: opening, open, done."),
+)
+_STORE: _Rows = (
+    ("store_commits_total", "commits", "Transactions of the state store."),
+    (
+        "store_fault",
+        lambda store: len(store["faults"]),
+        "Faults that keep the state store from committing, such as a full disk.",
+    ),
+    ("store_seconds_since_commit", "since_commit_s", "How long ago the last transaction was."),
+)
+_TRAINER: _Rows = (
+    (
+        "trainer_info[host,name,way]",
+        _who,
+        "1; its host by its own word, the name of its key, and the way of bytes: shm or wire.",
+    ),
+    (
+        "trainer_batches_sent_total",
+        "batches",
+        "Batches that were sent, with those that were sent again.",
+    ),
+    ("trainer_rows_sent_total", "rows", "Rows in them."),
+    ("trainer_bytes_sent_total", "bytes", "Bytes of them."),
+    ("trainer_batches_committed_total", "committed", "Commits and saves that counted."),
+    ("trainer_saves_refused_total[reason]", _refused, "Those that did not."),
+    (
+        "trainer_blocked_seconds_total",
+        "blocked_s",
+        "How long it has waited for batches, by its own report.",
+    ),
+    (
+        "trainer_awaited_seconds_total",
+        "awaited_s",
+        "How long of that it has waited for this server.",
+    ),
+    ("trainer_busy_seconds_total", "busy_s", "How long it was busy with batches."),
+    ("trainer_leases", "leases", "Batches in its hands."),
+    ("trainer_requests", "requests", "Requests of it that have no batch yet."),
+    ("trainer_silent_seconds", "silent_s", "How long nothing was heard of it."),
+)
+_WORKER: _Rows = (
+    (
+        "worker_seconds_total[doing]",
+        lambda one: {"work": one["work_s"], **one["rests_s"]},
+        "How long it worked, and how long it waited: for trainers, states, room in its slab.",
+    ),
+    ("worker_slab_bytes", "slab_bytes", "Shared memory in use by batches."),
+    ("worker_slab_limit_bytes", "slab_limit_bytes", "Maximum of these bytes."),
+    (
+        "worker_restarts_total",
+        "restarts",
+        "How often a worker was replaced: it had died, or a feed was taken back.",
+    ),
+)
+
+
+def _of(kind: type, rows: _Rows, *labels: str) -> Iterator[Metric]:
+    for head, value, meaning in rows:
         name, *more = re.findall(r"\w+", head)
-        value = _VALUES.get(name) or methodcaller("get", fields[name])
-        yield Metric(kind, f"headrace_{name}", (*labels, *more), value, meaning)
+        taken = partial(_at, value) if isinstance(value, str) else value
+        yield Metric(kind, f"headrace_{name}", (*labels, *more), taken, meaning)
+
+
+def _at(path: str, part: Plain) -> _Value:
+    for name in path.split("."):
+        part = part.get(name) if part else None
+    return cast(_Value, part)
 
 
 METRICS = (
-    *_of(statuses.ServerStatus),
-    *_of(statuses.DiskStatus),
-    *_of(statuses.FeedStatus, "feed"),
-    *_of(statuses.StoreStatus, "feed"),
-    *_of(statuses.TrainerStatus, "feed", "trainer"),
-    *_of(statuses.WorkerStatus, "worker"),
+    *_of(statuses.ServerStatus, _SERVER),
+    *_of(statuses.DiskStatus, _DISK),
+    *_of(statuses.FeedStatus, _FEED, "feed"),
+    *_of(statuses.StoreStatus, _STORE, "feed"),
+    *_of(statuses.TrainerStatus, _TRAINER, "feed", "trainer"),
+    *_of(statuses.WorkerStatus, _WORKER, "worker"),
 )
 
 

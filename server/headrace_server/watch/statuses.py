@@ -7,8 +7,7 @@
 A field of several parts becomes one by the rule that stands in its type, or by those of its fields
 where it is a status itself.  Without a rule the first value counts.
 
-The docstring of a class has the metrics of such a part (``watch/metrics.py``): name, labels beside
-those of the part, meaning.  A field that is the value of one has its name in its type.
+``metrics.py`` has the metrics of each part.
 """
 
 from __future__ import annotations
@@ -168,44 +167,29 @@ class Rates(TypedDict, total=False):
 
 
 class TrainerStatus(TypedDict):
-    """A trainer of a feed.
-
-    trainer_info[host,name,way]: 1; the host that the trainer reports, the name of its key, and the
-      way of its bytes: shm or wire.
-    trainer_batches_sent_total: Batches that were sent, with those that were sent again.
-    trainer_rows_sent_total: Rows in them.
-    trainer_bytes_sent_total: Bytes of them.
-    trainer_batches_committed_total: Commits and saves that counted.
-    trainer_saves_refused_total[reason]: Those that did not.
-    trainer_blocked_seconds_total: How long it has waited for batches, by its own report.
-    trainer_awaited_seconds_total: How long of that it has waited for this server.
-    trainer_busy_seconds_total: How long it was busy with batches.
-    trainer_leases: Batches in its hands.
-    trainer_requests: Requests of it that have no batch yet.
-    trainer_silent_seconds: How long nothing was heard of it.
-    """
+    """A trainer of a feed."""
 
     trainer: int | str  # of several servers its id
     id: str  # the same at all owners and servers
     host: str
     name: str
     local: Annotated[bool, all]
-    silent_s: Annotated[float, min, "trainer_silent_seconds"]
+    silent_s: Annotated[float, min]
     rank: NotRequired[int]
-    requests: Annotated[NotRequired[int], sum, "trainer_requests"]
-    leases: Annotated[NotRequired[int], sum, "trainer_leases"]
-    batches: Annotated[Count, "trainer_batches_sent_total"]
-    rows: Annotated[Count, "trainer_rows_sent_total"]
-    bytes: Annotated[Count, "trainer_bytes_sent_total"]
+    requests: Annotated[NotRequired[int], sum]
+    leases: Annotated[NotRequired[int], sum]
+    batches: Count
+    rows: Count
+    bytes: Count
     wire_batches: Count
     wire_bytes: Count
-    committed: Annotated[Count, "trainer_batches_committed_total"]
+    committed: Count
     stale: Count
     refused: Counts
     # the trainer reports the same to all
-    blocked_s: Annotated[float, max, "trainer_blocked_seconds_total"]
-    busy_s: Annotated[float, max, "trainer_busy_seconds_total"]
-    awaited_s: Annotated[float, sum, "trainer_awaited_seconds_total"]
+    blocked_s: Annotated[float, max]
+    busy_s: Annotated[float, max]
+    awaited_s: Annotated[float, sum]
     rates: Rates
 
 
@@ -222,15 +206,10 @@ class PartitionStatus(TypedDict):
 
 
 class StoreStatus(TypedDict):
-    """The store of a feed's state.
+    """The store of a feed's state."""
 
-    store_commits_total: Transactions of the state store.
-    store_fault: Faults that keep the state store from committing, such as a full disk.
-    store_seconds_since_commit: How long ago the last transaction was.
-    """
-
-    commits: Annotated[Count, "store_commits_total"]
-    since_commit_s: Annotated[float | None, _known(min), "store_seconds_since_commit"]
+    commits: Count
+    since_commit_s: Annotated[float | None, _known(min)]
     faults: Annotated[list[str], _distinct]
 
 
@@ -250,68 +229,33 @@ class PipelineStatus(TypedDict):
 class PartitionCounts(TypedDict):
     """Counters of partitions, over all lives of their owner."""
 
-    dropped: Annotated[Counts, "rows_dropped_total"]
+    dropped: Counts
     padding: Annotated[dict[str, list[int]], _buckets]
     classes: Annotated[dict[str, Plain], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
-    sources: Annotated[NotRequired[dict[str, int]], added, "examples_by_source_total"]
+    sources: Annotated[NotRequired[dict[str, int]], added]
     weights: Annotated[NotRequired[dict[str, list[float]]], added]
     balance: Annotated[NotRequired[dict[str, float]], _balance]
 
 
 class FeedStatus(PartitionCounts):
-    """A feed.
+    """A feed."""
 
-    feed_state[state]: 1 for the state in which a feed is, 0 for the others.
-    trainers: Trainers that are connected.
-    rows_read_total: Examples that workers have read, those that were read again included.
-    rows_dropped_total[reason]: Rows that are in no batch, by the reason.
-    batches_made_total: Batches that workers have made.
-    rows_made_total: Rows in them; of a feed of segments, segments.
-    bytes_made_total: Bytes of them in shared memory.
-    batches_committed_total: Batches that trainers are done with.
-    rows_committed_total: Rows in them.
-    batches_sent_total[way]: Batches that were sent to trainers: through shared memory (shm) or by
-      wire.
-    bytes_sent_total[way]: Bytes of them.
-    batches_redelivered_total: Batches that came back from a trainer and went out again.
-    leases_expired_total: Leases that ended because their trainer was silent.
-    saves_refused_total[reason]: Commits and saves that did not count: stale, or by the code of the
-      error.
-    batches[state]: Batches that are made and not done: ready, leased to a trainer, saving.
-    stage_seconds_total[stage]: How long reading, and each stage, took in the lives of the workers.
-    segments[state]: Segments by what they wait for: ready (nothing), leased (the states of a
-      trainer), full (examples that were read and find no place in the capacity).
-    sequences_in_flight: Examples that hold a place of it.
-    segments_rewound_total: Segments that were done, and went out again because their states were
-      lost.
-    padding_elements_total[bucket,kind]: Elements of batches with padding (padded) and without
-      (real).
-    padding_ratio[bucket]: The part of a bucket's elements that is padding.
-    rows_by_class_total[class,outcome]: Rows of a stratified feed, accepted and rejected.
-    examples_by_source_total[source]: Examples that were drawn from each source of a mix.
-    weight[source]: Weight of each source of a mix now, of all: the mean of the partitions.
-    round_cost_ratio[kind]: Cost of the dearest rank over the mean of all, by round of a feed with
-      balance: the mean since the worker began, and the worst of the last 100.
-    rows_waiting[class]: Rows that wait for those of other classes.
-    partitions[state]: Partitions by what they are: opening, open, done.
-    """
-
-    batches: Annotated[Count, "batches_committed_total"]
-    rows: Annotated[Count, "rows_committed_total"]
-    redelivered: Annotated[Count, "batches_redelivered_total"]
+    batches: Count
+    rows: Count
+    redelivered: Count
     stale: Count
-    expired: Annotated[Count, "leases_expired_total"]
+    expired: Count
     made: Counts
     sent: Annotated[dict[str, dict[str, int]], added]
     refused: Counts
-    seconds: Annotated[NotRequired[dict[str, float]], added, "stage_seconds_total"]
-    segment_standing: Annotated[NotRequired[dict[str, int]], added, "segments"]
+    seconds: Annotated[NotRequired[dict[str, float]], added]
+    segment_standing: Annotated[NotRequired[dict[str, int]], added]
     state: Annotated[str, _state]
     failure: list[str] | None
     waiting: Annotated[str, _texts]
-    standing: Annotated[Counts, "batches"]
-    read: Annotated[Count, "rows_read_total"]
+    standing: Counts
+    read: Count
     pipeline: PipelineStatus
     store: NotRequired[StoreStatus]
     partitions: Annotated[list[PartitionStatus], _once(PartitionStatus, "partition", "partition")]
@@ -322,21 +266,14 @@ class FeedStatus(PartitionCounts):
 
 
 class WorkerStatus(TypedDict):
-    """A worker.
-
-    worker_seconds_total[doing]: How long a worker worked, and how long it waited: for trainers to
-      take batches, for states that they hold, for room in its slab.
-    worker_slab_bytes: Shared memory in use by batches.
-    worker_slab_limit_bytes: Maximum of these bytes.
-    worker_restarts_total: How often a worker was replaced: it had died, or a feed was taken back.
-    """
+    """A worker."""
 
     worker: int | str
     pid: int | None
-    restarts: Annotated[int, "worker_restarts_total"]
+    restarts: int
     doing: str
-    slab_bytes: Annotated[int, "worker_slab_bytes"]
-    slab_limit_bytes: Annotated[int, "worker_slab_limit_bytes"]
+    slab_bytes: int
+    slab_limit_bytes: int
     work_s: float
     rests_s: dict[str, float]
     shares: dict[str, float]  # parts of its time
@@ -356,14 +293,10 @@ class EventStatus(TypedDict):
 
 
 class DiskStatus(TypedDict):
-    """The disk of the state directory.
-
-    state_free_bytes: Room on the disk of the state directory.
-    state_fault: 1 where no file can be written to the state directory, else 0.
-    """
+    """The disk of the state directory."""
 
     path: str
-    free_bytes: Annotated[int, "state_free_bytes"]
+    free_bytes: int
     fault: str
 
 
@@ -376,20 +309,13 @@ class SeenServer(TypedDict):
     access: AccessStatus
     feeds: Annotated[dict[str, FeedStatus], _feeds]
     workers: Annotated[list[WorkerStatus], _once(WorkerStatus, "worker")]
-    draining: Annotated[bool, "draining"]
+    draining: bool
     disk: DiskStatus | None  # None without a state directory
     events: list[EventStatus]
 
 
 class ServerStatus(SeenServer):
-    """The status of a server.
-
-    info[version]: 1; the release that runs.
-    up: 1 while locator and workers answer, else 0.
-    draining: 1 once nothing more is handed out.
-    refused_total[reason]: Connections and messages that were refused: garbage, wrong keys, over a
-      limit.
-    """
+    """The status of a server."""
 
     state: str
     why: str
