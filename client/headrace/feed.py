@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace_proto.checks import LARGEST
 from headrace_proto.errors import from_code
 from headrace_proto.layout import KnownSlots
+from headrace_proto.limits import MAX_COUNT
 from headrace_proto.messages import Answered, Resize, Retarget
 from headrace_proto.schema import OFFSETS, RESERVED, Field, rows_open, schema_from_wire
 from headrace_proto.segment_layout import SegmentLayout
@@ -494,6 +496,8 @@ class Feed:
         return since
 
     def _change(self, given: str, call: str, kind: type, *fields: Any) -> dict[int, int]:
+        if kind is Retarget and not all(abs(number) <= LARGEST for number in fields[0]):
+            raise ValueError(f"{call}({given:.80}): the limit of each number is {LARGEST:g}")
         answer = self._link.ask(requests.change(call, kind, *fields))
         if answer.code:
             raise ValueError(f"{call}({given:.80}): {answer.text}")
@@ -696,10 +700,10 @@ def _sizes_of(batch_size: Any) -> tuple[int, ...]:
     sizes = np.atleast_1d(np.asarray(batch_size))
     if sizes.dtype.kind not in "iu" or sizes.ndim != 1:
         raise TypeError(f"batch_size={batch_size!r:.80} is not an int, or a list of ints")
-    if len(sizes) > _MOST_SIZES or sizes.min() < 1:
+    if len(sizes) > _MOST_SIZES or sizes.min() < 1 or sizes.max() > MAX_COUNT:
         raise ValueError(
             f"batch_size={batch_size!r:.80}: give one size, or one for each bucket: at most "
-            f"{_MOST_SIZES} sizes, each of at least 1"
+            f"{_MOST_SIZES} sizes, each of at least 1 and at most {MAX_COUNT}"
         )
     return tuple(sizes.tolist())
 

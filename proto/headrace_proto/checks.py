@@ -2,7 +2,7 @@
 
 A check takes what ``codec.unpack`` gave (plain data, of bounded size and nesting) and returns the
 field's value or raises ProtocolError.  It converts nothing that could change its meaning: a bool
-is no number, and a number is no text.
+is no number, and a number is no text.  Every number has bounds, which its alias names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from . import limits
 from .errors import ProtocolError
 
 Check = Callable[[Any], Any]
+
+#: Magnitude of a proportion or a weight: the sum of as many as a message has is finite.
+LARGEST = 1e100
 
 
 def _check(what: str, fits: Callable[[Any], bool], made: Check = lambda value: value) -> Check:
@@ -27,8 +30,38 @@ def _check(what: str, fits: Callable[[Any], bool], made: Check = lambda value: v
     return checked
 
 
+def number_within(what: str, least: int, most: int) -> Check:
+    """Return a check for an integer of these bounds."""
+    return _check(f"{what} from {least} to {most}", lambda v: type(v) is int and least <= v <= most)
+
+
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**64
+    return type(value) is int and 0 <= value <= limits.MAX_COUNT
+
+
+def _is_column(value: Any) -> bool:
+    if type(value) is not list or len(value) != 3:
+        return False
+    offset, nbytes, shape = value
+    return (
+        _is_count(offset)
+        and _is_count(nbytes)
+        and type(shape) is list
+        and all(map(_is_count, shape))
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether all integers in it have 64 bits with a sign; ``codec.unpack`` checks the rest.
+
+    A worker may store such a number, and numpy may get it.
+    """
+    kind = type(value)
+    if kind is int:
+        return -(2**63) <= value < 2**63  # type: ignore[no-any-return]
+    if kind is list:
+        return all(map(_is_plain, value))
+    return kind is not dict or all(map(_is_plain, value.values()))
 
 
 def list_of(check: Check) -> Check:
@@ -39,25 +72,41 @@ def list_of(check: Check) -> Check:
 check_faults = list_of(
     _check(
         "a fault of a commit, [token, code, text]",
-        lambda v: type(v) is list and [type(one) for one in v] == [int, str, str],
+        lambda v: (
+            type(v) is list and [type(one) for one in v] == [int, str, str] and _is_count(v[0])
+        ),
     )
 )
 check_text = _check("a text", lambda v: type(v) is str and len(v) <= limits.MAX_HEADER_STRING)
-check_number = _check("a number", lambda v: type(v) in (int, float), float)
+check_number = _check(
+    f"a number from {-LARGEST:g} to {LARGEST:g}",
+    lambda v: type(v) in (int, float) and -LARGEST <= v <= LARGEST,
+    float,
+)
 
-_count = _check("a count", _is_count)
-_signed = _check("an integer of 64 bits", lambda v: type(v) is int and -(2**63) <= v < 2**63)
+_count = number_within("a count", 0, limits.MAX_COUNT)
+_signed = number_within("a count, or -1,", -1, limits.MAX_COUNT)
 _counts = _check("a list of counts", lambda v: type(v) is list and all(map(_is_count, v)), tuple)
+_rank = number_within("a rank, or -1,", -1, limits.MAX_WORLD - 1)
+_world = number_within("a number of ranks", 0, limits.MAX_WORLD)
+_rows = number_within("a number of rows", 0, limits.MAX_ROWS)
 _flag = _check("true or false", lambda v: type(v) is bool)
 _blob = _check("a string of bytes", lambda v: type(v) is bytes)
 _seconds = _check(
     "a duration in seconds", lambda v: type(v) in (int, float) and 0 <= v < 1e9, float
 )
-_map = _check("a map", lambda v: type(v) is dict)
-_plain = _check("plain data", lambda v: True)  # codec.unpack has checked it
+_map = _check("a map", lambda v: type(v) is dict and _is_plain(v))
+_plain = _check("plain data with integers of 64 bits", _is_plain)
+_columns = _check(
+    "a list of columns, [offset, nbytes, shape]",
+    lambda v: type(v) is list and all(map(_is_column, v)),
+)
 
-Count = Annotated[int, _count]  #: 0 … 2⁶⁴-1
-Signed = Annotated[int, _signed]  #: −2⁶³ … 2⁶³-1
+Count = Annotated[int, _count]  #: 0 … 2⁶²-1
+Signed = Annotated[int, _signed]  #: −1 … 2⁶²-1
+Rank = Annotated[int, _rank]  #: −1 … 65,535
+World = Annotated[int, _world]  #: 0 … 65,536
+Rows = Annotated[int, _rows]  #: 0 … 2²⁰
 Counts = Annotated[tuple[int, ...], _counts]
 Flag = Annotated[bool, _flag]
 Text = Annotated[str, check_text]
@@ -65,3 +114,4 @@ Blob = Annotated[bytes, _blob]
 Seconds = Annotated[float, _seconds]
 Map = Annotated[dict[str, Any], _map]  #: of plain data
 Plain = Annotated[Any, _plain]  #: nested lists, maps, numbers, strings
+Columns = Annotated[Any, _columns]  #: where each column of a block lies: [offset, nbytes, shape]

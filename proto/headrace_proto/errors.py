@@ -12,7 +12,7 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
     ├── DeadlineExceeded     a wait ran past its deadline; the text says what was waited for
     ├── NotAllowed           keys: the server does not let this trainer in, or is not the right one
     ├── UnknownFeed          no feed of that name is served here
-    ├── FeedInUse            a feed can not be started anew while other trainers use it
+    ├── FeedInUse            other trainers, or another run of ranks, use the feed
     ├── LimitExceeded        a limit of the server was reached; the text names it
     ├── ServerError          the server, or user code in it, failed
     ├── FeedRewound          the feed went back to an earlier state; connect anew
@@ -74,7 +74,7 @@ class ServerError(HeadraceError, RuntimeError):
 
 
 class FeedInUse(HeadraceError, RuntimeError):
-    """Other trainers use the feed that a trainer asked to restart."""
+    """Other trainers use the feed: it can not be restarted, and no other run of ranks begins."""
 
 
 class FeedRewound(HeadraceError):

@@ -25,6 +25,14 @@ MAX_UPLOAD_BYTES = 64 * 1024**2
 #: Maximum number of prefetched batches, beyond the one that a trainer waits for or has.
 MAX_PREFETCH = 63
 
+#: Every number of a message: two of them added, or one and a step, fit 64 bits with a sign, which
+#: msgpack, the journal and numpy keep.
+MAX_COUNT = 2**62 - 1
+#: Rows of a batch.  A worker adds those of all commits.
+MAX_ROWS = 2**20
+#: Ranks of a run, each of which has queues at every partition.
+MAX_WORLD = 65_536
+
 MAX_COLUMNS = 1024
 MAX_RANK = 32
 MAX_NAME = 256

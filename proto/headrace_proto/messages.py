@@ -47,14 +47,18 @@ from typing import Annotated
 
 from .checks import (
     Blob,
+    Columns,
     Count,
     Counts,
     Flag,
     Map,
     Plain,
+    Rank,
+    Rows,
     Seconds,
     Signed,
     Text,
+    World,
     check_number,
     check_text,
     list_of,
@@ -80,11 +84,11 @@ class Handed:
     number: Count
     epoch: Count  # of its turn …
     index: Count  # … and its number in it
-    rows: Count
+    rows: Rows
     place_bytes: Count = 0  # of its place, in frame 1
     committed: Flag = False
     state_bytes: Count = 0  # of its states, in frame 2 …
-    columns: Plain = ()  # … and where each lies in these: [offset, nbytes, shape]
+    columns: Columns = ()  # … and where each lies in these
 
 
 @message(FROM_TRAINER, 1)
@@ -96,9 +100,9 @@ class Hello:
     feed: Text  # "": the only feed
     nonce: Blob  # names the session across connections
     connection: Count = 0  # grows with each connection of the session
-    rank: Signed = -1  # -1: without ranks
-    world_size: Count = 0
-    run: Count = 0  # of the ranks: given by the launcher, a later run has a larger one; 0: none
+    rank: Rank = -1  # -1: without ranks
+    world_size: World = 0
+    run: Count = 0  # names the run of the ranks, as its launcher does; 0: the first owner names it
     birth: Count = 0  # when the process began: the later one of two with one rank counts
     batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()
     gets: Counts = ()  # open requests: request, partition and epoch of each
@@ -179,7 +183,7 @@ class Flush:
     request: Count  # the answer carries it
     token: Count  # of that batch; 0: there is none
     rows: Counts = ()
-    columns: Plain = ()  # per state: [offset, nbytes, shape]
+    columns: Columns = ()  # one for each state
     more: Flag = False  # another Flush of this request follows
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
 from . import limits
-from .checks import Blob, Count, Counts, Flag, Plain, Signed, Text, check_faults
+from .checks import Blob, Columns, Count, Counts, Flag, Plain, Rows, Signed, Text, check_faults
 from .codec import LAYOUT, Registry, pack, unpack
 from .errors import ProtocolError
 from .record import record
@@ -35,7 +36,7 @@ class Save:
 
     token: Count
     frame: Count = 0  # of this message, or a state buffer; 0: no states, or the trainer keeps them
-    columns: Plain = ()  # per state: [offset, nbytes, shape]
+    columns: Columns = ()  # one for each state
 
 
 @record
@@ -71,12 +72,12 @@ class Given:
     turn_epoch: Count  # its turn: the epoch, or 0 where batches cross epochs …
     turn_index: Count  # … and its number in it
     epoch: Count  # of its first row
-    rows: Count
+    rows: Rows
     nbytes: Count
-    columns: Plain  # per field of the schema: [offset, nbytes, shape]
+    columns: Columns  # one for each field of the schema
     place: Blob = b""  # what is in it, for its owner's next life
     bucket: Signed = -1  # where the feed has buckets or classes
-    empty: Count = 0  # rows that hold nothing
+    empty: Rows = 0  # rows that hold nothing
     offset: Count = 0  # in the segment
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
@@ -128,6 +129,12 @@ def _short(what: str, data: bytes) -> ProtocolError:
     return ProtocolError(f"a packed {what} does not fit the {len(data)} bytes that came")
 
 
+def _bounded(what: str, numbers: Sequence[int], most: int = limits.MAX_COUNT) -> None:
+    """Check what the layout alone does not bound."""
+    if (largest := max(numbers)) > most:
+        raise ProtocolError(f"{what} has {largest}; the most is {most}")
+
+
 # Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
 
 
@@ -160,6 +167,7 @@ def _columns_of(packed: bytes) -> list[Any]:
     if len(packed) % 8:
         raise ProtocolError(f"packed columns have {len(packed)} bytes, not a multiple of 8")
     numbers = array("Q", packed).tolist()
+    _bounded("a packed list of columns", numbers or (0,))
     columns, at, size = [], 0, len(numbers)
     while at + 3 <= size:
         end = at + 3 + numbers[at]
@@ -205,6 +213,7 @@ def _unpack_step(data: bytes) -> Step:
         listed = []
         for _ in range(saves):
             token, frame, length = _SAVE.unpack_from(data, at)
+            _bounded("Save.token", (token,))
             start = at + _SAVE.size
             at = start + length
             if at > size:
@@ -214,6 +223,7 @@ def _unpack_step(data: bytes) -> Step:
         raise _short("Step", data) from None
     if at != size:
         raise _short("Step", data)
+    _bounded("a packed Step", (session, *numbers))
     released += commits
     returned += released
     withdrawn += returned
@@ -257,6 +267,7 @@ def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     end = start + odd
     if end > len(data):
         raise _short("list of faults", data)
+    _bounded("a packed list of answers", (session, *tokens))
     faults = check_faults(unpack(data[start:end], "faults", _IN_MESSAGE)) if odd else ()
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
@@ -302,6 +313,10 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     end = name_at + named
     if end > len(data):
         raise _short("Given", data)
+    _bounded("a packed Given", numbers)
+    _bounded("Given.rows or Given.empty", (numbers[7], numbers[10]), limits.MAX_ROWS)
+    if numbers[9] < -1:
+        raise ProtocolError(f"Given.bucket: {numbers[9]} is less than -1")
     if copy_out > 1 or live > 1:
         name, value = ("live", live) if copy_out < 2 else ("copy_out", copy_out)
         raise ProtocolError(f"Given.{name}: {value} is not true or false")

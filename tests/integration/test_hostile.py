@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 import zmq
 
@@ -16,26 +18,36 @@ import headrace
 import headrace_server as hs
 from headrace.credentials import load_keys
 from headrace_proto import limits
+from headrace_proto.codec import pack
 from headrace_proto.messages import (
     FROM_TRAINER,
     Answer,
     Bye,
+    Flush,
     Get,
+    Handed,
     Hello,
+    Pulse,
     Refused,
     Renew,
+    Resize,
+    Save,
     ServedShare,
+    Stats,
     Step,
     Unknown,
     Welcome,
 )
 from headrace_server.cli.keygen import make_pair
+from headrace_server.journal.journal import Journal
+from headrace_server.shaping.slots import SEGMENT_PLACE
+from headrace_server.shaping.stored_state import Change
 from tests.located import workers_at
 from tests.patience import PATIENCE_S
 from tests.trials.hostile import messages_of_frames
 
 from .honest import answer, dealer, honest_trainer
-from .serving import in_segments, number_of, serving
+from .serving import connect, in_segments, number_of, serving
 
 ROWS = 4000
 #: Of the process at whose address a peer comes: the locator, or a worker.
@@ -176,7 +188,7 @@ def test_numbers_that_are_not_the_senders_get_it_nowhere(server, worker):
             for message in (
                 Step(session, commits=(first.token,), gets=(Get(100, 0),)),
                 Renew(session, 100),
-                Step(2**63, gets=(Get(1, 0),)),
+                Step(2**61, gets=(Get(1, 0),)),
             ):
                 peer.send(FROM_TRAINER.encode(message))
                 assert answer(peer) == Unknown(message.session)
@@ -211,6 +223,95 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
         assert rows == 8
 
 
+#: The largest number of a message, and others that are too large for one.
+NUMBERS = (limits.MAX_COUNT, 2**62, 2**63 - 1, 2**64 - 1)
+
+
+def greetings_with(number: int, place: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Yield greetings of a rank, in each of which some fields have this number."""
+    handed = {"token": 5, "partition": 0, "number": 0, "epoch": 0, "index": 0, "rows": 4}
+    for name in ("run", "birth", "connection", "term", "owners"):
+        yield (hello(rank=0, world_size=1, **{name: number}),)
+    yield (hello(rank=0, world_size=1, gets=(number, 0, number)),)
+    yield (hello(rank=0, world_size=1, acknowledged=(0, number)),)
+    for names in ({"number"}, {"epoch"}, {"index"}, {"rows"}, {"token"}, {"number", "index"}):
+        for committed in (False, True):
+            changes = dict.fromkeys(names, number) | {"committed": committed}
+            batch = Handed(**{**handed, **changes}, place_bytes=len(place))
+            yield hello(rank=0, world_size=1, batches=(batch,)), place, b""
+
+
+def messages_with(session: int, number: int) -> Iterator[bytes]:
+    """Yield messages of a session in which most fields have this number."""
+    numbers = (number,)
+    gets, saves = (Get(number, 0, number),), (Save(number),)
+    yield FROM_TRAINER.encode(Renew(session, 0, numbers, number))
+    yield FROM_TRAINER.encode(Step(session, numbers, numbers, numbers, numbers, gets))
+    yield FROM_TRAINER.encode(Step(session, saves=saves))
+    yield FROM_TRAINER.encode(Flush(session, number, number, numbers, [[number, 4, [number]]]))
+    yield FROM_TRAINER.encode(Resize(session, number, numbers))
+    yield FROM_TRAINER.encode(Stats(session, number))
+
+
+@pytest.mark.parametrize("kind", ["batches", "segments"])
+def test_no_number_of_a_peer_ends_a_process_or_reaches_the_next_rank_or_start(tmp_path, kind):
+    """A peer's run number, and the turns of batches that it claims to hold, are stored."""
+    pipeline = hs.from_examples([{"key": f"{k}", "x": [k, k], "i": k} for k in range(60)])
+    pipeline = pipeline.batch(4) if kind == "batches" else in_segments(pipeline)
+    seen: list[int] = []
+
+    def train(server: hs.Server, most: int) -> None:
+        with connect(server, rank=0, world_size=1, prefetch=0) as feed:
+            for batch in itertools.islice(feed, most):
+                if kind == "segments":
+                    seen.extend(batch.insertion_index[batch.valid].tolist())
+                    batch.save_state("s", batch.state("s"))
+                else:
+                    seen.extend(batch["i"].tolist())
+
+    for start in range(2):
+        with serving(pipeline, state_dir=tmp_path / "state", partitions=1) as server:
+            pids, worker = server.pids, address_of(server, "worker-0-0")
+            for number in NUMBERS:
+                place = np.zeros(1, SEGMENT_PLACE)
+                place["index"], place["version"] = min(number, 2**63 - 1), number
+                for greeting in greetings_with(number, place.tobytes() * (kind == "segments")):
+                    with dealer(worker) as peer:
+                        peer.send_multipart(greeting)
+                        while isinstance(told := answer(peer), (Pulse, Answer)):
+                            pass
+                        if isinstance(told, Welcome):
+                            for message in messages_with(told.session, number):
+                                peer.send(message)
+                            peer.send(FROM_TRAINER.encode(Bye(told.session)))
+                            while not isinstance(answer(peer), (Unknown, Refused)):
+                                pass
+                train(server, 1)
+            if start:
+                train(server, 1000)
+            assert server.pids == pids
+    assert len(seen) == len(set(seen))
+    assert len(seen) >= 60 - 4, "a peer that claims to have trained a batch is believed"
+
+
+@pytest.mark.parametrize("kind", ["deal", "turns", "trainers", "after 0"])
+def test_a_stored_number_that_no_message_may_have_is_refused_by_name_at_the_start(tmp_path, kind):
+    pipeline = hs.from_examples([{"i": k} for k in range(8)]).batch(4)
+    with serving(pipeline, state_dir=tmp_path / "state", partitions=1) as server:
+        with connect(server, rank=0, world_size=1) as feed:
+            next(feed)
+    path = tmp_path / "state" / "feeds" / "default" / "0.journal"
+    journal = Journal(path, "process")
+    journal.submit(Change(meta={kind: pack([1, [2**64 - 1, 1], 1, []])}))
+    journal.close()
+    refused = (
+        f"{path} is damaged: its '{kind}' has the number 18446744073709551615; the most is "
+        f"{limits.MAX_COUNT}.*resume from a snapshot"
+    )
+    with pytest.raises(headrace.ServerError, match=refused):
+        serving(pipeline, state_dir=tmp_path / "state", partitions=1).close()
+
+
 def test_absurd_hellos_are_refused_with_the_reason(server, worker):
     cases = [
         ({"version": 6}, "version", "speaks protocol 6, the server"),
@@ -219,7 +320,8 @@ def test_absurd_hellos_are_refused_with_the_reason(server, worker):
         ({"nonce": b"x" * 65}, "protocol", "nonce"),
         ({"rank": 5, "world_size": 2}, "protocol", "rank=5"),
         ({"rank": 0, "world_size": 2**62}, "protocol", "world_size"),
-        ({"rank": -7, "world_size": 3}, "protocol", "rank=-7"),
+        ({"rank": -7, "world_size": 3}, "protocol", "Hello.rank: -7 is not a rank, or -1, from"),
+        ({"run": 2**64 - 1}, "protocol", "Hello.run: 18446744073709551615 is not a count"),
     ]
     for number, (changes, code, text) in enumerate(cases):
         for address in (worker, server.address) if number < 2 else (worker,):

@@ -117,7 +117,7 @@ class Journal:
         self.tokens = TOKENS_IN_MEMORY if self.in_memory else TOKENS
         self._durable = durability == "power"
         self._table = self._new_table()
-        with self._named():
+        with self.named():
             self._file = self._opened(begun)
         self._thread = threading.Thread(target=self._run, name="headrace-journal", daemon=True)
 
@@ -147,7 +147,7 @@ class Journal:
         """
         if self._used:
             raise ValueError("load() comes before the first submit()")
-        with self._named():
+        with self.named():
             return self._table.saved(self._file.views())
 
     def submit(self, *changes: Change, tickets: Iterable[Ticket] = ()) -> None:
@@ -265,7 +265,7 @@ class Journal:
         while True:
             last = self._closing
             try:
-                with self._named():
+                with self.named():
                     self._write(changes)
                 break
             except _Passing as error:
@@ -364,7 +364,7 @@ class Journal:
                 os.eventfd_write(self._wake_fd, 1)
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
+    def named(self) -> Iterator[None]:
         """Give errors the file's name and a remedy."""
         path = self.path
         try:

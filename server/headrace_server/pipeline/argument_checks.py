@@ -26,7 +26,7 @@ from .examples import fitted_array
 from .function_names import name_of
 
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
-MAX_BATCH_SIZE: Final = 2**20
+MAX_BATCH_SIZE: Final = limits.MAX_ROWS
 MAX_COUNT: Final = 2**62
 #: A shape of more elements than this is a mistake in a unit.
 MAX_ELEMENTS: Final = 2**40

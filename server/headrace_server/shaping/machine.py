@@ -20,6 +20,8 @@ from .plan import Plan, Target
 TOO_LATE = "all batches of the feed were made before"
 #: Number of stored orders; of older ones only the effect is stored.
 REMEMBERED = 64
+#: Number of batches after the next one up to which a trainer may hold some of an earlier life.
+MOST_AHEAD = 4096
 
 
 class Machine(ABC):

@@ -29,11 +29,9 @@ from typing import Any
 
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .machine import REMEMBERED, TOO_LATE, Machine
+from .machine import MOST_AHEAD, REMEMBERED, TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State
 
-#: Number of batches ahead of those that are made again, up to which a trainer may hold some.
-_MOST_AHEAD = 4096
 #: Rounds of which the worst ratio of costs is known.
 _COMPARED = 100
 #: Kind of a round: its epoch (0 where batches cross epochs), and bucket.
@@ -354,7 +352,10 @@ class Plain(Machine):
             if not any(plan in group for group in self._groups.values()):
                 self._passed.add(number)
                 self._again = [one for one in self._again if one is not plan]
-        elif self._ended or not 0 <= number - self.input.next_number < _MOST_AHEAD:
+        elif self._ended or not 0 <= number - self.input.next_number < MOST_AHEAD:
+            return False
+        epoch, index = batch.turn  # each turn has a batch, and an epoch may have none
+        if index > number or epoch > self.input.epoch + MOST_AHEAD:
             return False
         self._claimed[number] = batch
         return True

@@ -38,7 +38,7 @@ import numpy as np
 
 from ..leasing.protocol import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import Admission
-from .machine import TOO_LATE, Machine
+from .machine import MOST_AHEAD, TOO_LATE, Machine
 from .plan import Plan, Read
 from .slots import NO_NUMBERS, Rows, laid_out, read_place
 from .stored_state import Key
@@ -671,7 +671,8 @@ class Segments(Admission, Machine):
         None: rows of it are still to be read.
         """
         place = read_place(batch.place, self.unroll)
-        if place is None:
+        ahead = max(batch.number - self._next_number, batch.turn[1] - self._index)
+        if place is None or ahead >= MOST_AHEAD:
             return False
         filled = len(np.unique(place["lane"]))
         size = self.batch_size if self.world else filled
@@ -694,6 +695,8 @@ class Segments(Admission, Machine):
                 return False
             self.input.begin_epoch()
         indices = place["index"].astype(np.int64)
+        if len(place) and int(indices.max()) - self.next_index >= MOST_AHEAD * self.batch_size:
+            return False  # reading up to it might not end
         if len(place) and int(indices.max()) >= self.next_index:
             self._claimed = max(self._claimed, int(indices.max()) + 1)
             self._admit()

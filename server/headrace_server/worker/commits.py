@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 import msgpack
 
 from headrace_proto.errors import ServerError
+from headrace_proto.limits import MAX_COUNT
 
 from ..files.durable_file import writing
 from ..journal.feed_directory import SUFFIX, own_partition, partition_path
@@ -30,11 +31,27 @@ from .served_feed import Part
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.  Half as many are enough for a worker that would rest.
 _GATHER_S, _MOST_GATHERED = 0.008, 24
+#: Beginnings of the names of stored values whose numbers came, in part, from trainers.
+_OF_TRAINERS = ("after ", "deal", "trainers", "turns", "used")
 #: A synced write takes a disk about as long for many commits as for few: so more gather, by this
 #: factor.
 _TIMES_IF_SYNCED = 2
 
 Call = Callable[[], object]
+
+
+def _check_numbers(meta: Mapping[str, bytes]) -> None:
+    """Raise ValueError where a stored number exceeds what a message may have."""
+
+    def largest(value: object) -> int:
+        if isinstance(value, list):
+            return max(map(largest, value), default=0)
+        return abs(value) if isinstance(value, int) else 0
+
+    for name, packed in meta.items():
+        values = msgpack.unpackb(packed) if packed and name.startswith(_OF_TRAINERS) else 0
+        if (number := largest(values)) > MAX_COUNT:
+            raise ValueError(f"its {name!r} has the number {number}; the most is {MAX_COUNT}")
 
 
 @dataclass(slots=True)
@@ -89,6 +106,8 @@ class Stores:
         part.journal = Journal(path, self.durability, self._wake_fd, begun, owner)
         self._parts.append(part)
         saved = part.journal.load()
+        with part.journal.named():
+            _check_numbers(saved.meta)
         os.ftruncate(lock, 1)  # from now on a missing journal means a lost one
         part.tokens, part.noted = set(saved.tokens), saved.meta
         if "used" in saved.meta:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from headrace_proto import checks, messages
+from headrace_proto import checks, limits, messages
 from headrace_proto.codec import Registry
 from tests.examples import some
 
@@ -23,11 +23,13 @@ PACKED = (messages.Step, messages.Give, messages.Answer)
 KINDS = [(r, kind) for r in REGISTRIES for kind in r.kinds if kind not in PACKED]
 NAMES = [kind.__name__ for _, kind in KINDS]
 
-counts = st.integers(0, 2**64 - 1)
+counts = st.integers(0, limits.MAX_COUNT)
+rows = st.integers(0, limits.MAX_ROWS)
+columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
 atoms = (
     st.none()
     | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
+    | st.integers(-(2**63), 2**63 - 1)
     | st.floats(allow_nan=False)
     | st.text(max_size=12)
     | st.binary(max_size=12)
@@ -48,7 +50,11 @@ _BY_CHECK = {
     get_args(alias)[1]: strategy
     for alias, strategy in (
         (checks.Count, counts),
-        (checks.Signed, st.integers(-(2**63), 2**63 - 1)),
+        (checks.Signed, st.integers(-1, limits.MAX_COUNT)),
+        (checks.Rank, st.integers(-1, limits.MAX_WORLD - 1)),
+        (checks.World, st.integers(0, limits.MAX_WORLD)),
+        (checks.Rows, rows),
+        (checks.Columns, columns),
         (checks.Counts, st.lists(counts, max_size=20).map(tuple)),
         (checks.Flag, st.booleans()),
         (checks.Text, st.text(max_size=60)),
@@ -77,7 +83,7 @@ def _of_type(type_: Any) -> st.SearchStrategy[Any]:
     if type_ is int:
         return counts
     if type_ is float:
-        return st.floats(allow_nan=False)
+        return st.floats(-checks.LARGEST, checks.LARGEST)
     if dataclasses.is_dataclass(type_):
         return of_kind(type_)
     members = get_args(type_)

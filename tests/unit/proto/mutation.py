@@ -35,7 +35,7 @@ TAGS = (
 
 
 #: What a number in a packed message may be.
-NUMBERS = (0, 1, 2, 5, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+NUMBERS = (0, 1, 2, 5, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**62 - 1, 2**62, 2**63, 2**64 - 1)
 
 
 def mutant(chance: random.Random, samples: list[bytes]) -> bytes:
@@ -111,12 +111,14 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
     def value(hint: Any, check: Any = None) -> Any:
         if get_origin(hint) is Annotated:
             return value(*get_args(hint)[:2])
-        if check is get_args(checks.Plain)[1]:
+        if check in (get_args(checks.Plain)[1], get_args(checks.Columns)[1]):
             return chance.choice((columns, [], [number()], NASTY[chance.randrange(20)]))
         if hint is bool:
             return chance.random() < 0.5
+        if check in (get_args(checks.Rows)[1], get_args(checks.World)[1]):
+            return chance.choice((0, 1, 2, 40, 65_536, number()))
         if hint is int:
-            signed = check is get_args(checks.Signed)[1]
+            signed = check in (get_args(checks.Signed)[1], get_args(checks.Rank)[1])
             return chance.randrange(-2, 4) if signed else number()
         if hint is float:
             return chance.choice((0.0, 0.5, 1.0, 1e8))
@@ -137,7 +139,9 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
     def number() -> int:
         if chance.random() < 0.6:
             return chance.choice(known)
-        return chance.choice((2**31, 2**32 + 1, 2**63 - 1, 2**64 - 1, chance.randrange(2**64)))
+        if chance.random() < 0.02:
+            return chance.choice((2**62, 2**63 - 1, 2**63, 2**64 - 1))  # of no message
+        return chance.choice((2**31, 2**32 + 1, 2**62 - 1, chance.randrange(2**62)))
 
     hints = get_type_hints(kind, include_extras=True)
     return kind(**{field.name: value(hints[field.name]) for field in dataclasses.fields(kind)})

@@ -27,7 +27,9 @@ def samples_of(chance, registry, each=4):
         of_kind = []
         while len(of_kind) < each:
             with contextlib.suppress(UNSENDABLE):
-                of_kind.append(registry.encode(drawn(chance, kind, range(8), COLUMNS)))
+                header = registry.encode(drawn(chance, kind, range(8), COLUMNS))
+                registry.decode(header)
+                of_kind.append(header)
         found += of_kind
     return found
 

@@ -32,6 +32,10 @@ WORDS = {
     for alias, word in (
         (checks.Count, "count"),
         (checks.Signed, "signed"),
+        (checks.Rank, "rank"),
+        (checks.World, "world"),
+        (checks.Rows, "rows"),
+        (checks.Columns, "columns"),
         (checks.Counts, "counts"),
         (checks.Flag, "flag"),
         (checks.Text, "text"),
@@ -80,7 +84,7 @@ def described(kind: type) -> str:
         hint = hints[field.name]
         type_, check = (get_args(hint) if get_origin(hint) is Annotated else (hint, None))[:2]
         word = WORDS.get(check) or f"list of {get_args(type_)[0].__name__}"
-        word = word.replace("list of str", "list of text")
+        word = word.replace("list of str", "list of text").replace("of float", "of number")
         optional = (
             field.default is not dataclasses.MISSING
             or field.default_factory is not dataclasses.MISSING

@@ -20,7 +20,7 @@ from headrace_proto.messages import (
     Step,
 )
 
-from .generated import counts, steady
+from .generated import columns, counts, rows, steady
 
 COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
 ITEM = Given(
@@ -45,24 +45,25 @@ INLINE = replace(
 )
 GETS = Get(7, 0), Get(8, 3, 2)
 SAVES = Save(300, 1, COLUMNS), Save(301)
-STEP = Step(3, (1, 2), (2**64 - 1,), (300,), (5,), GETS, SAVES)
+STEP = Step(3, (1, 2), (limits.MAX_COUNT,), (300,), (5,), GETS, SAVES)
 GIVE = Give(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
 ANSWER = Answer(3, (1,), (2,), [[300, "state", "no"]])
 WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWER)]
 NAMES = ["Step", "Give", "Answer"]
 
-_columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
 _frames = st.integers(0, 2**16 - 1)
-_saves = st.builds(Save, counts, _frames, _columns)
+_saves = st.builds(Save, counts, _frames, columns)
 _gets = st.builds(Get, counts, counts, counts)
-_signed = st.integers(-(2**63), 2**63 - 1)
+_signed = st.integers(-1, limits.MAX_COUNT)
 _items = st.builds(
     Given,
-    *[counts] * 9,
-    _columns,
+    *[counts] * 7,
+    rows,
+    counts,
+    columns,
     st.binary(max_size=300),
     _signed,
-    counts,
+    rows,
     counts,
     _frames,
     st.booleans(),
@@ -146,8 +147,18 @@ WRONG = {
         "copy_out: 2 is not true or false",
     ),
     "a rank beyond all": (
-        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=24) + b"\xff" * 24,
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + given_head(columns=24)
+        + struct.pack("<3Q", limits.MAX_COUNT, 0, 0),
         "column 1 does not fit the 3 numbers",
+    ),
+    "a place beyond all": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + given_head(columns=24) + b"\xff" * 24,
+        "a packed list of columns has 18446744073709551615; the most is 4611686018427387903",
+    ),
+    "a session beyond all": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 0, 2**62),
+        "a packed list of answers has 4611686018427387904",
     ),
     "a header that is too long": (
         b"\x01\x03" + bytes(limits.MAX_HEADER_BYTES),
