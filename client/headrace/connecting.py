@@ -68,10 +68,11 @@ def connect(
     ``"auto"`` begins with 2, and doubles while the trainer has to wait: up to 16 batches, or 16 MB
     of them.  It stays at 2 where states are at the server, since there the order depends on it.
     ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
-    ``run`` numbers the runs of all ranks: the same in all of them, and larger each time they start.
-    It is taken from torchrun, Slurm, MPI or Ray Train; without them the server begins a new run
-    once the processes of the last one are gone.  A given one must be larger than before where
-    ``world_size`` differs.  A rank that comes back replaces its older process.
+    ``run`` is the number of the ranks' run: the same in all of them, and another one each time they
+    start.  It is taken from torchrun, Slurm, MPI or Ray Train; without them the server begins a new
+    run once the processes of the last one are gone.  While a rank of another run is at work, this
+    raises ``FeedInUse``; so does the number of a run that is over.  A rank that comes back in its
+    run replaces its older process.
     ``timeout`` is the deadline in seconds of every wait; only time in which this process ran
     counts.
 
@@ -185,8 +186,8 @@ def _run_of(run: object, rank: int | None) -> int:
         raise TypeError(f"run={run!r:.80} is not an integer")
     if rank is None:
         raise ValueError(f"run={run}: only ranks have runs; give rank= and world_size= too")
-    if not 0 <= run < 2**63:
-        raise ValueError(f"run must be between 0 and 2⁶³-1, not {run}")
+    if not 0 <= run <= limits.MAX_COUNT:
+        raise ValueError(f"run must be between 0 and {limits.MAX_COUNT}, not {run}")
     return run
 
 

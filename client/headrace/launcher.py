@@ -5,7 +5,7 @@
     Slurm      number of the job, of its restarts and of the step
     MPI        the time at which mpirun began, where all ranks are on one host
 
-All ranks of a run have one number, and a later run a larger one.  Without a launcher it is 0.
+All ranks of a run have one number, which no other run has.  Without a launcher it is 0.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def _of_torchrun() -> int:
 def _of_slurm() -> int:
     known = os.environ
     restarts, step = int(known.get("SLURM_RESTART_COUNT", 0)), int(known.get("SLURM_STEP_ID", 0))
-    # Numbers of special steps, as that of the batch script, are beyond all others.
-    return int(known["SLURM_JOB_ID"]) << 32 | restarts << 16 | (step if step < 1 << 16 else 0)
+    # A job has 32 bits.  The numbers of special steps, as that of the batch script, have as many.
+    step = step if step < 1 << 16 else 0
+    return int(known["SLURM_JOB_ID"]) << 30 | restarts % (1 << 14) << 16 | step
 
 
 def began(process: int | str = "self") -> int:

@@ -301,7 +301,7 @@ def test_a_stored_number_that_no_message_may_have_is_refused_by_name_at_the_star
         with connect(server, rank=0, world_size=1) as feed:
             next(feed)
     path = tmp_path / "state" / "feeds" / "default" / "0.journal"
-    journal = Journal(path, "process")
+    journal = Journal(path, "process", owner="partition 0 of feed 'default'")
     journal.submit(Change(meta={kind: pack([1, [2**64 - 1, 1], 1, []])}))
     journal.close()
     refused = (
@@ -318,7 +318,7 @@ def test_absurd_hellos_are_refused_with_the_reason(server, worker):
         ({"feed": "other"}, "feed", "this server has 'default'"),
         ({"nonce": b""}, "protocol", "nonce"),
         ({"nonce": b"x" * 65}, "protocol", "nonce"),
-        ({"rank": 5, "world_size": 2}, "protocol", "rank=5"),
+        ({"rank": 5, "world_size": 2}, "protocol", "world_size-1 = 1, not 5"),
         ({"rank": 0, "world_size": 2**62}, "protocol", "world_size"),
         ({"rank": -7, "world_size": 3}, "protocol", "Hello.rank: -7 is not a rank, or -1, from"),
         ({"run": 2**64 - 1}, "protocol", "Hello.run: 18446744073709551615 is not a count"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import headrace
 import headrace_server as hs
 from tests.waiting import waits_end_with
 
+from .processes import Process
 from .serving import connect, in_segments, serving
 
 LENGTHS = np.random.default_rng(1).integers(1, 60, 512).tolist()
@@ -74,6 +76,16 @@ def test_a_cost_that_is_none_is_a_bad_example() -> None:
         next(iter(feed))
 
 
+#: A rank that holds a batch until it is killed.
+_RANK = """
+import sys, time, headrace
+with headrace.connect(sys.argv[1], rank=0, world_size=2, run=9) as feed:
+    next(feed)
+    print('{"event": "batch"}', flush=True)
+    time.sleep(600)
+"""
+
+
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
 
@@ -110,3 +122,34 @@ def test_a_rank_does_not_join_trainers_without_one() -> None:
         pytest.raises(headrace.ProtocolError, match="trainers without a rank use this feed"),
     ):
         connect(server, rank=0, world_size=2)
+
+
+def test_a_number_names_a_run_and_another_one_begins_once_nobody_is_left(tmp_path: Path) -> None:
+    """Its number may be smaller: a job of Slurm came before, or the clock was set back."""
+    over = "is of a run that is over"
+    with serving(numbered(8, 1), state_dir=tmp_path / "state") as server:
+        with connect(server, rank=0, world_size=2, run=900) as late:
+            next(late)
+            with pytest.raises(headrace.FeedInUse, match="run 900, of which there are the ranks 0"):
+                connect(server, rank=0, world_size=1, run=7)
+            next(late)
+        with connect(server, rank=0, world_size=1, run=7) as feed:
+            next(feed)
+            with pytest.raises(headrace.FeedInUse, match=over):
+                connect(server, rank=0, world_size=2, run=900)
+    with serving(numbered(8, 1), state_dir=tmp_path / "state") as server:
+        with pytest.raises(headrace.FeedInUse, match=over):
+            connect(server, rank=0, world_size=2, run=900)
+        with connect(server, rank=0, world_size=1, run=3) as feed:
+            assert len([*feed]) == 5
+
+
+def test_another_run_begins_once_the_ranks_of_the_present_one_were_killed() -> None:
+    with (
+        serving(numbered(8, 1)) as server,
+        Process("-c", _RANK, server.address, imports=["headrace"]) as rank,
+    ):
+        rank.wait_for("batch")
+        rank.kill()
+        with connect(server, rank=0, world_size=1, run=4) as feed:
+            assert len([*feed]) == 8

@@ -35,7 +35,8 @@ class Journal:
     def __init__(self) -> None:
         self.partitions: dict[int, Stored] = {}
         self.known: dict[int, dict[bytes, tuple]] = {}  # by owner: sessions, with who they are
-        self.births: dict[int, tuple] = {}  # by rank: run and birth of its last process
+        self.births: dict[tuple, int] = {}  # by run and rank: that of its last process
+        self.runs: dict[int, None] = {}  # of ranks, in the order in which they began
 
     def of(self, partition: int) -> Stored:
         return self.partitions.setdefault(partition, Stored())
@@ -47,7 +48,8 @@ class Journal:
             session, run, rank, birth = rest
             self.known.setdefault(owner, {})[session] = run, rank, birth
             if rank >= 0:
-                self.births[rank] = max((run, birth), self.births.get(rank, (0, 0)))
+                self.births[run, rank] = max(birth, self.births.get((run, rank), 0))
+                self.runs[run] = None
         elif kind == "leave":
             self.known.get(owner, {}).pop(rest[0], None)
         else:

@@ -130,7 +130,8 @@ class Owner:
         known = journal.everyone()
         journal.known[number] = dict(known)
         self.desk = Desk(
-            self.partitions, term, known=known, births=journal.births,
+            self.partitions, term, known=known, runs=journal.runs,
+            births=[(*of, birth) for of, birth in journal.births.items()],
             tokens=world.stored_tokens, now=world.now, ttl=TTL, grace=GRACE,
             max_open=world.config.max_open,
         )  # fmt: skip
@@ -169,6 +170,13 @@ class Owner:
             elif isinstance(message, Bye):
                 desk.leave(name)
         self.after()
+
+    def bury(self, wire):
+        """Notice that a trainer is dead, by its connection or its lock."""
+        if self.alive and self.wires.get(wire.process.name) is wire:
+            self.desk.leave(wire.process.name)
+            wire.until = -1
+            self.after()
 
     def step(self, name, step):
         desk = self.desk
@@ -589,8 +597,12 @@ class Process:
 
     def die(self):
         self.alive = False
+        noticed = self.world.deaths.random() < 0.7  # else its session ends by its silence
         for wire in self.wires.values():
             self.cut(wire)
+            if noticed:
+                seconds = self.world.deaths.random() * 3.0
+                self.world.later(seconds, lambda wire=wire: wire.life.bury(wire))
         self.world.processes.discard(self)
 
     def leave(self):
@@ -619,8 +631,7 @@ class Job:
         self.world, self.size = world, size
         self.run = 0  # its owners name it
         if world.config.named:
-            self.run = world.runs
-            world.runs += 1
+            self.run = world.run_names.pop()
         self.number, world.jobs = world.jobs, world.jobs + 1
         self.reached = dict.fromkeys(range(size), (-1,))
         self.committed = dict.fromkeys(range(size), (-1,))
@@ -639,7 +650,7 @@ class Job:
 
     def join(self, run):
         """Take the number of its run from an owner; a new run begins with its first round."""
-        if run > self.run:
+        if run != self.run:
             self.run = run
             self.after.clear()
             for of in (self.reached, self.committed):
@@ -680,7 +691,9 @@ class World:
         self.journal = Journal()
         self.stored_tokens = set()
         self.term = self.births = self.tags = self.generation = 0
-        self.runs, self.jobs = 1, 0
+        self.jobs = 0
+        self.run_names = Random(seed).sample(range(1, 1000), 999)
+        self.deaths = Random(seed + 1)
         self.slept = False
         #: Whether trainers neither leave nor sleep, nor give batches back.
         self.steady = config.faults.keys() <= {"cut", "owner", "server", "stop"}

@@ -44,13 +44,20 @@ grace is over.  Then it judges what they hold and have committed, in the order o
 | of a batch in a heap, or one that the partition can reclaim | leased again under this token |
 | else | stale |
 
-A rank without a run's number gets it with its Welcome, from one owner; it tells that to the others:
+A number names a run of ranks; it does not order runs.  At most one run is present, and the last 64
+that were are over:
 
-| what is there of the run | the rank gets |
-| --- | --- |
-| nothing, or a process of this rank that is gone with all others | a new run |
-| other ranks, and none of this one so far | that run |
-| other ranks, and an earlier process of this one | that run, once one of them speaks |
+| a rank comes with the number | and of the present run | then |
+| --- | --- | --- |
+| of the present run | – | it joins that |
+| of a run that is over | – | it is refused |
+| of another run | no rank has a session | its run begins |
+| of another run | one sends a message 1 s later or more | it is refused; until then it waits |
+| none | no rank has a session, or only those that came too | a new run begins |
+| none | there are ranks, and none of this number so far | it joins that |
+| none | there are ranks, and an earlier process of this one | it joins that, once one speaks |
+
+A rank without a number gets it with its Welcome, from one owner, and tells it to the others.
 """
 
 from __future__ import annotations
@@ -61,6 +68,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
 from typing import Any, NamedTuple
+
+from headrace_proto.limits import MAX_COUNT
 
 from .protocol import (
     ANYONE,
@@ -94,7 +103,12 @@ _REMEMBERED = 65_536
 _PATIENCE_S = 1.0
 #: A dead process's last message arrives within this time.
 _SIGN_S = 1.0
-_RUN_OVER = "this trainer is of a run that is over: another run of ranks has begun since"
+#: Number of runs of ranks that are over and remembered: a late process of one does no harm.
+_RUNS_OVER = 64
+_RUN_OVER = (
+    "this trainer is of a run that is over: another run of ranks has begun since.  Start all ranks "
+    "again together, with a run= that was not used before where you give it"
+)
 _REPLACED = "another process has the rank of this trainer, which began later"
 #: Ranks that a text lists.
 _LISTED = 8
@@ -164,7 +178,8 @@ class Desk:
     ``gone``: batches whose bytes nobody needs any more.
 
     ``known``: sessions of the earlier life, with run, rank and birth of each.
-    ``births``: run and birth of the last process of each rank that had a session.
+    ``births``: run, rank and birth of the last process of each rank that had a session.
+    ``runs``: the last runs of ranks, the present one last.
     ``tokens``: those of commits that are stored.
     ``ahead``: batches that a partition makes ahead, for each rank.
     ``max_open``: batches that a trainer may have without a commit, and commits without an answer.
@@ -176,7 +191,8 @@ class Desk:
         term: int,
         *,
         known: Mapping[bytes, tuple[int, int, int]] | None = None,
-        births: Mapping[int, tuple[int, int]] | None = None,
+        births: Iterable[tuple[int, int, int]] = (),
+        runs: Iterable[int] = (),
         tokens: Container[Token] = (),
         now: float = 0.0,
         ttl: float = 10.0,
@@ -239,16 +255,20 @@ class Desk:
         # An earlier life
         self._known = dict(known or {})
         self._greeted: dict[bytes, Hello] | None = {}
-        self._newcomers: dict[bytes, Hello] = {}  # whose run is not known yet
+        self._newcomers: dict[bytes, Hello] = {}  # ranks that wait for the present run's end
         self._newcomers_since = 0.0  # when the last one came
         deals = [(one.run, one.world) for one in partitions.values()]
-        self.run, self.world = max(deals, key=lambda deal: (deal[0], -deal[1]), default=(0, 0))
+        #: Runs of ranks: the present one is the last, and those before it are over.  One that has a
+        #: deal and is not among them began as the earlier life ended.  The caller stores these, and
+        #: the births.
+        self.runs = [*dict.fromkeys((*runs, *(run for run, _ in deals if run)))]
+        self.run = self.runs[-1] if self.runs else 0
+        self.world = min((world for run, world in deals if run == self.run), default=0)
         self._low = ahead * (self.world or 1)  # batches in heaps below which it makes ahead
-        self._births: dict[int, int] = {}  # by rank
-        before = [(run, rank, birth) for rank, (run, birth) in (births or {}).items()]
-        for run, rank, birth in (*before, *self._known.values()):
+        self.births: dict[int, int] = {}  # of the present run: that of each rank's last process
+        for run, rank, birth in (*births, *self._known.values()):
             if run == self.run and rank >= 0:
-                self._births[rank] = max(birth, self._births.get(rank, 0))
+                self.births[rank] = max(birth, self.births.get(rank, 0))
         self._make_all_ahead()
         for number, one in partitions.items():
             if (one.run, one.world) != (self.run, self.world):
@@ -305,15 +325,19 @@ class Desk:
         for name in self._known.keys() - self._greeted.keys():
             self._write("leave", name)
         self._greeted = None
-        self._admit(one for one in hellos if one.run or one.rank < 0)
+        others = [hello for hello in hellos if not self._goes_on(hello)]
+        self._admit(hello for hello in hellos if self._goes_on(hello))
         self._known.clear()
-        for hello in hellos:
-            if not (hello.run or hello.rank < 0):
-                self._hear(hello)
+        for hello in others:
+            self._hear(hello)
+
+    def _goes_on(self, hello: Hello) -> bool:
+        """Return whether a trainer was of the present run, or is of those without ranks."""
+        return hello.run == self.run != 0 if self.world else hello.rank < 0
 
     def _admit(self, hellos: Iterable[Hello]) -> None:
         admitted = []
-        for hello in sorted(hellos, key=lambda one: (one.run, one.birth)):
+        for hello in sorted(hellos, key=lambda one: one.birth):
             name = hello.session
             if refused := self._refusal(hello):
                 self.sent.append((name, refused))
@@ -358,19 +382,21 @@ class Desk:
             return Refused("protocol", text)
         if not hello.run:  # it goes on with this one unless all others are gone
             goes_on = others or not self._is_new(hello) or hello.session in self.sessions
-            hello.run = self.run + (0 if goes_on and self.run else 1)
-        if hello.run < self.run:
+            hello.run = self.run if goes_on and self.run else self._next_run()
+        if hello.run in self.runs[:-1]:
             return Refused("in_use", _RUN_OVER)
-        if hello.run > self.run:
+        if hello.run != self.run:
+            if others:
+                return self._in_use(hello)
             self._deal(hello.run, hello.world)
         elif hello.world != self.world:
             if self.world:
                 text = f"world_size={hello.world} differs from {self.world}, that of its run"
                 return Refused("protocol", text)
             self._deal(hello.run, hello.world)
-        if self._births.get(hello.rank, -1) > hello.birth:
+        if self.births.get(hello.rank, -1) > hello.birth:
             return Refused("in_use", _REPLACED)
-        self._births[hello.rank] = hello.birth
+        self.births[hello.rank] = hello.birth
         for rival in others:
             if rival.rank == hello.rank and rival.name in self.sessions:
                 self.sent.append((rival.name, Refused("in_use", _REPLACED)))
@@ -379,27 +405,54 @@ class Desk:
 
     def _is_new(self, hello: Hello) -> bool:
         """Return whether another process had this rank, or there were other ranks."""
-        return hello.world != self.world or self._births.get(hello.rank, hello.birth) != hello.birth
+        return hello.world != self.world or self.births.get(hello.rank, hello.birth) != hello.birth
 
     def _is_newcomer(self, hello: Hello) -> bool:
-        """Return whether a rank without a run's number has to wait for a sign of the others."""
-        if hello.run or hello.rank < 0 or hello.session in self.sessions:
+        """Return whether a rank has to wait for a sign of the others, or for their end."""
+        if hello.rank < 0 or hello.session in self.sessions:
             return False
-        return self._is_new(hello) and any(one.rank >= 0 for one in self.sessions.values())
+        waits = hello.run not in self.runs if hello.run else self._is_new(hello)
+        return waits and any(one.rank >= 0 for one in self.sessions.values())
 
     def _look_at_newcomers(self, alive: bool = False) -> None:
-        """Admit the newcomers, to this run if it is alive, to a new one if nobody else is left."""
+        """Settle what newcomers wait for: the present run is alive, or nobody is left of it.
+
+        If it is alive, those without a number join it, and the others are refused.  Else the run of
+        the process that began last begins, or a new one for all without a number.
+        """
         if not self._newcomers:
             return
         if self._busy is not None:
             self._deferred_sessions.append((self._look_at_newcomers, (alive,)))
             return
-        ranks = {hello.rank for hello in self._newcomers.values()}
-        if alive or all(one.rank in ranks for one in self.sessions.values()):
-            hellos, self._newcomers = [*self._newcomers.values()], {}
-            for hello in hellos:
-                hello.run = self.run + (not alive)
-            self._admit(hellos)
+        alive = alive and bool(self.sessions)  # else the one that gave a sign has left since
+        hellos = sorted(self._newcomers.values(), key=lambda one: one.birth)
+        unnamed = {hello.rank for hello in hellos if not hello.run}
+        if not (alive or all(one.rank in unnamed for one in self.sessions.values())):
+            return
+        self._newcomers = {}
+        first = 0 if self.sessions else hellos[-1].run
+        joining = [hello for hello in hellos if hello.run == first]
+        if not alive:
+            self._deal(first or self._next_run(), joining[0].world)
+        for hello in joining:
+            hello.run = self.run
+        self._admit(joining)
+        for hello in hellos:
+            if hello not in joining and alive:
+                self.sent.append((hello.session, self._in_use(hello)))
+            elif hello not in joining:
+                self._hear(hello)
+
+    def _in_use(self, hello: Hello) -> Refused:
+        ranks = sorted(one.rank for one in self.sessions.values())
+        more = ", …" if len(ranks) > _LISTED else ""
+        text = (
+            f"another run of ranks uses this feed: run {self.run}, of which there are the ranks "
+            f"{', '.join(map(str, ranks[:_LISTED]))}{more}; this trainer is of run {hello.run}.  "
+            "End all ranks of that run first, or start this one with the others of its run"
+        )
+        return Refused("in_use", text)
 
     def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
         """Take what trainers hold and have committed; return the held tokens that are void."""
@@ -815,12 +868,21 @@ class Desk:
 
     # Runs of ranks
 
+    def _next_run(self) -> int:
+        """Return a number for a run that has none."""
+        run = self.run
+        while (run := run % MAX_COUNT + 1) in self.runs:
+            pass
+        return run
+
     def _deal(self, run: int, world: int) -> None:
         for session in list(self.sessions.values()):
             self.sent.append((session.name, Refused("in_use", _RUN_OVER)))
             self._leave(session.name)  # at once, also if it has greeted again
         self.run, self.world, self._low = run, world, self.ahead * (world or 1)
-        self._births.clear()
+        if [run] != self.runs[-1:]:
+            self.runs = [*self.runs[-_RUNS_OVER:], run]
+        self.births.clear()
         for (number, _), heap in self._heaps.items():
             if not self.partitions[number].ahead:  # else it keeps them
                 self.gone += [batch for _, _, batch in heap]
@@ -1291,8 +1353,8 @@ class Desk:
             reasons.append(f"{which} to {named(trainer.name)}{rank} for {now - oldest.since:.0f} s")
         if self._newcomers:
             reasons.append(
-                f"{len(self._newcomers)} ranks have begun again without run=, and wait until one "
-                "of the others gives a sign, or all of these are gone"
+                f"{len(self._newcomers)} ranks have begun again, and wait until one of those that "
+                "were here before gives a sign, or all of these are gone"
             )
         if self._busy is not None:
             reasons.append(f"partition {self._busy} makes a batch")

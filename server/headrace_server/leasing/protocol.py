@@ -124,7 +124,7 @@ class Partition(Protocol):
 
     @property
     def run(self) -> int:
-        """The number of the ranks' run for which its batches are dealt."""
+        """The number that names the ranks' run for which its batches are dealt."""
 
     @property
     def world(self) -> int:
@@ -205,7 +205,7 @@ class Hello:
     session: bytes  # the nonce that names it over all its connections
     rank: int = -1
     world: int = 0
-    run: int = 0  # given by the launcher; a later run has a larger one; 0: the desk gives one
+    run: int = 0  # names the ranks' run, as its launcher does; 0: the desk names it
     birth: int = 0  # of two processes that are one rank of one run, the later one counts
     held: list[tuple[Token, Batch]] = field(default_factory=list)
     #: Commits without an answer, with what came with them.

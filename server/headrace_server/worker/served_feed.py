@@ -36,8 +36,6 @@ logger = logging.getLogger("headrace.trainers")
 GRACE_S = 3.0
 #: Time in which trainers of an earlier server return: they send a Hello every second.
 _RETURN_S = 3.0
-#: Maximum world size, since a number from the wire determines the number of queues.
-MAX_WORLD = 65_536
 #: Run, rank and birth of a trainer, as the desk logs and loads them.
 Known = tuple[int, int, int]
 
@@ -127,7 +125,8 @@ class ServedFeed:
         self.opened = False  # whether all partitions are open (or done), or the feed has failed
         self.serves = False  # whether its desk is open, and the feed has not failed
         self.known: dict[bytes, Known] = {}  # the trainers that have a session …
-        self.births: dict[int, tuple[int, int]] = {}  # … and of each rank the last that had one
+        self.births: list[Known] = []  # … and, of the life before, of each rank the last …
+        self.runs: dict[int, None] = {}  # … and the runs of ranks, the present one last
         self.schema: Plain = None
         self.properties: dict[str, Plain] = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
@@ -178,6 +177,7 @@ class ServedFeed:
             self.term,
             known=self.known,
             births=self.births,
+            runs=self.runs,
             tokens=set().union(*(part.tokens for part in parts)),
             now=now,
             ttl=self._run.lease_ttl_s,
@@ -227,8 +227,6 @@ class ServedFeed:
         """Raise ProtocolError where a rank is none, or a round of so many can not be made."""
         if rank < 0 and not world_size:
             return
-        if world_size > MAX_WORLD:
-            raise ProtocolError(f"world_size={world_size} is more than {MAX_WORLD}")
         if not 0 <= rank < world_size:
             raise ProtocolError(
                 f"rank must be between 0 and world_size-1 = {world_size - 1}, not {rank}"

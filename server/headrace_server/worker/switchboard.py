@@ -58,7 +58,7 @@ Handler = Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
 #: A call, and its arguments.
 Deferred = tuple[Callable[..., object], tuple[object, ...]]
 #: The note of an owner's first partition that lists the trainers which have a session.
-_KNOWN = "known"
+_KNOWN = "trainers"
 #: In place of a trainer: one that never greets, so that the whole grace is waited for.
 _ANYBODY = b""
 
@@ -172,17 +172,21 @@ class Switchboard:
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
         """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
         known: dict[bytes, Known] = {}
+        lists: list[list[int]] = []
         complete = True
         for place, part in enumerate(feed.partitions.values()):
             note = part.noted.get(_KNOWN, b"")
-            owners, sessions, births = msgpack.unpackb(note) if note else (0, [], [])
+            owners, sessions, births, runs = msgpack.unpackb(note) if note else (0, [], [], [])
             known.update({nonce: tuple(of) for nonce, *of in sessions})
-            for rank, *of in births:
-                feed.births[rank] = max(tuple(of), feed.births.get(rank, (0, 0)))
+            feed.births += births
+            lists.append(runs)
             if place and note:  # it was the first of another owner
                 self._stores.note(part, _KNOWN, b"")
             if not place:
                 complete = owners == feed.owners or not feed.used
+        # A run that is over for one owner of an earlier life is not the present one of another.
+        feed.runs = dict.fromkeys(run for runs in lists for run in runs[:-1])
+        feed.runs |= dict.fromkeys(run for runs in lists for run in runs[-1:])
         return known if complete else {**known, _ANYBODY: (0, -1, 0)}
 
     def do(self, action: Callable[..., object], *arguments: object) -> None:
@@ -489,8 +493,6 @@ class Switchboard:
             if kind == "join":
                 run, rank, birth = rest
                 feed.known[key] = run, rank, birth
-                if rank >= 0:
-                    feed.births[rank] = run, birth
                 known = True
             elif kind == "leave":
                 known = feed.known.pop(key, None) is not None or known
@@ -503,8 +505,9 @@ class Switchboard:
         first = next(iter(feed.partitions.values()))
         if known:
             sessions = [[nonce, *of] for nonce, of in feed.known.items()]
-            births = [[rank, *of] for rank, of in feed.births.items()]
-            stores.note(first, _KNOWN, pack([feed.owners, sessions, births]))
+            desk = feed.desk
+            births = [[desk.run, rank, birth] for rank, birth in desk.births.items()]
+            stores.note(first, _KNOWN, pack([feed.owners, sessions, births, desk.runs]))
         for at in touched:
             part = first if at == SESSIONS else feed.partitions[at]
             stores.then(part, partial(feed.on_stored, at, logged[at]))

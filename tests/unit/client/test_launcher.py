@@ -1,4 +1,4 @@
-"""The run of ranks is the same in all of them, and larger each time they start."""
+"""The run of ranks is the same in all of them, and another one each time they start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 import pytest
 
 from headrace.launcher import began, launched_run
+from headrace_proto.limits import MAX_COUNT
 
 _NAMES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_LOCALNRANKS")
 
@@ -41,7 +42,7 @@ def test_a_process_knows_when_it_began():
         process.communicate(b"\n")
 
 
-def test_a_job_of_slurm_has_a_larger_run_after_a_restart_and_in_a_later_step(monkeypatch):
+def test_a_job_of_slurm_has_another_run_after_a_restart_and_in_a_later_step(monkeypatch):
     job = {"SLURM_JOB_ID": 7, "SLURM_PROCID": 1}
     runs = [
         run_with(monkeypatch, **job, SLURM_STEP_ID=4294967291),
@@ -49,8 +50,9 @@ def test_a_job_of_slurm_has_a_larger_run_after_a_restart_and_in_a_later_step(mon
         run_with(monkeypatch, **job, SLURM_STEP_ID=2),
         run_with(monkeypatch, **job, SLURM_STEP_ID=0, SLURM_RESTART_COUNT=1),
         run_with(monkeypatch, SLURM_JOB_ID=8, SLURM_PROCID=0),
+        run_with(monkeypatch, SLURM_JOB_ID=2**32 - 1, SLURM_PROCID=0, SLURM_RESTART_COUNT=99_999),
     ]
-    assert runs == sorted(set(runs))
+    assert runs == sorted(set(runs)) and runs[-1] <= MAX_COUNT
     assert run_with(monkeypatch, SLURM_JOB_ID=7) == 0, "a shell of the job is no rank"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from headrace_proto.limits import MAX_COUNT
 from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import (
     Answer,
@@ -14,6 +15,7 @@ from headrace_server.leasing.protocol import (
     Idle,
     Outlook,
     Over,
+    Refused,
     Welcome,
 )
 from headrace_server.shaping import plain as machine
@@ -50,9 +52,9 @@ class At:
         return self.told(Give, Idle, Over)
 
 
-def of_ranks(world):
+def of_ranks(world, run=1):
     """Return what is stored when a run of ranks has begun."""
-    return Stored(run=1, machine=machine.Stored(deals=1, run=1, world=world))
+    return Stored(run=run, machine=machine.Stored(deals=1, run=run, world=world))
 
 
 def held_before(n, slot, turn):
@@ -70,15 +72,24 @@ class Ranks:
     def __init__(self):
         self.desk = Desk({0: plain()}, 1)
 
-    def greet(self, *ranks, world=2, birth=1):
+    def greet(self, *ranks, world=2, birth=1, run=0, now=0.0):
         for rank in ranks:
-            self.desk.hello(Hello(b"%d-%d" % (rank, birth), rank, world, birth=birth), 0.0)
+            self.desk.hello(Hello(b"%d-%d" % (rank, birth), rank, world, run, birth), now)
 
     def runs(self):
         """Return the runs of ranks that are let in since the last call."""
-        self.desk.stored(SESSIONS, 100)
+        self.desk.stored(SESSIONS, len(self.desk.log))
         sent, self.desk.sent = self.desk.sent, []
+        self.refused = {name: one.text for name, one in sent if isinstance(one, Refused)}
         return {name: one.run for name, one in sent if isinstance(one, Welcome)}
+
+    def begin(self, run, birth):
+        """Begin a run once all others are gone; return its number, or why it does not begin."""
+        for name in list(self.desk.sessions):
+            self.desk.leave(name)
+        self.greet(0, 1, run=run, birth=birth)
+        (run,) = {*self.runs().values(), *self.refused.values()}
+        return run
 
 
 def lanes():
@@ -118,7 +129,7 @@ def test_ranks_that_begin_again_without_a_number_are_a_new_run_once_all_others_a
     assert ranks.runs() == {b"0-1": 1, b"1-1": 1}
     ranks.greet(1, birth=2)
     assert not ranks.runs(), "rank 0 may be alive"
-    assert "1 ranks have begun again without run=" in ranks.desk.describe(0.0)
+    assert "1 ranks have begun again" in ranks.desk.describe(0.0)
     ranks.greet(0, birth=2)
     assert ranks.runs() == {b"0-2": 2, b"1-2": 2}
     ranks.greet(0, 1, 2, world=3, birth=3)
@@ -147,6 +158,99 @@ def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
     ranks.desk.leave(A)
     ranks.greet(0, 1, birth=2)
     assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
+
+
+def test_a_number_names_a_run_of_ranks_and_does_not_order_runs():
+    ranks = Ranks()
+    assert [ranks.begin(run, birth=run) for run in (900, 5, 1 << 61)] == [900, 5, 1 << 61]
+    for over in (900, 5):
+        assert "is of a run that is over" in ranks.begin(over, birth=1000)
+    assert ranks.begin(1 << 61, birth=(1 << 61) + 1) == 1 << 61, "its ranks come back"
+
+
+def test_another_run_waits_for_a_sign_of_the_present_one_and_is_refused_then():
+    ranks = Ranks()
+    ranks.greet(0, 1, run=7)
+    ranks.runs()
+    ranks.greet(0, run=3, birth=2, now=10.0)
+    ranks.desk.seen(b"1-1", 10.5)  # it may have died since
+    assert not ranks.runs() and "1 ranks have begun again" in ranks.desk.describe(0.0)
+    ranks.desk.seen(b"1-1", 11.0)
+    assert not ranks.runs()
+    (why,) = ranks.refused.values()
+    assert "run 7, of which there are the ranks 0, 1; this trainer is of run 3" in why
+    assert "End all ranks of that run first" in why
+    assert [*ranks.desk.sessions] == [b"0-1", b"1-1"], "nothing has changed for them"
+
+
+def test_another_run_begins_once_all_ranks_of_the_present_one_are_gone():
+    ranks = Ranks()
+    ranks.greet(0, 1, run=7)
+    ranks.runs()
+    ranks.greet(0, 1, 2, world=3, run=3, birth=2)
+    ranks.desk.leave(b"0-1")
+    assert not ranks.runs(), "rank 1 may be alive"
+    ranks.desk.leave(b"1-1")
+    assert ranks.runs() == {b"0-2": 3, b"1-2": 3, b"2-2": 3}
+
+
+def test_of_two_runs_that_wait_the_one_that_began_last_begins():
+    ranks = Ranks()
+    ranks.greet(0, run=7)
+    ranks.runs()
+    ranks.greet(0, run=8, birth=2)
+    ranks.greet(0, 1, run=3, birth=3)
+    ranks.desk.leave(b"0-1")
+    assert ranks.runs() == {b"0-3": 3, b"1-3": 3}
+    ranks.desk.leave(b"0-3")
+    ranks.desk.leave(b"1-3")
+    assert ranks.runs() == {b"0-2": 8}
+
+
+def test_the_last_64_runs_that_are_over_are_remembered_also_by_a_later_life():
+    ranks = Ranks()
+    for run in range(1, 67):
+        assert ranks.begin(run, birth=run) == run
+    ranks.desk = Desk({0: plain()}, 2, runs=ranks.desk.runs)
+    assert ranks.desk.run == 66
+    assert "is of a run that is over" in ranks.begin(2, birth=67)
+    assert ranks.begin(1, birth=68) == 1, "it was forgotten"
+
+
+def test_ranks_without_a_number_get_one_that_no_run_had():
+    ranks = Ranks()
+    for run in (2, 1, MAX_COUNT):
+        ranks.begin(run, birth=run)
+    assert ranks.begin(0, birth=3) == 3
+
+
+def test_the_present_run_is_the_one_whose_deals_were_cut_off_by_the_death_of_the_owner():
+    """Partition 1 has the deal of run 4 stored, and neither partition 0 nor the note has it."""
+    parts = {p: Plain(p, of_ranks(2, run), Slab(9), rows=9, size=2) for p, run in enumerate((9, 4))}
+    desk = Desk(parts, 2, runs=[9])
+    assert (desk.run, desk.world) == (4, 2)
+    assert {(one.run, one.world) for one in parts.values()} == {(4, 2)}
+    assert Desk(parts, 3, runs=[4, 9]).run == 9, "another owner knows that 4 is over"
+
+
+def test_a_session_that_greets_with_another_run_ends_no_other_rank():
+    ranks = Ranks()
+    ranks.greet(0, 1, run=7)
+    ranks.runs()
+    ranks.greet(1, run=8)
+    assert not ranks.runs() and "End all ranks of that run first" in ranks.refused[b"1-1"]
+    assert b"0-1" in ranks.desk.sessions
+
+
+def test_a_life_waits_with_another_run_while_ranks_of_the_present_one_are_there():
+    ranks = Ranks()
+    before = Plain(0, of_ranks(2, 7), Slab(9), rows=9, size=2)
+    ranks.desk = Desk({0: before}, 2, known={b"0-1": (7, 0, 1)}, runs=[7])
+    ranks.greet(0, run=3, birth=2)
+    ranks.greet(0, run=7)
+    assert ranks.runs() == {b"0-1": 7}
+    ranks.desk.leave(b"0-1")
+    assert ranks.runs() == {b"0-2": 3}
 
 
 def test_a_session_has_no_more_requests_batches_and_commits_than_any_trainer():
