@@ -38,6 +38,24 @@ def paced(seed: int, pauses: int) -> Iterator[dict[str, Any]]:
             time.sleep(0.07)
 
 
+def queued(counter: str) -> Iterator[dict[str, Any]]:
+    """Yield each example once, in whatever call, as a queue does."""
+    while True:
+        taken = int(Path(counter).read_text())
+        Path(counter).write_text(str(taken + 1))
+        yield {"i": taken}
+
+
+def slower_later(seen: str, n: int) -> Iterator[dict[str, Any]]:
+    """Yield the same rows in every call, slowly in all calls but the first."""
+    again = Path(seen).exists()
+    Path(seen).touch()
+    for i in range(n):
+        if again:
+            time.sleep(0.01)
+        yield {"i": i, "x": [float(i)] * 3}
+
+
 def pausing() -> Iterator[dict[str, Any]]:
     yield {"i": 0}
     time.sleep(3)
@@ -71,6 +89,43 @@ def test_a_wait_for_a_source_is_told_as_such_and_is_no_hang(tmp_path: Path) -> N
                 next(feed)
         assert [batch["i"].tolist() for batch in drained(server, "pausing")] == [[0], [1]]
         assert "worker-0-0" in server.pids
+
+
+def in_segments(source: hs.Pipeline) -> hs.Pipeline:
+    return source.batch_sequences_with_states(
+        "i", ["x"], [], initial_states={}, num_unroll=2, batch_size=4, order="lanes"
+    )
+
+
+def test_a_queue_is_refused_where_its_examples_were_lost_before(tmp_path: Path) -> None:
+    """The examples that the next worker would throw away are others than those read before."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    source = hs.from_function(queued, str(counter), features=FEATURES)
+    with hs.run(source.batch(8)) as server, connect(server) as feed:
+        for _ in range(50):
+            next(feed)
+        kill_worker(server)
+        text = "queued was called again, .* gives other examples than before: its first .*to files"
+        with pytest.raises(headrace.DataError, match=text):
+            for _ in feed:
+                pass
+
+
+@pytest.mark.parametrize("shaped", [lambda source: source.batch(4), in_segments])
+def test_a_slow_replay_is_told_as_such(
+    tmp_path: Path, shaped: Callable[[hs.Pipeline], hs.Pipeline]
+) -> None:
+    features = {**FEATURES, "x": hs.sequence("float32")}
+    source = hs.from_function(slower_later, str(tmp_path / "seen"), 3000, features=features)
+    with hs.run(shaped(source), workers=1) as server, connect(server) as feed:
+        for _ in range(300):
+            next(feed)
+        kill_worker(server)
+        text = r"worker 0 has been in `slower_later` for .*, replaying [\d,]+ of [\d,]+ examples"
+        with waits_end_with(text), pytest.raises(headrace.DeadlineExceeded, match=text):
+            for _ in feed:
+                pass
 
 
 @pytest.mark.parametrize(

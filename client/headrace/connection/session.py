@@ -255,8 +255,8 @@ class Session:
         elif kind is Unknown and not message.session:  # the answer to a Bye before the Welcome
             self._greeting, self.connected = None, False
         elif self.welcome is None or not self.connected:
-            if kind is Pulse:  # the feed is not open yet
-                self.waiting = message.waiting
+            if kind is Pulse:  # the feed is not open yet, and the locator's reason is an older one
+                self.waiting, self.server.waiting = message.waiting, ""
         elif message.session == self.welcome.session:
             if kind is Give:
                 self._on_give(message, frames)

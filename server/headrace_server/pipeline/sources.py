@@ -235,10 +235,14 @@ def from_function(
     takes that, the number of shards as ``num_shards``; several partitions then share the source.
     Arguments are plain data.
 
-    A generator may wait for its next example as long as it likes: those that it has yielded are
-    handed out after 50 ms, and trainers are told what they wait for.  Declare ``features`` then;
-    without them the start waits for the first 64 examples.  Each stream is iterated in a thread of
-    its own.
+    The examples must be the same in every call, in the same order.  To go on after a worker's death
+    or from a snapshot, ``fn`` is called again, and the examples before that place are read and
+    compared: where they differ the feed stops.  So it must not take them from a queue or a socket,
+    which gives each only once: write these to files, and read the files.
+
+    A generator may take long for an example: those that it has yielded are handed out after 50 ms,
+    and trainers are told what they wait for.  Declare ``features`` then; without them the start
+    waits for the first 64 examples.  Each stream is iterated in a thread of its own.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:

@@ -66,12 +66,13 @@ class Entry:
         return f"it was {'opening' if self.doing == OPENING else 'working on'} {place}{at}{inside}"
 
 
-def long_inside(worker: int, function: str, since: float) -> str:
+def long_inside(worker: int, entry: Entry | Diary) -> str:
     """Name the user function in which a worker has been for long; empty where there is none."""
-    seconds = time.monotonic() - since
-    if not function or seconds < _LONG_S:
+    seconds = time.monotonic() - entry.since
+    if not entry.inside or seconds < _LONG_S:
         return ""
-    return f"worker {worker} has been in `{function}` for {seconds:.0f} s"
+    at = f", at {entry.where}" if entry.where else ""
+    return f"worker {worker} has been in `{entry.inside}` for {seconds:.0f} s{at}"
 
 
 class Diary:
@@ -85,6 +86,7 @@ class Diary:
         self._name = b""
         self._entered = ""  # import path of the user function …
         self.inside, self.since = "", 0.0  # … its name, and since when
+        self.where = ""  # where the rows at hand come from
 
     def enter(self, function: str) -> None:
         """Note that calls of a user function begin; "": that they have ended."""
@@ -133,11 +135,13 @@ class Diary:
         self._put()
 
     def _text(self, where: str) -> int:
+        self.where = where
         data = where.encode(errors="backslashreplace")[: _FUNCTION_AT - _WHERE_AT]
         self._map[_WHERE_AT : _WHERE_AT + len(data)] = data
         return len(data)
 
     def _write(self, *head: int) -> None:
+        self.where = self.where if head[4] else ""
         self._head[:] = head
         _HEAD.pack_into(self._map, 8, *head)
         self._beats[0] += 1

@@ -121,6 +121,8 @@ class Chunk:
 #: 2**40 records in a stream, and 2**23 streams, fit an int64.
 ORDINAL_BITS: Final = 40
 logger = logging.getLogger("headrace.data")
+#: ``BadRecords.logged`` where nothing more is logged.
+LOGS_NOTHING: Final = 1 << 62
 
 #: By row what is wrong with it: the reason by its short name, and in words.
 Faults = dict[int, tuple[str, str]]

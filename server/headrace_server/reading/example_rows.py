@@ -307,6 +307,11 @@ class Streams(StreamSource):
     def _at(self, stream: int, place: Place) -> Records:
         """Return the walk that has come to a place, or a new one; no other read finds it."""
         walk = self._walks.pop((stream, place), None)
+        if walk is None:
+            earlier = [at for at in self._walks if at[0] == stream and at[1].record < place.record]
+            last = max(earlier, key=lambda at: at[1].record, default=None)
+            if last is not None and self._walks[last].reaches(place):
+                walk = self._walks.pop(last)
         while len(self._walks) >= self._most_open:
             self._walks.popitem(last=False)[1].close()
         return walk or self._walk(stream, place)
@@ -335,6 +340,10 @@ class Records(RowSource):
     def ready(self, limit: int) -> int:
         """Return how many examples can be read without a wait, at most ``limit``."""
         return limit  # what a file has is there
+
+    def reaches(self, place: Place) -> bool:
+        """Return whether it goes on to a later place by itself before the next read."""
+        return False
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
         """Return at most so many examples, and whether the stream goes on."""

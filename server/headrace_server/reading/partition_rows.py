@@ -235,9 +235,14 @@ class StreamedShare:
         return limit if self._reader.ready(stream, inner, window) == window else 0
 
     def recall(self, epoch: int, position: Position) -> None:
-        """Hold the window in the middle of which a position is, from here on."""
+        """Hold the window in the middle of which a position is, from here on.
+
+        A source that replays does so now: later other work would wait for it.
+        """
         if position[2]:
             self.read(epoch, position, 1)
+        elif position[1]:
+            self.ready(epoch, position, 0)
 
     def _rows_of(self, limit: int) -> int:
         """Return how many rows of a stream are read for at most ``limit`` of this partition."""

@@ -96,7 +96,7 @@ class Post:
     def inside(self) -> str:
         """The user function in which the worker has been for long, in words; empty for none."""
         entry = self.diary_file.read()
-        return long_inside(self.number, entry.inside, entry.since)
+        return long_inside(self.number, entry)
 
     @property
     def opening(self) -> tuple[int, str]:

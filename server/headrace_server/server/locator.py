@@ -126,7 +126,7 @@ class ServedShares:
         except OSError:  # no descriptor or no memory is left for an explanation
             return ""
         entry = diary.read()
-        return long_inside(worker, entry.inside, entry.since)
+        return long_inside(worker, entry)
 
 
 class Locator:

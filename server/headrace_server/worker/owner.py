@@ -117,7 +117,7 @@ class Owner:
             pipe=pipe,
             clock=self._clock,
             outbox=self._outbox,
-            inside=lambda: long_inside(life.worker, life.diary.inside, life.diary.since),
+            inside=lambda: long_inside(life.worker, life.diary),
         )
         self._next_tick = 0.0
         self._numbers = channels.fileno(), pipe.fileno()

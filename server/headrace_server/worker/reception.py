@@ -363,7 +363,7 @@ class Reception:
                 return
             if not feed.opened:
                 self._held[identity] = hello, frames, key, came_by
-                raise Later("the workers are opening the feed's source")
+                raise Later(self._board.inside() or "the workers are opening the feed's source")
             self._admit(identity, hello, frames, feed, key, came_by)
         except Later as error:
             self.outbox.send(identity, Pulse(0, 0, str(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.chunk import BadRecords, RowsAtHand
 from tests.unit.readers import all_of, examples, opened
 
 HERE = f"{__name__}:"
@@ -64,6 +65,14 @@ def odd_list(values: list[Any]) -> list[Any]:
 
 def unsized() -> Any:
     return np.array(3)
+
+
+#: What each call of ``changing`` gives, from the first on.
+CALLS: list[Iterator[Any]] = []
+
+
+def changing() -> Iterator[Any]:
+    return CALLS.pop(0)
 
 
 def indexed(name: str, *args: Any, **more: Any) -> Any:
@@ -195,6 +204,89 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
     bad = BadRecords(skip=True)
     assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
     assert bad.counts == {reason: 1}
+
+
+def with_texts(n: int) -> Iterator[Any]:
+    for i in range(n):
+        words = [b"w" * (i % 3), "x"][: i % 3]
+        yield 7 if i % 5 == 2 else {**row(i), "t": b"%d" % i, "words": words, "h": [[1.0] * i] * 2}
+
+
+TEXTS = {
+    "n": Feature("scalar", "int64"),
+    "x": Feature("sequence", "float32"),
+    "t": Feature("scalar", "bytes"),
+    "words": Feature("sequence", "bytes"),
+    "h": Feature("ragged", "float64", (None, None)),
+}
+
+
+@pytest.mark.parametrize("step", [1, 7, 64])
+def test_a_replay_goes_on_wherever_reads_were_cut(step: int) -> None:
+    """The bad examples before that place are counted once: where they were first read."""
+    CALLS[:] = [with_texts(100) for _ in range(9)]
+    given: dict[str, Any] = {"function": HERE + "changing", "features": TEXTS}
+    first = opened("function", bad=BadRecords(skip=True), **given)
+    position, places = b"", []
+    while len(places) < 42 // step + 1:
+        _, position = first.read(0, position, step)
+        places.append(position)
+    bad = BadRecords(skip=True)
+    rest, _ = opened("function", bad=bad, **given).read(0, places[-1], 200)
+    assert [one["n"] for one in examples(rest)] == [
+        i for i in range(len(places) * step, 100) if i % 5 != 2
+    ]
+    assert sum(bad.counts.values()) == sum(i % 5 == 2 for i in range(len(places) * step, 100))
+    again = opened("function", bad=BadRecords(skip=True), **given)
+    _, there = again.read(0, b"", len(places) * step)
+    assert there == places[-1], "a position does not depend on the reads before it"
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("others", "what", "taken"),
+    [
+        ([row(i) for i in range(300, 900)], "its first example is another one", 1),
+        ([row(i) for i in range(100)], "it ends 200 examples before that", 100),
+        ([row(i + (i == 270)) for i in range(900)], "not all of them are the same", 300),
+        ([{**row(i), "x": np.full(i % 4, i + 1, np.float32)} for i in range(900)], "not all", 300),
+        (None, r"it raised KeyError: 'no such thing'", 5),
+    ],
+)
+def test_other_examples_of_a_later_call_stop_the_feed(
+    others: list[Any] | None, what: str, taken: int, skip: bool
+) -> None:
+    took = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal took
+        for one in broken(5) if others is None else others:
+            took += 1
+            yield one
+
+    CALLS[:] = [generated(900), counted()]
+    features = {"n": Feature("scalar", "int64"), "x": Feature("sequence", "float32")}
+    given: dict[str, Any] = {"function": HERE + "changing", "features": features}
+    _, position = opened("function", **given).read(0, b"", 300)
+    bad = BadRecords(skip=skip)
+    text = rf"changing was called again, to go on after 300 examples, .*: {what}.*read these: hs\."
+    reader = opened("function", bad=bad, **given)
+    with pytest.raises(DataError, match=text):
+        reader.read(0, position, 10)
+    assert not bad.counts
+    assert took <= taken + 1, "the thread takes at most one of a queue beyond the other one"
+
+
+def test_a_replay_is_told_and_uses_the_examples_that_show_the_columns() -> None:
+    CALLS[:] = [generated(900), generated(900)]
+    _, position = opened("function", function=HERE + "changing").read(0, b"", 800)
+    told = list[str]()
+    bad = BadRecords(hand=RowsAtHand(at=told.append))
+    reader = opened("function", function=HERE + "changing", bad=bad)
+    assert examples(reader.read(0, position, 10)[0]) == want(810, first=800)
+    assert told[0].endswith("changing, replaying 0 of 800 examples")
+    assert re.fullmatch(r".*changing, replaying \d+ of 800 examples", told[-1])
+    assert not CALLS, "the function was called once"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -8,8 +8,14 @@ Each stream has a thread that iterates (``Arrivals``), so a function that waits 
 holds up nothing else.  What has come after 50 ms is handed out.
 
 Iterables must give the same examples each time.  A start in the middle of one calls the function
-again and discards the examples before it: the cost of a resumed run grows with its position.  A
-class that can start at any position is an ``hs.StreamSource``.
+again, and *replays*: it reads the examples before that place and drops them, so the cost of a
+resumed run grows with its position.  A class that can start at any position is an
+``hs.StreamSource``.
+
+    position   number of examples given, and the checksums of the first and of all of them
+
+Where the checksums of a replay differ, the feed stops: to go on would lose data without a word.
+The first example is compared at once, so that little is taken of a queue.
 """
 
 from __future__ import annotations
@@ -19,23 +25,31 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from headrace_proto.errors import DataError, brief, kind_of
 
+from ...files.extras import require
 from ...pipeline.declaration import Plain
 from ...pipeline.forks import OwnProcess
 from ...pipeline.function_names import Sent, error_with_place, resolve
-from ..chunk import BadRecords, Chunk
+from ..chunk import LOGS_NOTHING, BadRecords, Chunk
+from ..columns import Column, Ragged, Strings
 from ..example_rows import Place, Record, Records, record_streams
 from ..forward_files import Damaged
 from ..source import Opening, Source, StreamSource
+
+crc32c = require("google_crc32c", "server", "from_function")
 
 #: Maximum number of partitions of a worker that share a stream, and each call the function once.
 _SHARED: Final = 64
 #: How long a read waits for all the results that it wants before it takes those that have come.
 _PATIENCE_S: Final = 0.05
+#: Maximum number of examples of a replay that are compared at once.
+_COMPARED: Final = 256
 
 
 class Function(Source):
@@ -60,19 +74,18 @@ class Function(Source):
             for shard, named in enumerate(given):
                 named |= _of_shard(name, factory, shard, shards)
 
-        def iterator(stream: int, begin: int) -> Iterator[object]:
+        def iterator(stream: int) -> Iterator[object]:
             when = " when it was called"
             try:
                 made = factory(*args, **given[stream])
                 when = " when it was started"
                 iterator: Iterator[object] = iter(made)
-                next(islice(iterator, begin, begin), None)  # skips the examples given before
             except Exception as error:
                 raise DataError(f"{name}: {_raised(error, when)}") from error
             return iterator
 
         def walk(stream: int, place: Place) -> Records:
-            arrivals = Arrivals(lambda: iterator(stream, place.record), bad)
+            arrivals = Arrivals(lambda: iterator(stream), bad)
             return _Examples(name, place, bad, arrivals)
 
         # To start a stream anew may cost as much as all that was read of it.
@@ -178,20 +191,73 @@ class Arrivals(Iterator[object]):
 
 
 class _Examples(Records):
-    """A walk over the examples of one call of the function."""
+    """A walk over the examples of one call of the function.  ``place.byte`` holds the checksums."""
 
     def __init__(self, name: str, place: Place, bad: BadRecords, arrivals: Arrivals) -> None:
-        super().__init__(name, place, bad, self._records, offsets=False)
+        super().__init__(name, Place(), bad, self._records, offsets=False)
         self._arrivals = arrivals
+        self._goal = place  # where the next read begins
+        self._first = 0  # checksum of the first example, and …
+        self._sums: dict[tuple[str, int], int] = {}  # … of all, by column and its part
         weakref.finalize(self, arrivals.close)
 
+    def reaches(self, place: Place) -> bool:
+        self._goal = place
+        return True
+
     def ready(self, limit: int) -> int:
+        self._replay()
+        return self._there(limit)
+
+    def _there(self, limit: int) -> int:
         ahead = min(limit, len(self.ahead))
         return ahead + self._arrivals.ready(limit - ahead)
 
     def read(self, limit: int) -> tuple[Chunk, bool]:
+        self._replay()
+        chunk, goes_on = self._read(limit)
+        self._goal = self.place
+        return chunk, goes_on
+
+    def _read(self, limit: int) -> tuple[Chunk, bool]:
+        begins = not self.place.record
         self._arrivals.want(limit - len(self.ahead))
-        return super().read(limit)
+        chunk, goes_on = super().read(limit)
+        if begins:
+            self._first = _sum(_sums(chunk.take(np.flatnonzero(chunk.ordinals == 0)), {}))
+        self._sums = _sums(chunk, self._sums)
+        self.place = Place(self._first << 32 | _sum(self._sums), self.place.record)
+        return chunk, goes_on
+
+    def _replay(self) -> None:
+        """Read up to the place where the walk is to begin; DataError where other examples come."""
+        goal, bad, goes_on = self._goal, self.bad, True
+        if self.place == goal:
+            return
+        # bad examples were reported when they were first read
+        self.bad = replace(bad, skip=True, counts={}, logged=LOGS_NOTHING)
+        try:
+            while goes_on and (left := goal.record - self.place.record):
+                done = f"{self.place.record:,} of {goal.record:,} examples"
+                bad.hand.at(f"{self.name}, replaying {done}")
+                some = min(left, _COMPARED) if self.place.record else 1
+                _, goes_on = self._read(max(1, self._there(some)))
+                if self._first != goal.byte >> 32:
+                    raise self._other("its first example is another one")
+        finally:
+            self.bad = bad
+        if left := goal.record - self.place.record:
+            raise self._other(f"it ends {left:,} examples before that")
+        if self.place != goal:
+            raise self._other("not all of them are the same")
+
+    def _other(self, what: str) -> DataError:
+        return DataError(
+            f"{self.name} was called again, to go on after {self._goal.record:,} examples, and "
+            f"gives other examples than before: {what}.  It must give the same ones in the same "
+            "order in every call.  Write examples that come only once, as from a queue, to files, "
+            "and read these: hs.read_jsonl, hs.read_arrow …"
+        )
 
     def _records(self, _: Records) -> Iterator[Record]:
         while True:
@@ -205,6 +271,8 @@ class _Examples(Records):
             except Exception as error:  # a generator that raised is finished
                 if not self._arrivals.begun:
                     raise
+                if self.place.record < self._goal.record:
+                    raise self._other(_raised(error)) from error
                 raise Damaged(_raised(error), "corrupt_record") from None
             self.place = Place(0, here.record + 1)
             if isinstance(row, Mapping):
@@ -215,6 +283,39 @@ class _Examples(Records):
     def close(self) -> None:
         super().close()
         self._arrivals.close()
+
+
+def _sum(sums: Mapping[tuple[str, int], int]) -> int:
+    """Return one checksum for those of columns."""
+    return int(crc32c.value(repr(sorted(sums.items())).encode()))
+
+
+def _sums(chunk: Chunk, sums: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return the checksums of columns, and of their sizes, continued over further rows.
+
+    They do not depend on how rows are cut into chunks.
+    """
+    parts = {
+        (name, i): part
+        for name, column in chunk.columns.items()
+        for i, part in enumerate(_parts(column))
+    }
+    return {
+        key: crc32c.extend(sums.get(key, 0), np.ascontiguousarray(part))
+        for key, part in parts.items()
+    }
+
+
+def _parts(column: Column) -> list[np.ndarray]:
+    if isinstance(column, Strings):
+        return [column.lengths, column.joined()]
+    if not isinstance(column, Ragged):
+        return [column]
+    if isinstance(column.raw, Strings):
+        return [column.extents, *_parts(column.raw.take(column.items))]
+    sizes = column.counts * column.unit
+    # as strings of bytes, which are not copied where they lie back to back
+    return [column.extents, Strings(column.payload, column.starts, sizes).joined()]
 
 
 def _raised(error: Exception, when: str = "") -> str:

@@ -19,12 +19,9 @@ from headrace_proto.schema import RESERVED, Field
 from ...pipeline.declaration import Plain, is_theirs
 from ...pipeline.declaration import Stage as Declared
 from ...pipeline.examples import names_fault
-from ..chunk import BadRecords, Chunk
+from ..chunk import LOGS_NOTHING, BadRecords, Chunk
 from ..row_functions import theirs, user_code
 from ..stage import Fields, Stage
-
-#: A count of logged faults that suppresses the log.
-_LOGS_NOTHING = 1 << 62
 
 
 class RowStages:
@@ -131,7 +128,7 @@ class RowStages:
         Rows that break a rule are ignored here; they are reported when they are read for use.
         """
         before, states = dict(self.counts), self.state()
-        after = self.apply(chunk, replace(bad, skip=True, counts={}, logged=_LOGS_NOTHING))
+        after = self.apply(chunk, replace(bad, skip=True, counts={}, logged=LOGS_NOTHING))
         self.counts.clear()
         self.seconds.clear()
         self.counts.update(before)
