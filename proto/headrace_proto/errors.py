@@ -169,6 +169,12 @@ def brief(value: object, most: int = 60) -> str:
     return " ".join(line.strip() for line in repr(value)[:most].splitlines())
 
 
+def listed(names: abc.Collection[str], most: int = 20) -> str:
+    """Return the names, or the first of them, as an error lists them."""
+    first = ", ".join(map(repr, [*names][:most]))
+    return f"{first}, …" if len(names) > most else first
+
+
 def near(word: object, known: abc.Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word that is most like this one, or nothing."""
     import difflib  # only errors need it

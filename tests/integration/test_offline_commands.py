@@ -95,7 +95,7 @@ def test_check_names_problems_and_ends_with_1(here: Path) -> None:
         file.write('{"i": 100, "x": 1}\n')
     full = command(here, "check", "feeds.py:plain", "--full")
     assert full.returncode == 1 and "all 101 examples" in full.stdout
-    assert "problem   " in full.stdout and "rows.jsonl, record 100" in full.stdout
+    assert "problem   " in full.stdout and "rows.jsonl, line 101" in full.stdout
 
 
 def test_convert_writes_files_that_read_arrow_reads(here: Path) -> None:

@@ -17,6 +17,9 @@ from headrace_proto.schema import Field
 
 from .columns import Column, column_from_rows, concatenate, take
 
+#: Ends the name of a file in origins whose lines are counted, from 1 as editors do.
+LINE: Final = ", line"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
@@ -24,7 +27,7 @@ class Origin:
 
     files: tuple[str, ...]  # or ("examples",), ("module:factory",) …
     file: np.ndarray  # int32 [n], index into files
-    record: np.ndarray  # int64 [n], record number in its file, from 0
+    record: np.ndarray  # int64 [n], number in its file: of a record from 0, of a line from 1
     offset: np.ndarray | None = None  # int64 [n], byte offset in its file where there is one
 
     @classmethod
@@ -37,7 +40,8 @@ class Origin:
 
     def describe(self, row: int) -> str:
         """Return the place of a row: ``FILE, record 17, byte 4096``."""
-        text = f"{self.files[int(self.file[row])]}, record {int(self.record[row])}"
+        file = self.files[int(self.file[row])]
+        text = f"{counting(file)} {int(self.record[row])}"
         return text if self.offset is None else f"{text}, byte {int(self.offset[row])}"
 
     @staticmethod
@@ -52,6 +56,11 @@ class Origin:
             np.concatenate([part.record for part in parts]),
             None if any(o is None for o in offsets) else np.concatenate(offsets),  # type: ignore[arg-type]
         )
+
+
+def counting(file: str) -> str:
+    """Return a file's name with the word for what is counted in it, unless it has that already."""
+    return file if file.endswith(LINE) else f"{file}, record"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from headrace_proto.errors import DataError, near
+from headrace_proto.errors import DataError, listed, near
 from headrace_proto.schema import Field
 
 from ..files.manifest import DataFile
@@ -39,8 +38,6 @@ from .source import IndexedSource, Opening
 T = TypeVar("T")
 #: The number of a group of rows that are stored together, or that of each row.
 Batch = int | np.ndarray
-#: Maximum number of columns that an error lists.
-_LISTED = 20
 
 
 class StoredRows(NamedTuple):
@@ -118,11 +115,9 @@ def _serves(
         if field is None:
             if name in schema.defaults:
                 continue
-            listed = ", ".join(map(repr, islice(names, _LISTED)))
-            listed += ", …" if len(names) > _LISTED else ""
             text = (
-                f"the file has no such column (it has {listed}); give the feature a default, or "
-                f"leave it out{near(name, names)}"
+                f"the file has no such column (it has {listed(names)}); give the feature a "
+                f"default, or leave it out{near(name, names)}"
             )
             return report(name, text, "missing_feature")
         reason = clash(field, want)

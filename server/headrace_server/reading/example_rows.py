@@ -14,18 +14,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from headrace_proto.errors import DataError, brief, near
+from headrace_proto.errors import DataError, brief, listed, near
 from headrace_proto.schema import Field
 
 from ..files.manifest import DataFile, is_remote
 from ..files.ranges import REQUEST_BYTES, expect
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import Misfit, infer_field
-from .chunk import BadRecords, Chunk, Faults, Origin, without
+from .chunk import LINE, BadRecords, Chunk, Faults, Origin, counting, without
 from .columns import Column, Rows, defaults_of, numbers_of, row_of
 from .forward_files import NOTHING_AFTER, Damaged
 from .row_functions import collect
@@ -69,7 +70,8 @@ class Schema:
                     values[i] = row_of(self.defaults[name], 0)
                 else:
                     others = rows[i].keys() - self.fields.keys()
-                    text = f"column {name!r}: it is missing{near(name, others) or give}"
+                    has = f"the example has {listed(rows[i]) or 'none'}"
+                    text = f"column {name!r}: it is missing ({has}){near(name, others) or give}"
                     faults.setdefault(i, ("missing_feature", text))
         columns = collect(given, self.fields, len(rows), faults, "", remedy)
         chunk = without(Chunk({}, ordinals, origin), faults, bad, ", ")
@@ -143,23 +145,25 @@ class RowSource:
 
     def where(self, record: int, byte: int) -> str:
         """Return the place of a record, for errors."""
-        text = f"{self.name}, record {record}"
+        text = f"{counting(self.name)} {record}"
         return f"{text}, byte {byte}" if self._offsets else text
 
-    def chunk(
-        self, rows: Sequence[Row], records: Sequence[int], offsets: Sequence[int] | np.ndarray
-    ) -> Chunk:
-        """Return the rows that fit, which are those of some records; the others are reported."""
-        numbers = np.array(records, np.int64)
+    def origin(self, numbers: np.ndarray, offsets: Sequence[int] | np.ndarray) -> Origin:
+        """Return the places of records, by the numbers by which errors name them."""
         at = np.array(offsets, np.int64) if self._offsets else None
-        return self.schema.chunk(rows, numbers, Origin.single(self.name, numbers, at), self.bad)
+        return Origin.single(self.name, numbers, at)
+
+    def chunk(self, rows: Sequence[Row], numbers: np.ndarray, origin: Origin) -> Chunk:
+        """Return the rows that fit, which are those of some records; the others are reported."""
+        return self.schema.chunk(rows, numbers, origin, self.bad)
 
 
 class RowPart(RowSource, IndexedSource):
     """A part whose examples are read one by one.
 
     ``get`` returns the row of a number; ValueError describes its fault.  ``each`` calls a function
-    for each of some numbers, as ``map`` does, or gets the same rows in another way.
+    for each of some numbers, as ``map`` does, or gets the same rows in another way.  ``lines`` are
+    those (from 1) of records, by which errors name them.
     """
 
     def __init__(
@@ -170,23 +174,28 @@ class RowPart(RowSource, IndexedSource):
         bad: BadRecords,
         offsets: np.ndarray | None = None,
         each: Each = map,
+        lines: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
-        super().__init__(name, bad, offsets is not None)
-        self.length, self._get, self._each = length, get, each
+        super().__init__(name if lines is None else name + LINE, bad, offsets is not None)
+        self.length, self._get, self._each, self._lines = length, get, each, lines
         # Without offsets a view of a single 0: a sequence may be longer than any memory, even
         # than an array of larger numbers may seem.
         self._bytes = np.broadcast_to(np.int8(0), length) if offsets is None else offsets
 
     def examples(self) -> Iterator[Shown]:
         for number in range(self.length):
-            yield self.where(number, int(self._bytes[number])), self._row(number)
+            yield self._place(number), self._row(number)
+
+    def _place(self, number: int) -> str:
+        shown = number if self._lines is None else int(self._lines(np.array([number]))[0])
+        return self.where(shown, int(self._bytes[number]))
 
     def _row(self, number: int) -> Row | DataError:
         """Return the row of a number, or an error that names the record."""
         try:
             return self._get(number)
         except ValueError as error:
-            fault = DataError(f"{self.where(number, int(self._bytes[number]))}: {error}")
+            fault = DataError(f"{self._place(number)}: {error}")
             fault.__cause__ = error.__cause__
             return fault
 
@@ -200,7 +209,9 @@ class RowPart(RowSource, IndexedSource):
             else:
                 found.append(row)
                 sound.append(number)
-        return self.chunk(found, sound, self._bytes[sound])
+        at = np.array(sound, np.int64)
+        named = at if self._lines is None else self._lines(at)
+        return self.chunk(found, at, self.origin(named, self._bytes[at]))
 
     def close(self) -> None:
         del self._get, self._each  # so that its file can be unmapped
@@ -229,14 +240,21 @@ _KEPT_WALKS = 4
 #: Yields the records of a walk from its place on, and moves that to the next record before each
 #: yield.  Damaged where no more can be read.
 Reading = Callable[["Records"], Iterator["Record"]]
-_PLACE = struct.Struct("<2Q")
 
 
 class Place(NamedTuple):
-    """The place of a record: its byte in the decompressed file, and its number."""
+    """The place of a record: its byte in the decompressed file, and its number.
+
+    ``blank``: of a file of lines, how many before it are no records.
+    """
 
     byte: int = 0
     record: int = 0
+    blank: int = 0
+
+    def pack(self) -> bytes:
+        """Return it as a position: two integers, or three."""
+        return struct.pack("<2Q" if not self.blank else "<3Q", *self[: 2 + (self.blank > 0)])
 
 
 @dataclass(slots=True)
@@ -251,9 +269,9 @@ class Record:
 
 def place_at(position: bytes) -> Place:
     """Return the place at a position; b"" is the start of the stream."""
-    if position and len(position) != _PLACE.size:
-        raise ValueError(f"{len(position)} bytes are no position in a file: {_PLACE.size} are")
-    return Place(*_PLACE.unpack(position)) if position else Place()
+    if len(position) not in (0, 16, 24):
+        raise ValueError(f"{len(position)} bytes are no position in a file: 16 or 24 are")
+    return Place(*struct.unpack(f"<{len(position) // 8}Q", position))
 
 
 class Streams(StreamSource):
@@ -302,7 +320,7 @@ class Streams(StreamSource):
         if (other := self._walks.pop((stream, walk.place), None)) is not None:
             other.close()
         self._walks[stream, walk.place] = walk
-        return chunk, _PLACE.pack(*walk.place)
+        return chunk, walk.place.pack()
 
     def _at(self, stream: int, place: Place) -> Records:
         """Return the walk that has come to a place, or a new one; no other read finds it."""
@@ -356,9 +374,12 @@ class Records(RowSource):
             else:
                 rows.append(record.row)
                 places.append(record.place)
-        numbers = [place.record for place in places]
-        goes_on = bool(self.ahead) or not self._ended
-        return self.chunk(rows, numbers, [place.byte for place in places]), goes_on
+        numbers, named = (
+            np.array([number(place) for place in places], np.int64)
+            for number in (attrgetter("record"), self._number)
+        )
+        origin = self.origin(named, [place.byte for place in places])
+        return self.chunk(rows, numbers, origin), bool(self.ahead) or not self._ended
 
     def first_examples(self) -> Iterator[Shown]:
         """Return the places of the first records of a stream, and their rows or errors.
@@ -369,13 +390,18 @@ class Records(RowSource):
         self.place = Place()
         for record, _ in self.ahead:
             row = self._error(record) if record.row is None else record.row
-            yield self.where(record.place.record, record.place.byte), row
+            yield self.where(self._number(record.place), record.place.byte), row
+
+    def _number(self, place: Place) -> int:
+        """Return the number by which errors name a record: its line where lines are counted."""
+        return place.record + (place.blank + 1 if self.name.endswith(LINE) else 0)
 
     def _next(self) -> tuple[Record, Place] | None:
         return self.ahead.popleft() if self.ahead else next(self._left, None)
 
     def _error(self, record: Record) -> DataError:
-        return DataError(f"{self.where(record.place.record, record.place.byte)}: {record.wrong}")
+        where = self.where(self._number(record.place), record.place.byte)
+        return DataError(f"{where}: {record.wrong}")
 
     def _until_damage(self, records: Reading) -> Generator[tuple[Record, Place]]:
         """Yield the records with the places after them; damage is the fault of the last one."""
@@ -398,12 +424,13 @@ def file_streams(
     opening: Opening,
     records: Callable[[DataFile, Records], Iterator[Record]],
     features: Mapping[str, Feature] | None,
+    counted: str = "",
 ) -> Streams:
-    """Return a stream of records per file."""
+    """Return a stream of records per file; ``counted`` is LINE where errors name lines."""
 
     def walk(i: int, place: Place) -> Records:
         file = opening.files[i]
-        return Records(file.path, place, opening.bad, partial(records, file))
+        return Records(file.path + counted, place, opening.bad, partial(records, file))
 
     streams = record_streams(len(opening.files), walk, features)
     streams.files = opening.files

@@ -97,7 +97,7 @@ def test_all_examples_are_gone_through_only_when_asked(tmp_path: Path):
     found = looked(pipeline.batch(4), full=True)
     assert found.facts["checked"] == "all 502 examples"
     assert "1 bad example (1 wrong_type)" in found.problems[0]
-    assert "a.jsonl, record 500" in found.problems[1]
+    assert "a.jsonl, line 501" in found.problems[1]
     lenient = pipeline.options(on_bad_example="skip")
     assert not looked(lenient.batch(4), full=True).problems
     none = pipeline.options(on_bad_example="skip", max_bad_examples=0)

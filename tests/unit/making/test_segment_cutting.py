@@ -165,7 +165,7 @@ def test_rows_that_lack_a_column_are_bad_and_so_is_a_schema_without_it(tmp_path:
     features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32"), "n": hs.scalar("int64")}
     arguments = {**LEAST, "input_sequences": ["x"]}
     pipeline = hs.read_jsonl(str(path), features)
-    with pytest.raises(DataError, match=r"rows\.jsonl, record [23].*column '[xk]': it is m"):
+    with pytest.raises(DataError, match=r"rows\.jsonl, line [34].*column '[xk]': it is m"):
         Player(pipeline.batch_sequences_with_states(**arguments), tmp_path).take()
     skipping = pipeline.options(on_bad_example="skip")
     player = Player(skipping.batch_sequences_with_states(**arguments), tmp_path)

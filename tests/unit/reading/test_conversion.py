@@ -67,7 +67,7 @@ def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declar
     pipeline = jsonl(tmp_path / "a.jsonl", 6)
     with open(tmp_path / "a.jsonl", "a") as file:
         file.write('{"i": "x"}\n')
-    with pytest.raises(DataError, match=r"a.jsonl, record 6"):
+    with pytest.raises(DataError, match=r"a.jsonl, line 7"):
         converted(pipeline, tmp_path / "one")
     lenient = converted(pipeline.options(on_bad_example="skip"), tmp_path / "two")
     assert back(tmp_path / "two") == plain(6)

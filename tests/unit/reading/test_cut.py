@@ -59,7 +59,7 @@ def test_streams_are_cut_one_after_the_other(
 def test_no_record_beyond_a_cut_is_judged(tmp_path: Path) -> None:
     whole = hs.read_jsonl(lines(tmp_path, 8, 8, bad=(3, 12)), ID)
     assert ids(opened(whole.take(3))) == [0, 1, 2]
-    with pytest.raises(DataError, match="record 3"):
+    with pytest.raises(DataError, match="line 4"):
         opened(whole.take(4))
     assert ids(opened(whole.options(on_bad_example="skip").take(3))) == [0, 1, 2]
 

@@ -93,7 +93,7 @@ def test_a_line_over_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name, want in (("a.gz", [{"a": 1}]), ("a.jsonl", [{"a": 1}, {"a": 3}])):
         (tmp_path / name).write_bytes(gzip.compress(content) if name == "a.gz" else content)
         assert all_of(opened("jsonl", tmp_path / name, bad=BadRecords(skip=True))) == want
-        with pytest.raises(DataError, match=f"{name}, record 1, byte 8: .*more than 9 bytes"):
+        with pytest.raises(DataError, match=f"{name}, line 2, byte 8: .*more than 9 bytes"):
             all_of(opened("jsonl", tmp_path / name))
 
 
@@ -115,5 +115,5 @@ def test_a_damaged_file_gives_the_records_before_the_damaged_piece_wherever_read
     assert numbers == list(range(len(numbers)))
     assert sound - 100 < len(numbers) <= sound  # so many records are in a piece of 16 kB
     assert bad.counts
-    with pytest.raises(DataError, match=f"{name}, record {len(numbers)}, byte"):
+    with pytest.raises(DataError, match=f"{name}, line {len(numbers) + 1}, byte"):
         all_of(opened("jsonl", tmp_path / name))

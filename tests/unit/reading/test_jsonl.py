@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
+from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.sources import jsonl
 from tests.examples import some
@@ -47,8 +48,27 @@ def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
     bad = BadRecords(skip=True)
     assert all_of(opened("jsonl", tmp_path / name, bad=bad)) == [{"a": 1}, {"a": 3}]
     assert bad.counts.keys() == {"corrupt_record"}
-    with pytest.raises(DataError, match=rf"{name}, record 1, byte 9: the line is no JSON"):
+    with pytest.raises(DataError, match=rf"{name}, line 2, byte 9: the line is no JSON"):
         all_of(opened("jsonl", tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_errors_name_the_line_as_an_editor_does_wherever_reading_begins(
+    tmp_path: Path, name: str
+) -> None:
+    content = '\n{"a": 1}\n\n \n{"a": 2}\n{"a": "x", "b": 3}\n\n[]\n{"b": 4, "c": 5}\n'
+    path = readers.write(tmp_path / name, content)
+    a = {"a": Feature("scalar", "int64")}
+    missing = r", column 'a': it is missing \(the example has 'b', 'c'\)"
+    words = [r"line 6, byte .*'x' is", r"line 8, byte \d+: the line holds", f"line 9.*{missing}"]
+    for number, text in enumerate(words, 2):
+        skipping = opened("jsonl", path, features=a, bad=BadRecords(skip=True))
+        position = b""
+        for _ in range(number if name.endswith("gz") else 0):
+            position = skipping.read(0, position, 1)[1] or b""
+        reader = opened("jsonl", path, features=a)
+        with pytest.raises(DataError, match=text):
+            reader.read(0, position, 1) if position else reader.take(np.array([number]))
 
 
 @settings(max_examples=some(60))
@@ -57,22 +77,29 @@ def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
     data = np.frombuffer(text.encode(), np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "_BLOCK", block)
-        index = jsonl.line_index(data)
-    got = [text[a:b] for a, b in index.reshape(2, -1).T]
-    assert got == [line for line in text.split("\n") if line.strip(" \r")]
+        n, *index = jsonl.line_index(data).tolist()
+    lines, inked = text.split("\n"), [*map(bool, map(str.strip, text.split("\n")))]
+    assert [text[a:b] for a, b in zip(index[:n], index[n : 2 * n], strict=True)] == [
+        line for line, ink in zip(lines, inked, strict=True) if ink
+    ]
+    assert index[2 * n :] == [sum(inked[:i]) for i, ink in enumerate(inked) if not ink]
 
 
 BROKEN = [
-    ('{"a": ', "corrupt_record", r"record 1, byte 9: the line is no JSON"),
+    ('{"a": ', "corrupt_record", r"line 2, byte 9: the line is no JSON"),
     ("[1]", "corrupt_record", r"which is no JSON object"),
     ('{"a": "\udcff"}', "corrupt_record", r"the line is not UTF-8"),
     ("[" * 100_000, "corrupt_record", r"nested too deeply|no JSON"),
-    ('{"a": "x"}', "wrong_type", r"record 1, byte 9, column 'a': 'x' is bytes"),
+    ('{"a": "x"}', "wrong_type", r"line 2, byte 9, column 'a': 'x' is bytes"),
     ('{"a": 1.5}', "wrong_type", r"column 'a': 1.5 is float64 .*declare the features"),
     ('{"a": 123456789012345678901234567890}', "wrong_type", "column 'a'"),
     ('{"a": [1]}', "wrong_type", r"shape \[1\], which does not fit int64\[\]"),
-    ('{"a": null}', "missing_feature", r"record 1, byte 9, column 'a': it is missing"),
-    ("{}", "missing_feature", r"column 'a': it is missing; declare .*, with a default"),
+    ('{"a": null}', "missing_feature", r"line 2, byte 9, column 'a': it is missing"),
+    (
+        "{}",
+        "missing_feature",
+        r"column 'a': it is missing \(the example has none\); declare .*, with a default",
+    ),
     ('{"a": 1, "b": 2}', "wrong_type", r"column 'b': the first examples have no such column"),
 ]
 
@@ -115,5 +142,5 @@ def test_where_no_record_shows_the_columns_they_are_asked_for(tmp_path: Path) ->
     with pytest.raises(DataError, match="declare the features"):
         opened("jsonl", write(tmp_path / "a.gz", "{", "}"), bad=BadRecords(skip=True))
     for name in ("b", "b.gz"):
-        with pytest.raises(DataError, match=rf"{name}, record 1, byte 9, column 'a': 'x' is bytes"):
+        with pytest.raises(DataError, match=rf"{name}, line 2, byte 9, column 'a': 'x' is bytes"):
             opened("jsonl", write(tmp_path / name, {"a": 1}, {"a": "x"}))

@@ -3,8 +3,9 @@
     plain         IndexedSource: where lines begin and end is scanned once and kept
     compressed    StreamSource (.gz): one stream per file
 
-Lines of white space are no records.  null is a missing value.  Without declared features
-the first records show the columns: a list with different lengths among them varies.
+Lines of white space are no records, but count in errors, which name lines.  null is a missing
+value.  Without declared features the first records show the columns: a list with different lengths
+among them varies.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from ...files.index_cache import IndexCache
 from ...files.manifest import DataFile
 from ...files.mapped_files import mapped
-from ..chunk import BadRecords
+from ..chunk import LINE, BadRecords
 from ..example_rows import Place, Record, Records, Row, RowPart, file_streams, reader_of_rows
 from ..forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
 from ..source import Opening, Source, StreamSource
@@ -36,7 +37,7 @@ class Jsonl(Source):
     def open(cls, opening: Opening) -> StreamSource:
         files, features = opening.files, opening.features
         if any(compression_of(file.path) for file in files):
-            return file_streams(opening, _lines, features)
+            return file_streams(opening, _lines, features, LINE)
         return reader_of_rows([_part(file, opening.cache, opening.bad) for file in files], features)
 
 
@@ -48,7 +49,9 @@ def parsed(line: bytes | memoryview) -> Row:
         raise ValueError(f"the line is not UTF-8: {error}") from None
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the line is no JSON: {error.msg}, column {error.colno}") from None
+    except ValueError as error:  # a number of too many digits
         raise ValueError(f"the line is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"the line holds {bytes(line)!r:.60}, which is no JSON object")
@@ -56,7 +59,8 @@ def parsed(line: bytes | memoryview) -> Row:
 
 
 def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
-    """Return the starts, then the stops, of the lines that hold more than white space.
+    """Return n, n starts and n stops of the lines that hold more than white space, and for each
+    other line how many of them are before it.
 
     ``progress`` is called now and then with the number of bytes scanned.
     """
@@ -68,19 +72,19 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
     starts = np.concatenate([[0], stops[:-1] + 1])
     if data[: len(MARK)].tobytes() == MARK:
         starts[0] = len(MARK)
-    lines = np.flatnonzero(starts < stops)
-    starts, stops = starts[lines], stops[lines]
-    inked = _INK[data[starts]]
-    for i in np.flatnonzero(~inked).tolist():
+    inked = starts < stops
+    inked[inked] = _INK[data[starts[inked]]]
+    for i in np.flatnonzero(~inked & (starts < stops)).tolist():
         inked[i] = _INK[data[starts[i] : stops[i]]].any()
-    return np.concatenate([starts[inked], stops[inked]])
+    before = np.cumsum(inked)[~inked]
+    return np.concatenate([[np.count_nonzero(inked)], starts[inked], stops[inked], before])
 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """Return the part that has the lines of one file."""
     data = mapped(file)
-    index = cache.get(file, "jsonl lines", lambda: line_index(data, cache.progress_of(file)))
-    starts, stops = index.reshape(2, -1)
+    index = cache.get(file, "jsonl, lines", lambda: line_index(data, cache.progress_of(file)))
+    starts, stops, blank = np.split(index[1:], [index[0], 2 * index[0]])
     view = data.data
 
     def get(number: int) -> Row:
@@ -89,20 +93,24 @@ def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
             raise ValueError(f"the line has more than {MOST_LINE} bytes")
         return parsed(view[start:stop])
 
-    return RowPart(file.path, len(starts), get, bad, starts)
+    def lines(records: np.ndarray) -> np.ndarray:
+        return records + 1 + np.searchsorted(blank, records, side="right")
+
+    return RowPart(file.path, len(starts), get, bad, starts, lines=lines)
 
 
 def _lines(file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the lines of a file that is compressed."""
-    byte, number = walk.place
+    byte, number, blank = walk.place
     with open_forward(file, byte) as stream:
         lines = Lines(stream, byte)
         for line in lines:
-            here, byte = Place(byte, number), lines.byte
+            here, byte = Place(byte, number, blank), lines.byte
             if not line or line.isspace():  # a byte order mark may have been all
+                blank += 1
                 continue
             number += 1
-            walk.place = Place(byte, number)
+            walk.place = Place(byte, number, blank)
             try:
                 record = Record(here, parsed(line))
             except ValueError as error:

@@ -196,9 +196,7 @@ class _Frames(Records):
         super().__init__(file.path, place, bad, partial(_frames, file, kind))
         self._parser = parser
 
-    def chunk(
-        self, rows: Sequence[Row], records: Sequence[int], offsets: Sequence[int] | np.ndarray
-    ) -> Chunk:
+    def chunk(self, rows: Sequence[Row], numbers: np.ndarray, origin: Origin) -> Chunk:
         frames: list[Plain] = [row[""] for row in rows]
         bounds = np.cumsum([0, *map(len, frames)])
         data = np.frombuffer(b"".join(frames), np.uint8)
@@ -206,8 +204,6 @@ class _Frames(Records):
         columns, faults = self._parser.parse(data, starts, lengths)
         wrong = bad_payloads(data, starts, lengths) if frames else ()
         faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
-        numbers = np.array(records, np.int64)
-        origin = Origin.single(self.name, numbers, np.array(offsets, np.int64))
         return without(Chunk(columns, numbers, origin), faults, self.bad)
 
 

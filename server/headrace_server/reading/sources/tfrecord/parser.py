@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace_proto.errors import near
+from headrace_proto.errors import listed, near
 
 from ....pipeline.declaration import Feature
 from ...chunk import Faults
@@ -23,8 +23,6 @@ from .walk import Malformed, Span, names_in, walk
 _MOST_FORMS = 16
 #: Least number of records for a form: to learn one costs as much as to walk some.
 _LEAST_RECORDS = 8
-#: Maximum number of features that a fault lists.
-_LISTED = 20
 #: Average bytes of records that are all read before they are compared.
 _SMALL = 1024
 
@@ -66,10 +64,8 @@ class ExampleParser:
                 reason, text = error.args
                 if reason == "missing_feature":
                     names = names_in(record)
-                    listed = ", ".join(map(repr, names[:_LISTED])) or "no feature"
                     lacks = next((w.name for w in self._wants if w.name not in names), "")
-                    listed += ", …" if names[_LISTED:] else ""
-                    text += f"; the record has {listed}{near(lacks, names)}"
+                    text += f"; the record has {listed(names) or 'no feature'}{near(lacks, names)}"
                 faults[row] = (reason, text)
 
         both = zip(self._wants, fillers, strict=True)
