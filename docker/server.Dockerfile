@@ -34,7 +34,7 @@ RUN groupadd --gid 10001 headrace \
     && install -d /srv
 COPY --from=build /opt/headrace /opt/headrace
 COPY docker/healthy.py /opt/headrace/healthy.py
-# Health, metrics and a page, for who is in the container: the healthcheck, and headrace status.
+# Health, metrics and a page, for who is in the container, such as the healthcheck.
 ENV PATH=/opt/headrace/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HEADRACE_HTTP=127.0.0.1:9464

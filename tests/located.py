@@ -6,8 +6,8 @@ import zmq
 
 from headrace.connection.connection import Lookup
 from headrace.connection.places import Server
-from headrace.credentials import Keys
 from headrace_proto import limits
+from headrace_proto.credentials import Keys
 from headrace_proto.messages import Hello
 from tests.patience import eventually
 

@@ -131,7 +131,7 @@ def connect(
         feed = feed or on_ray
     locked = None if directory is None else directory.keys()
     if directory is None and (keys is not None or os.environ.get(ENVIRONMENT)):
-        from .credentials import load_keys
+        from headrace_proto.credentials import load_keys
 
         locked = load_keys(keys)
     prefetched = Prefetch(prefetch)
@@ -218,10 +218,11 @@ def _tell_of_use(link: Link) -> None:
     begins = "has no more batches" if finished else "goes on where others left it"
     logger.warning(
         "feed %r at %s %s (committed batches: %d); to start it from its beginning: "
-        "connect(restart=True) or headrace restart %s",
+        "connect(restart=True) or headrace restart %s --address %s",
         welcomes[0].feed,
         link.address,
         begins,
         batches,
         welcomes[0].feed,
+        link.address,
     )

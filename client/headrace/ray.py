@@ -16,10 +16,9 @@ import zmq
 
 from headrace_proto.address import RAY, RAY_NAMESPACE
 from headrace_proto.clock import Deadline
+from headrace_proto.credentials import Keys
 from headrace_proto.errors import ConnectionLost
 from headrace_proto.keys import parse_public, parse_secret
-
-from .credentials import Keys
 
 try:
     import ray

@@ -217,6 +217,25 @@ class Resize:
     sizes: Counts
 
 
+@message(FROM_TRAINER, 12)
+class Command:
+    """An operator's question or order to the whole server, at its public address.
+
+    The locator answers by Answered of session 0, with the result as JSON in frame 1.
+    """
+
+    version: Count  # of the protocol
+    library: Text
+    request: Count  # the answer carries it
+    what: Text  # "status", "inspect", "snapshot", "drain", "end" or "restart"
+    feed: Text = ""  # "": the only feed
+    key: Blob = b""  # of the sequence to inspect
+    name: Text = ""  # of a snapshot, and …
+    whole: Flag = False  # … whether every server has stored its share, as in Snapshot
+    cancel: Flag = False  # of an end: drop rows that are in no batch yet
+    force: Flag = False  # of a restart: also while trainers use the feed
+
+
 @message(FROM_SERVER, 1)
 class Welcome:
     """A session is open."""

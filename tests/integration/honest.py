@@ -11,7 +11,7 @@ import zmq
 
 import headrace
 import headrace_server as hs
-from headrace.credentials import load_keys
+from headrace_proto.credentials import load_keys
 from headrace_proto.messages import FROM_SERVER
 from tests.patience import PATIENCE_S
 

@@ -141,7 +141,7 @@ def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
             assert "headrace_state_fault 1.0\n" in page("/metrics")[1]
             feed = json.loads(page("/status.json")[1])["feeds"]["default"]
             assert feed["verdict"]["level"] == "bad" and "is full" in feed["verdict"]["text"]
-            assert main(["status", "--http", server.http_address or ""]) == 1
+            assert main(["status", "--address", server.address]) == 1
             assert "is full (0 bytes are free" in capsys.readouterr().out
         finally:
             ballast.unlink()

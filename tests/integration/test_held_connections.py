@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import headrace
-from headrace.credentials import load_keys
+from headrace_proto.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually

@@ -16,9 +16,9 @@ import zmq
 
 import headrace
 import headrace_server as hs
-from headrace.credentials import load_keys
 from headrace_proto import limits
 from headrace_proto.codec import pack
+from headrace_proto.credentials import load_keys
 from headrace_proto.messages import (
     FROM_TRAINER,
     Answer,

@@ -26,10 +26,11 @@ from zmq.utils import z85
 import headrace
 import headrace_server as hs
 from headrace.connection.connection import connecting
-from headrace.credentials import load_keys
 from headrace_proto import limits
+from headrace_proto.credentials import load_keys
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
+from headrace_server.cli import main
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
@@ -149,6 +150,29 @@ def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
         )
     assert time.monotonic() - started < PATIENCE_S
     eventually(lambda: sum(locked.refused.values()) > before)
+
+
+def test_a_command_needs_the_keys_of_a_trainer(
+    locked: Locked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The server has no HTTP."""
+    at = ["--address", locked.address]
+    for who, told in (
+        (None, "it asks for keys: give those of a trainer by --keys or HEADRACE_KEYS"),
+        ("bob", r"it does not know the public key of 'bob': copy bob.public into trainers/"),
+        ("carol", "its key is not server.public of keys="),
+    ):
+        started = time.monotonic()
+        keys = [] if who is None else ["--keys", locked.keys(who)]
+        assert main(["end", "default", *at, *keys]) == 1
+        assert told in capsys.readouterr().err
+        assert time.monotonic() - started < PATIENCE_S
+    monkeypatch.setenv("HEADRACE_KEYS", locked.keys("alice"))
+    assert main(["status", *at]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("serving  up ") and "default  open  " in said
+    assert main(["end", "absent", *at]) == 2
+    assert f"{locked.address}: feed='absent' is none of default" in capsys.readouterr().err
 
 
 def test_a_refusal_before_the_first_message_is_told_as_well(

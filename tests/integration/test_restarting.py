@@ -98,10 +98,10 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
         # It is refused while the feed is used, unless it is forced.
         with pytest.raises(headrace.FeedInUse, match=r"it is used by trainer \d+ at \S+\.  Close"):
             server.restart("a")
-        http = ["--http", str(server.http_address)]
-        assert main(["restart", "a", *http]) == 1
+        at = ["--address", server.address]
+        assert main(["restart", "a", *at]) == 1
         assert "it is used by trainer" in capsys.readouterr().err
-        assert main(["restart", "a", "--force", *http]) == 0
+        assert main(["restart", "a", "--force", *at]) == 0
         with pytest.raises(headrace.FeedRewound, match="started again from its beginning"):
             rest(feed)
     with trainer(server.address, "--feed", "a", "--hold", "1", "--timeout", "60") as other:

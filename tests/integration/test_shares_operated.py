@@ -21,12 +21,12 @@ __all__ = ["ledger"]
 
 
 def watched(pipeline: Any = None, state: Path | None = None) -> Any:
-    """Two servers of a feed that can be asked by HTTP."""
-    return shared(pipeline or numbers(), state=state, http="127.0.0.1:0")
+    """Two servers of a feed."""
+    return shared(pipeline or numbers(), state=state)
 
 
 def named(servers: list[hs.Server]) -> str:
-    return ",".join(str(server.http_address) for server in servers)
+    return ",".join(server.address for server in servers)
 
 
 def test_status_shows_all_servers_and_names_the_one_that_is_away(
@@ -35,11 +35,11 @@ def test_status_shows_all_servers_and_names_the_one_that_is_away(
     monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
 
     def status(*more: str) -> tuple[int, str]:
-        code = main(["status", "--http", http, *more])
+        code = main(["status", "--address", at, *more])
         return code, capsys.readouterr().out
 
     with watched() as servers:
-        http, away = named(servers), str(servers[1].http_address)
+        at, away = named(servers), servers[1].address
         with connect(servers) as feed:
             for _ in range(7):
                 next(feed)
@@ -61,12 +61,12 @@ def test_commands_restart_the_feed_of_all_servers_and_end_it(capsys: pytest.Capt
     with watched(endless) as servers:
         with connect(servers) as feed:
             first = [next(feed)["i"].tolist() for _ in range(7)]
-            assert main(["restart", "default", "--http", named(servers)]) == 1
+            assert main(["restart", "default", "--address", named(servers)]) == 1
             assert "is used by" in capsys.readouterr().err
-        assert main(["restart", "default", "--http", named(servers)]) == 0
+        assert main(["restart", "default", "--address", named(servers)]) == 0
         with connect(servers) as feed:
             assert [next(feed)["i"].tolist() for _ in range(7)] == first
-            assert main(["end", "default", "--cancel", "--http", named(servers)]) == 0
+            assert main(["end", "default", "--cancel", "--address", named(servers)]) == 0
             for _ in feed:
                 pass
         assert all(server.wait(PATIENCE_S) for server in servers)
@@ -79,7 +79,7 @@ def test_the_command_takes_a_snapshot_of_all_servers(
         with connect(servers) as feed:
             for _ in range(7):
                 next(feed)
-        assert main(["snapshot", "--http", named(servers)]) == 0
+        assert main(["snapshot", "--address", named(servers)]) == 0
         token = json.loads(capsys.readouterr().out)
         with connect(servers) as feed:
             rest = rows(feed)
@@ -92,20 +92,20 @@ def test_commands_find_a_sequence_at_its_server_and_drain_all(
 ):
     pipeline = chained(ledger.examples, batch_size=3)
     with watched(pipeline) as servers, connect(servers, prefetch=0) as feed:
-        http = named(servers)
+        at = named(servers)
         batches = [next(feed) for _ in range(2)]
         assert {batch.partition % _SERVERS for batch in batches} == {0, 1}
         for batch in batches:
             key = bytes(batch.key[0]).decode().partition(":")[2]
-            assert main(["inspect", key, "--http", http]) == 0
+            assert main(["inspect", key, "--address", at]) == 0
             (found,) = json.loads(capsys.readouterr().out)["found"]
             assert (found["where"], found["partition"]) == ("leased", batch.partition)
             assert found["host"] == f"{socket.gethostname()}:{os.getpid()}"
-        assert main(["drain", "--wait", "0.1", "--http", http]) == 1
+        assert main(["drain", "--wait", "0.1", "--address", at]) == 1
         assert capsys.readouterr().out.count("in trainers' hands: 1 (trainer 1 at ") == 2
         for batch in batches:
             save_all(batch, ledger.check(batch))
-        assert main(["drain", "--http", http]) == 0
+        assert main(["drain", "--address", at]) == 0
         assert all(server.draining for server in servers)
-        assert main(["status", "--http", http]) == 0
+        assert main(["status", "--address", at]) == 0
         assert capsys.readouterr().out.count("\ndraining ") == 2

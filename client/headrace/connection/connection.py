@@ -44,12 +44,12 @@ import zmq
 from headrace_proto import limits
 from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
+from headrace_proto.credentials import Keys
 from headrace_proto.errors import NotAllowed, ProtocolError
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Welcome
 from headrace_proto.spin import Spin
 
-from ..credentials import Keys
 from .batch_memory import Attachment, opening_files
 from .places import Server
 from .session import Session

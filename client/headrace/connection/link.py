@@ -62,6 +62,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from headrace_proto.clock import AwakeClock, Deadline
+from headrace_proto.credentials import Keys
 from headrace_proto.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -76,7 +77,6 @@ from headrace_proto.messages import Answered, Refused
 from headrace_proto.spin import cores
 from headrace_proto.token import new_snapshot
 
-from ..credentials import Keys
 from ..machine.prefetch import Prefetch
 from ..machine.requests import Request, snapshot
 from ..machine.trainer import Held, Trainer

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..watch import statuses
-from ..watch.http_client import one_line, shown
+from .asking import one_line, shown
 from .progress import count, size, table
 
 _MOST_TRAINERS = 32

@@ -27,7 +27,7 @@ from headrace_proto.errors import (
     code_of,
     near,
 )
-from headrace_proto.messages import FROM_TRAINER, Hello, Refused
+from headrace_proto.messages import FROM_TRAINER, Command, Hello, Refused
 
 from .bounded_map import BoundedMap
 
@@ -42,8 +42,10 @@ _PATIENCE = 100
 _REMEMBERED = 10_000
 _SECOND = 1.0
 
+REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 
-def check_version(hello: Hello) -> None:
+
+def check_version(hello: Hello | Command) -> None:
     """Raise VersionMismatch where a trainer speaks another protocol."""
     if hello.version != limits.PROTOCOL:
         raise VersionMismatch(

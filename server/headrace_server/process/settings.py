@@ -110,8 +110,6 @@ class RunSettings(Limits):
     snapshots: where snapshots are copied to, and found by a server with another state directory
     keep_snapshots: number of snapshots of each feed that are kept, the newest ones; 0 keeps all
     http: where metrics, health and a page are served, without a lock; port 0 is a free one
-    http_token_file: file of a token; by HTTP only requests with it may drain, end, restart or
-      take a snapshot
     """
 
     pipelines: Pipeline | Mapping[str, Pipeline | Declaration]
@@ -156,9 +154,6 @@ class RunSettings(Limits):
         least=0, absent=f"{KEEP_SNAPSHOTS}, where there is a state directory", needs_state=True
     )
     http: str | None = _text(absent="not at all", metavar="HOST:PORT")
-    http_token_file: str | os.PathLike[str] | None = _path(
-        absent="requests from this machine may", metavar="FILE"
-    )
 
     def __post_init__(self) -> None:
         optional = {one.name for one in fields(self) if one.default is None}

@@ -3,6 +3,7 @@
     trainer ── Hello ─► locator ─► ServedShare   which share of the feed, and where each worker is
                                 ─► Pulse         not yet: a worker is being started
                                 ─► Refused       no such feed, another version, a failed server
+    operator ─ Command ─► locator ─► the supervisor, whose answer goes back: commands.py
 
 It hands nothing out and runs no user code, so it answers at once while workers start, die, open
 sources or compute.  A trainer asks it when it connects, and again when a worker is away.
@@ -18,18 +19,27 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
-from headrace_proto.errors import HeadraceError, ProtocolError, code_of
-from headrace_proto.messages import FROM_SERVER, Hello, Pulse, Refused, ServedShare
+from headrace_proto.errors import HeadraceError, NotAllowed, ProtocolError, code_of
+from headrace_proto.messages import (
+    FROM_SERVER,
+    Answered,
+    Command,
+    Hello,
+    Pulse,
+    Refused,
+    ServedShare,
+)
 
 from ..journal.feed_directory import described
 from ..net.bounded_map import BoundedMap
 from ..net.keyring import KeyRing
 from ..net.public_socket import PublicSocket
-from ..net.refusals import RateLimits, check_version, fault_of_message, feed_named
+from ..net.refusals import REVOKED, RateLimits, check_version, fault_of_message, feed_named
 from ..net.sockets import EXPECTED, open_files_limit
 from ..pipeline.declaration import Plain, digest
 from ..process.child import LOG_FORMAT, Pipe, perform
@@ -46,6 +56,8 @@ _BURST = 256
 _CONNECTIONS = 1792
 #: Maximum number of greetings that wait for the start of a worker; the oldest is forgotten.
 _MOST_HELD = 10_000
+#: Maximum number of commands that wait for the supervisor; the oldest gets no answer.
+_MOST_COMMANDS = 1000
 #: Time in which trainers of workers that ended without a word learn that the server has stopped.
 _LAST_WORDS_S = 1.5
 
@@ -148,6 +160,9 @@ class Locator:
         self._served = ServedShares(config)
         #: Greetings that wait for the start of a worker, and where they came to.
         self._held: BoundedMap[bytes, tuple[Hello, str]] = BoundedMap(_MOST_HELD)
+        #: Commands that the supervisor carries out: the connection and the request of each.
+        self._commands: BoundedMap[int, tuple[bytes, int]] = BoundedMap(_MOST_COMMANDS)
+        self._last_command = 0
         self._failure: tuple[str, str] | None = None
         self._next_tick = 0.0
         self._stops_at: float | None = None
@@ -156,6 +171,7 @@ class Locator:
             "worker_died": lambda worker: self._served.died(worker),
             "fail": self._fail,
             "stats": self._answer_stats,
+            "commanded": self._answer_command,
             "stop": self._stop,
         }
 
@@ -180,6 +196,7 @@ class Locator:
             if now >= self._next_tick:  # it lets new keys in before their greetings come
                 self._next_tick = now + _TICK_S
                 socket.tick(now)
+                socket.sweep()
             self._hear_trainers()
 
     def close(self) -> None:
@@ -210,6 +227,8 @@ class Locator:
             raise ProtocolError(f"a greeting of {1 + len(frames)} frames came")
         if isinstance(message, Hello):
             self._answer(connection, message, self._socket.last_came_to)
+        elif isinstance(message, Command):
+            self._on_command(connection, message, key)
 
     def _answer(self, connection: bytes, hello: Hello, reached: str) -> None:
         if self._failure is not None:
@@ -227,6 +246,30 @@ class Locator:
         if isinstance(answer, Pulse):
             self._held[connection] = hello, reached
         self._send(connection, answer)
+
+    def _on_command(self, connection: bytes, command: Command, key: str | None) -> None:
+        """Pass a command to the supervisor: any peer that may train may command."""
+        try:
+            check_version(command)
+            if self._socket.name_of(key or "") is None:
+                raise NotAllowed(REVOKED)
+        except HeadraceError as error:
+            self._send(connection, Refused(code_of(error), str(error)))
+            return
+        number = self._last_command = self._last_command + 1
+        self._commands[number] = connection, command.request
+        plain = {**asdict(command), "key": command.key.hex(), "number": number}
+        for field in ("version", "library", "request"):
+            del plain[field]
+        self._pipe.report("command", **plain)
+
+    def _answer_command(self, number: int, content: str, code: str, text: str) -> None:
+        asked = self._commands.pop(number, None)
+        if asked is not None:
+            connection, request = asked
+            header = FROM_SERVER.encode(Answered(0, request, code=code, text=text))
+            block = memoryview(content.encode())
+            self._socket.send_block(connection, header, block, lambda: None)
 
     def _send(self, connection: bytes, message: object) -> bool:
         return self._socket.say(connection, FROM_SERVER.encode(message))

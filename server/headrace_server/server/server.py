@@ -22,6 +22,7 @@ from ..process.option import Option
 from ..process.rundir import RunDirectory
 from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from ..watch.http import HttpOptions, HttpService
+from ..watch.watch import Watch
 from .arguments import (
     as_feeds,
     as_tokens,
@@ -63,12 +64,13 @@ class Server:
     ) -> None:
         self._durable = durable
         self._http: HttpService | None = None
+        self._watch = Watch(config.share)
         with contextlib.ExitStack() as undo:
             if durable is not None:
                 undo.callback(durable.close)
             if http is not None:
                 with interrupts_held():
-                    self._http = HttpService(http)
+                    self._http = HttpService(http, self._watch)
                     undo.callback(self._http.close)
             with contextlib.ExitStack() as undo_directory:
                 with interrupts_held():
@@ -83,11 +85,11 @@ class Server:
                 settings.worker_memory_bytes or 0,
                 durable,
                 lambda config: _within_memory(_served(begin(config)), str(directory.path)),
+                self._watch,
             )
             undo.pop_all()
-        if self._http is not None:
-            self._http.watch.begin(self._supervisor)
-        parts = self._supervisor, self._http, durable
+        self._watch.begin(self._supervisor, looking=http is not None)
+        parts = self._supervisor, self._watch, self._http, durable
         self._finalizer = weakref.finalize(self, _end_forgotten, self.address, os.getpid(), *parts)
         self._finalizer.atexit = False  # then its processes are killed, which takes no time
 
@@ -138,8 +140,8 @@ class Server:
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
         each partition, from which batch on which target proportions hold.  ``segments``, of a feed
         of segments: examples ``in_flight``, segments ``rewound``.  ``sources``, of a mix: examples
-        drawn from each.  ``weights`` and ``reported``: sum and count, of which the quotient is the
-        weight of each now, over all partitions, and the mean that trainers report.  ``balance``, of
+        drawn from each.  ``weights``: sum and count, of which the quotient is the weight of each
+        now, over all partitions.  ``balance``, of
         a feed with ``balance=`` and ranks: ``rounds``, and the cost of the dearest rank over the
         mean, as the ``mean`` of all rounds and the ``worst`` of the last 100 of each partition.
 
@@ -226,7 +228,7 @@ class Server:
         With a state directory the server announces its return: trainers of other processes wait for
         the next one, up to their ``timeout``.
         """
-        _end(self._supervisor, self._http, self._durable)
+        _end(self._supervisor, self._watch, self._http, self._durable)
         self._finalizer.detach()
 
     def __enter__(self) -> Server:
@@ -272,7 +274,7 @@ def start(settings: RunSettings, origin: str = "") -> Server:
         slab_bytes=settings.slab_bytes or 0,
         **settings.limits(),
     )
-    watched = HttpOptions.of(settings.http, settings.http_token_file, share)
+    watched = HttpOptions.of(settings.http)
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
@@ -313,9 +315,15 @@ def _served(config: RunConfig) -> RunConfig:
     return config
 
 
-def _end(supervisor: Supervisor, http: HttpService | None, durable: StateDirectory | None) -> None:
+def _end(
+    supervisor: Supervisor,
+    watch: Watch,
+    http: HttpService | None,
+    durable: StateDirectory | None,
+) -> None:
     if http is not None:
         http.close()
+    watch.end()
     supervisor.stop()
     if durable is not None:
         durable.close()

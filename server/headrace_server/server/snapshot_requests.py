@@ -74,7 +74,7 @@ class SnapshotRequests:
             except HeadraceError as error:
                 making.set_exception(error)
 
-        _in_thread(make)
+        in_thread(make)
         if not Deadline(timeout_s).wait(lambda at_most_s: bool(wait([making], at_most_s).done)):
             raise ServerError(f"the snapshot of {feed!r} took longer than {timeout_s:g} s")
         return making.result().to_plain()
@@ -112,7 +112,7 @@ class SnapshotRequests:
             raise ServerError(
                 f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
                 "is none of the feed: take it by feed.snapshot() of a trainer, or of all "
-                "servers: headrace snapshot --http A,B"
+                "servers: headrace snapshot --address A,B"
             )
         shelf = self._shelf
         if name and shelf.has(feed, name):  # a trainer asks again
@@ -145,7 +145,7 @@ class SnapshotRequests:
                 answered = {"session": session, "request": request, "value": token}
                 self.order(owner, order="snapshotted", code=code, text=text, **answered)
 
-        _in_thread(answer)
+        in_thread(answer)
 
     def on_take_back(self, owner: int, feed: str, snapshot: str) -> None:
         """Take a feed back, or have the owner refuse it to the trainer that asked."""
@@ -159,7 +159,7 @@ class SnapshotRequests:
                 refusal = {"code": code_of(error), "text": str(error)}
                 self.order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
 
-        _in_thread(take_back)
+        in_thread(take_back)
 
     def take_back(self, feed: str, snapshot: str) -> None:
         """Let the next lives of all workers begin with a feed as a snapshot has it."""
@@ -181,5 +181,6 @@ class SnapshotRequests:
         self._over = True
 
 
-def _in_thread(action: Callable[[], None]) -> None:
+def in_thread(action: Callable[[], None]) -> None:
+    """Act in a thread that the end of the program does not wait for."""
     threading.Thread(target=action, name="headrace-state", daemon=True).start()

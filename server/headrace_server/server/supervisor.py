@@ -38,7 +38,9 @@ from ..process.rundir import RunDirectory
 from ..process.worker_diary import Entry
 from ..watch.status import disk_of, overview
 from ..watch.statuses import OwnersAnswer, SeenServer, described_batches, joined
+from ..watch.watch import Watch
 from .asks import LOCATOR, Asks
+from .commands import Commands
 from .crew import Crew, Starts
 from .feeds import Feeds
 from .liveness import Patience, Post
@@ -64,8 +66,12 @@ class Supervisor:
         worker_memory_bytes: int = 0,
         durable: StateDirectory | None = None,
         begin: Callable[[RunConfig], RunConfig] = lambda config: config,
+        watch: Watch | None = None,
     ) -> None:
-        """``begin`` begins the state of the server, and returns the config with it."""
+        """``begin`` begins the state of the server, and returns the config with it.
+
+        ``watch`` answers the commands that only ask.
+        """
         self._pid = os.getpid()
         self._born: list[Child] = []  # those that may live, for an end without stop()
         self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
@@ -105,6 +111,7 @@ class Supervisor:
             "over": feeds.over,
             "bad": feeds.bad,
             "answer": self._asks.answer,
+            "command": Commands(self, watch or Watch(), self._crew.order).on_command,
             "snapshot": lambda owner, **of: self._requests.on_snapshot(owner, **of),
             "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
         }

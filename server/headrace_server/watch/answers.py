@@ -3,15 +3,10 @@
     GET /  /metrics  /status.json
     GET /livez  /healthz  /readyz[?feed=]
     GET /inspect?key=[&feed=]
-    POST /drain  /snapshot[?feed=&name=&whole=1]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
 
-No request has a body: one that comes with a body is refused, and changes nothing.
-
-Every peer that reaches the port may read.  Only a peer that could as well send a signal may change
-something: one on this machine, or one that knows the token where there is one.  A web page that a
-user of this machine has open must not act for them, so a request that changes something names this
-machine as its host and has a header that no page can send to another site.  Where the port is
-bound to this machine only, every request names it: a name that an attacker points here is refused.
+Every peer that reaches the port may read, and none can change anything: commands go to the public
+address.  No request has a body: one that comes with a body is refused.  Where the port is bound to
+this machine only, every request names it: a name that an attacker points here is refused.
 
 The page is one file that loads nothing from elsewhere.  Its policy names the script and the style
 of the file by their hashes.  So no text of a feed, an error or a trainer can become a script, even
@@ -23,7 +18,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import hmac
 import ipaddress
 import json
 import re
@@ -33,18 +27,10 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
-from headrace_proto.token import SNAPSHOT
 
 from ..files.extras import require
-from .http_client import HEADER
 from .verdict import store_faults
 from .watch import Watch
-
-_LONGEST_KEY = 4096
-#: Maximum time for a snapshot, which waits for stores and disks.
-_SNAPSHOT_S = 600.0
-
-_POST = ("/drain", "/snapshot", "/end", "/restart")
 
 _Query = Mapping[str, str]
 
@@ -62,10 +48,9 @@ class Response:
 class Answers:
     """The answers of one server."""
 
-    def __init__(self, watch: Watch, local: bool, token: str | None = None) -> None:
+    def __init__(self, watch: Watch, local: bool) -> None:
         self._watch = watch
         self._local = local  # whether the port is bound to this machine only
-        self._token = token
         self._get: dict[str, Callable[[_Query], Response]] = {
             "/": lambda _: Response(200, PAGE, "text/html; charset=utf-8", _POLICY),
             "/metrics": self._metrics,
@@ -76,24 +61,23 @@ class Answers:
             "/inspect": self._inspect,
         }
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str], peer: str) -> Response:
+    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
         """Return the response to any request, also to a bad one; names of headers in lower case."""
-        here = _names_here(headers.get("host", ""))
-        if self._local and headers.get("host") and not here:
+        host = headers.get("host", "")
+        if self._local and host and not _names_here(host):
             return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
         path, _, fields = target.partition("?")
         listed = parse_qs(fields, keep_blank_values=True, errors="surrogateescape")  # of any bytes
         query = {name: values[-1] for name, values in listed.items()}
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return _text(400, f"{method} {path:.80} takes no body: send none")
-        paths = _POST if method == "POST" else self._get
-        if path not in paths:
-            return _text(404, f"there are {' '.join(paths)}, by {method}")
+        if method == "POST":
+            return _text(405, "this port only shows: `headrace drain` and others change something")
+        if path not in self._get:
+            return _text(404, f"there are {' '.join(self._get)}")
         try:
-            if method == "POST":
-                return self._refusal(headers, here and is_here(peer)) or self._change(path, query)
             return self._get[path](query)
-        except UnknownFeed as error:
+        except (UnknownFeed, ValueError) as error:
             return _text(400, str(error))
         except HeadraceError as error:
             return _text(503, str(error))
@@ -132,53 +116,7 @@ class Answers:
 
     def _inspect(self, query: _Query) -> Response:
         key = query.get("key", "").encode(errors="surrogateescape")
-        if not key or len(key) > _LONGEST_KEY:
-            return _text(400, f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
-        status = self._watch.status()
-        if not status["feeds"]:  # it is starting, or has failed
-            return _text(503, status["why"])
-        shapes = {name: feed["pipeline"]["shape"] for name, feed in status["feeds"].items()}
-        keyed = [name for name, shape in shapes.items() if shape == "sequences"]
-        feed = query.get("feed", keyed[0] if len(keyed) == 1 else None)
-        if feed not in keyed:
-            fault = "feed= is needed: one" if feed is None else f"feed={feed!r:.120} is none"
-            return _text(400, f"{fault} of the feeds of segments: {', '.join(keyed) or 'none'}")
-        answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())
-        shown = key.decode(errors="backslashreplace")
-        return _json({"feed": feed, "key": shown, "found": answer["found"]})
-
-    # Changing
-
-    def _refusal(self, headers: Mapping[str, str], here: bool) -> Response | None:
-        """Return why a peer, which is here or elsewhere, may not change anything."""
-        if self._token is not None:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            same = hmac.compare_digest(given.strip().encode(errors="replace"), self._token.encode())
-            if scheme.lower() == "bearer" and same:
-                return None
-            needed = (
-                b"the token is needed: give the file that the server has to --http-token-file\n"
-            )
-            return Response(401, needed, headers={"WWW-Authenticate": "Bearer"})
-        if not here:
-            return _text(403, "only from this machine, for the server has no token file")
-        return None if HEADER in headers else _text(403, f"a header {HEADER}: 1 is needed")
-
-    def _change(self, path: str, query: _Query) -> Response:
-        server, feed, done = self._watch.server, query.get("feed"), {"done": path}
-        if path == "/snapshot":
-            name, whole = query.get("name", ""), query.get("whole") == "1"
-            if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
-                return _text(400, "name is the name of a snapshot, which all servers of a feed get")
-            done = server.snapshot(feed, _SNAPSHOT_S, name, whole)
-        elif path == "/end":
-            server.end(feed, query.get("cancel") == "1")
-        elif path == "/restart":
-            server.restart(feed, query.get("force") == "1")
-        else:
-            server.begin_drain()
-        self._watch.forget()
-        return _json(done)
+        return _json(self._watch.inspect(key, query.get("feed")))
 
 
 def _text(status: int, text: str) -> Response:

@@ -14,7 +14,6 @@ import contextlib
 import io
 import logging
 import math
-import os
 import re
 import socket
 import socketserver
@@ -25,10 +24,7 @@ from typing import Any, NamedTuple
 
 from headrace_proto import __version__
 from headrace_proto.errors import ServerError
-from headrace_proto.keys import fault_of_mode
-from headrace_proto.placement import WHOLE, Share
 
-from ..files.durable_file import usable
 from .answers import Answers, Response, is_here
 from .watch import Watch
 
@@ -65,9 +61,8 @@ class HttpService(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, options: HttpOptions) -> None:
-        host, port, token, share = options
-        self.watch = Watch(share)
+    def __init__(self, options: HttpOptions, watch: Watch) -> None:
+        host, port = options
         #: Connections that have a thread: since when their peer must send or read something, which
         #: is never where it need not, or where the connection has been ended.
         self._since: dict[socket.socket, float] = {}
@@ -75,7 +70,7 @@ class HttpService(socketserver.ThreadingTCPServer):
         try:
             found: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self.address_family, place = found[0], found[4][:2]
-            self.answers = Answers(self.watch, is_here(place[0]), token)
+            self.answers = Answers(watch, is_here(place[0]))
             super().__init__(place, _Handler)
         except (OSError, UnicodeError) as error:
             text = getattr(error, "strerror", None) or str(error)
@@ -96,7 +91,6 @@ class HttpService(socketserver.ThreadingTCPServer):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         self.server_close()
-        self.watch.end()
 
     def waits(self, connection: socket.socket, for_peer: bool) -> None:
         """Note whether a connection waits for its peer, or for the server."""
@@ -179,9 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer any request."""
         self.server.waits(self.connection, for_peer=False)
         headers = {k.lower(): ", ".join(self.headers.get_all(k, ())) for k in self.headers}
-        answer, peer = self.server.answers.answer, self.client_address[0]
         try:
-            response = answer(self.command, self.path, headers, peer)
+            response = self.server.answers.answer(self.command, self.path, headers)
         except Exception:
             logger.exception("%s %.200s could not be answered", self.command, self.path)
             response = Response(500, b"that could not be answered; the server's log says why\n")
@@ -206,24 +199,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HttpOptions(NamedTuple):
-    """``http`` and ``http_token_file`` of ``hs.run``, and the share of its server."""
+    """``http`` of ``hs.run``."""
 
     host: str
     port: int
-    token: str | None
-    share: Share = WHOLE
 
     @classmethod
-    def of(
-        cls, http: object, token_file: str | os.PathLike[str] | None, share: Share = WHOLE
-    ) -> HttpOptions | None:
-        """Check the options; None where HTTP is not asked for."""
-        if http is None:
-            if token_file is not None:
-                raise ValueError(f"http_token_file={token_file!r:.200} needs http=HOST:PORT")
-            return None
-        token = None if token_file is None else read_token(token_file)
-        return cls(*_address(http), token, share)
+    def of(cls, http: object) -> HttpOptions | None:
+        """Check the option; None where HTTP is not asked for."""
+        return None if http is None else cls(*_address(http))
 
 
 def _address(value: object) -> tuple[str, int]:
@@ -235,18 +219,3 @@ def _address(value: object) -> tuple[str, int]:
             "this machine is 0.0.0.0, port 0 is a free one)"
         )
     return found[1].strip("[]"), int(found[2])
-
-
-def read_token(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file; ValueError where it holds none, or everybody can read it."""
-    name = os.fsdecode(path)
-    with usable("http_token_file", path), open(path, encoding="utf-8", errors="replace") as stream:
-        fault = fault_of_mode(os.fstat(stream.fileno()).st_mode, secret=True)
-        token = stream.read(4096).strip()
-    if fault:
-        raise ValueError(f"http_token_file={name!r} {fault} {name}")
-    if not re.fullmatch(r"[!-~]{16,}", token):
-        raise ValueError(
-            f"http_token_file={name!r} holds no token: one line of 16 characters or more"
-        )
-    return token

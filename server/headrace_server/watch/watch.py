@@ -3,9 +3,10 @@
     every 5 s ─► a look that rates count from
     a question ─► a look, or the one of just now ─► status()
 
-However many ask, its workers are asked at most twice a second.  A server that has not started yet,
-or has failed, has a status too, without feeds.  Rates are of the last 5 to 10 seconds; whoever
-wants to see further back stores them.
+Without HTTP nobody looks until a command asks: the first question waits a second for rates, and so
+does one after 10 seconds without a look to count from.  However many ask, it asks the workers at
+most twice a second.  A server that has not started yet, or has failed, has a status too, without
+feeds.  Rates are of the last 5 to 10 seconds; whoever wants to see further back stores them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from headrace_proto import __version__
-from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 from headrace_proto.placement import WHOLE, Share
 
 from ..pipeline.declaration import Plain
@@ -26,14 +27,17 @@ from .verdict import add_rates, verdict
 
 #: Time between the looks that rates count from.
 _EVERY_S = 5.0
+#: Time that the rates of the first answer count, where nobody has looked before.
+_FIRST_S = 1.0
 #: Time for which a look is fresh.
 _FRESH_S = 0.5
 #: Maximum time for an answer of the server before it counts as dead.
 _PATIENCE_S = 5.0
+_LONGEST_KEY = 4096
 
 
 class Server(Protocol):
-    """A server as a watch and the answers to HTTP see it: see ``Supervisor``."""
+    """A server as a watch sees it: see ``Supervisor``."""
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -44,20 +48,6 @@ class Server(Protocol):
 
     def ask(self, order: str, timeout_s: float, **values: Plain) -> dict[str, Plain]:
         """Send an order to all workers; return their answers, joined to one."""
-
-    def snapshot(
-        self, feed: str | None, timeout_s: float, name: str, whole: bool
-    ) -> dict[str, Plain]:
-        """Take a snapshot of a feed."""
-
-    def end(self, feed: str | None, cancel: bool) -> None:
-        """Close a feed's input."""
-
-    def restart(self, feed: str | None, force: bool) -> None:
-        """Start a feed from its beginning."""
-
-    def begin_drain(self) -> None:
-        """Hand out nothing more."""
 
 
 class Watch:
@@ -71,18 +61,26 @@ class Watch:
         self._earlier: deque[SeenServer] = deque(maxlen=2)
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._looking = True  # whether it looks before anybody asks …
+        self._since = float("-inf")  # … else when the look was that rates count from
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
-    def begin(self, server: Server) -> None:
-        """Watch this server from now on."""
-        self._server = server
+    def begin(self, server: Server, looking: bool = True) -> None:
+        """Watch this server from now on; ``looking``: before anybody asks."""
+        self._server, self._looking = server, looking
         self.forget()
-        self._thread.start()
+        if looking:
+            self._thread.start()
 
     def status(self) -> ServerStatus:
         """Return the whole status of the server, as it is or was half a second ago."""
         with self._lock:
+            if not self._looking and time.monotonic() - self._since > 2 * _EVERY_S:
+                self._since = time.monotonic()
+                self._earlier.clear()
+                self._look()
+                self._stopping.wait(_FIRST_S)
             if time.monotonic() - self._looked > _FRESH_S:
                 self._status = self._look()
                 self._looked = time.monotonic()
@@ -105,12 +103,31 @@ class Watch:
             if status["state"] != "failed":
                 self._earlier.append(status)
 
-    @property
-    def server(self) -> Server:
-        """The server; ServerError before it has started."""
+    def check_started(self) -> Server:
+        """Return the server; ServerError before it has started."""
         if self._server is None:
             raise ServerError("the server is starting")
         return self._server
+
+    def inspect(self, key: bytes, feed: str | None) -> dict[str, Plain]:
+        """Return where the sequence of a key is; ``feed`` may be None where one has sequences.
+
+        UnknownFeed or ValueError: that can not be asked.
+        """
+        if not 0 < len(key) <= _LONGEST_KEY:
+            raise ValueError(f"a key has 1 to {_LONGEST_KEY} bytes, not {len(key)}")
+        status = self.status()
+        if not status["feeds"]:  # it is starting, or has failed
+            raise ServerError(status["why"])
+        shapes = {name: feed["pipeline"]["shape"] for name, feed in status["feeds"].items()}
+        keyed = [name for name, shape in shapes.items() if shape == "sequences"]
+        feed = keyed[0] if feed is None and len(keyed) == 1 else feed
+        if feed not in keyed:
+            fault = "feed= is needed: one" if feed is None else f"feed={feed!r:.120} is none"
+            raise UnknownFeed(f"{fault} of the feeds of segments: {', '.join(keyed) or 'none'}")
+        answer = self.check_started().ask("inspect", 10.0, feed=feed, key=key.hex())
+        shown = key.decode(errors="backslashreplace")
+        return {"feed": feed, "key": shown, "found": answer["found"]}
 
     def _look(self) -> ServerStatus:
         server = self._server

@@ -51,7 +51,7 @@ from ..leasing import protocol
 from ..leasing.protocol import ANYONE, Answer, Batch, Slot
 from ..net.bounded_map import BoundedMap
 from ..net.channel_server import TURN_S
-from ..net.refusals import RateLimits, check_version, feed_named
+from ..net.refusals import REVOKED, RateLimits, check_version, feed_named
 from ..net.sockets import is_shortage
 from ..partition.partition_run import Payload
 from ..pipeline.declaration import Plain
@@ -68,9 +68,6 @@ logger = logging.getLogger("headrace.trainers")
 _MOST_SESSIONS = 64
 #: A session takes at most this part of the shared memory that is free: slabs and journals need it.
 _OF_FREE = 16
-
-
-REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 #: Refusals that are counted, by the error's code.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 #: Maximum number of greetings that wait until the feeds are open; the oldest is forgotten.

@@ -1,62 +1,75 @@
-"""A port that answers as a server would, for tests of the commands that ask one."""
+"""An address that answers as a server would, for tests of the commands that ask one."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
+import zmq
 
-from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_proto.errors import HeadraceError, code_of
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Answered, Command
+from headrace_server.server.commands import Commands
+from headrace_server.watch.watch import Watch
 
 from ..watch.watched import Watched
 
-__all__ = ["Served", "other", "served", "stranger"]
+__all__ = ["Served", "answering", "other", "served"]
 
 
 class Served(Watched):
-    """A watched server, its address, and what ends its port."""
+    """A watched server, and its address."""
 
     address = ""
-    stop: Callable[[], None]
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[bytes], list[bytes]]) -> Iterator[str]:
+    """Yield an address at which each message gets the frames of an answer."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.is_set():
+                if socket.poll(20):
+                    connection, message = socket.recv_multipart()
+                    socket.send_multipart([connection, *answer(message)])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{port}"
+        finally:
+            ended.set()
+            thread.join()
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[Served]:
-    server = Served()
-    service = HttpService(HttpOptions("127.0.0.1", 0, None))
-    service.watch.begin(server)
-    server.address, server.stop = service.address, service.close
-    yield server
-    service.close()
+    server, watch = Served(), Watch()
+    watch.begin(server)
+    commands = Commands(server, watch, lambda *_, **__: None)
 
-
-@contextlib.contextmanager
-def stranger(status: int, kind: str, body: bytes) -> Iterator[str]:
-    """Yield the URL of another kind of server, which has one answer to everything."""
-
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    def answer(message: bytes) -> list[bytes]:
+        command: Command = FROM_TRAINER.decode(message)
+        names = ("what", "feed", "name", "whole", "cancel", "force")
+        given: dict[str, Any] = {name: getattr(command, name) for name in names}
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+            content = json.dumps(commands.carry_out(key=command.key.hex(), **given))
+        except HeadraceError as error:
+            answered = Answered(0, command.request, code=code_of(error), text=str(error))
+            return [FROM_SERVER.encode(answered), b""]
+        return [FROM_SERVER.encode(Answered(0, command.request)), content.encode()]
+
+    with answering(answer) as server.address:
+        yield server
+    watch.end()
 
 
 @pytest.fixture

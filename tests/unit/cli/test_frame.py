@@ -58,7 +58,6 @@ def numbers(tmp_path: Path) -> Iterator[list[str]]:
         (["--resume", "{}"], "--resume"),
         (["--state-dir", "/proc"], "--state-dir '/proc' can not be used: "),
         (["--http", "nowhere"], "--http 'nowhere'"),
-        (["--http-token-file", "x"], "--http-token-file 'x' needs --http HOST:PORT"),
         (["--keys", "/absent"], "--keys '/absent'"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

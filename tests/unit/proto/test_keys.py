@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.credentials import load_keys
+from headrace_proto.credentials import load_keys
 from headrace_proto.keys import (
     check_name,
     fault_of_mode,

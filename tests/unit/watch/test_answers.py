@@ -1,10 +1,9 @@
-"""Answers by HTTP: which peers may read, which may change something, and bad requests."""
+"""Answers by HTTP: which peers may read, and bad requests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -33,17 +32,7 @@ def watch(server: Watched, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 
 def get(watch: Watch, target: str, local: bool = True, **headers: str) -> Response:
-    return Answers(watch, local).answer("GET", target, {**HERE, **headers}, "127.0.0.1")
-
-
-def drain(
-    watch: Watch,
-    headers: dict[str, str],
-    peer: str = "127.0.0.1",
-    local: bool = True,
-    token: str | None = None,
-) -> int:
-    return Answers(watch, local, token).answer("POST", "/drain", headers, peer).status
+    return Answers(watch, local).answer("GET", target, {**HERE, **headers})
 
 
 # Reading
@@ -123,9 +112,9 @@ def test_inspect_hands_the_key_on_byte_for_byte(watch: Watch, server: Watched):
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("", b"key is a key"),
-        ("?key=", b"key is a key"),
-        ("?key=" + "x" * 5000, b"key is a key"),
+        ("", b"a key has 1 to 4096 bytes, not 0"),
+        ("?key=", b"a key has 1 to 4096 bytes, not 0"),
+        ("?key=" + "x" * 5000, b"bytes, not 5000"),
         ("?key=k&feed=nonesuch", b"of the feeds of segments: s"),
         ("?key=k&feed=a", b"of the feeds of segments: s"),
     ],
@@ -138,8 +127,7 @@ def test_inspect_says_what_it_needs(watch: Watch, server: Watched, query: str, s
 def test_what_is_not_there_is_not_found(watch: Watch):
     for target in ("/nonesuch", "/metrics/", "/../etc/passwd", "//status.json", "/%00"):
         assert get(watch, target).status == 404, target
-    assert Answers(watch, True).answer("POST", "/metrics", HERE, "::1").status == 404
-    assert Answers(watch, True).answer("POST", "/x", HERE, "::1").status == 404
+    assert Answers(watch, True).answer("POST", "/metrics", HERE).status == 405
 
 
 # Who may
@@ -151,35 +139,3 @@ def test_what_is_not_there_is_not_found(watch: Watch):
 def test_a_name_that_somebody_points_at_this_machine_is_not_answered(watch: Watch, host: str):
     assert get(watch, "/status.json", host=host).status == 421
     assert get(watch, "/status.json", local=False, host=host).status == 200
-
-
-def test_who_is_on_this_machine_may_drain(watch: Watch, server: Watched):
-    assert drain(watch, {**HERE, "x-headrace": "1"}) == 200 and server.draining
-
-
-@pytest.mark.parametrize(
-    ("headers", "peer", "local", "status"),
-    [
-        (HERE, "127.0.0.1", True, 403),  # a page of any site can send this much
-        ({"x-headrace": "1"}, "127.0.0.1", True, 403),
-        ({"host": "evil.example", "x-headrace": "1"}, "127.0.0.1", True, 421),
-        ({"host": "evil.example", "x-headrace": "1"}, "127.0.0.1", False, 403),
-        ({**HERE, "x-headrace": "1"}, "10.0.0.7", False, 403),
-        ({**HERE, "x-headrace": "1"}, "::ffff:10.0.0.7", False, 403),
-        ({**HERE, "x-headrace": "1"}, "nonsense", False, 403),
-    ],
-)
-def test_others_may_not(
-    watch: Watch, server: Watched, headers: dict[str, str], peer: str, local: bool, status: int
-):
-    assert drain(watch, headers, peer, local) == status and not server.draining
-
-
-def test_with_a_token_only_who_has_it_may_and_from_anywhere(watch: Watch, server: Watched):
-    token = "s3cret-s3cret-s3cret"
-    for given in ("", token, f"Basic {token}", "Bearer wrong", f"Bearer {token}x", "Bearer \udc80"):
-        headers = {**HERE, "x-headrace": "1", "authorization": given}
-        assert drain(watch, headers, token=token) == 401, given
-    assert not server.draining
-    away: dict[str, Any] = {"host": "feeder:8080", "authorization": f"bearer {token}"}
-    assert drain(watch, away, "10.0.0.7", local=False, token=token) == 200 and server.draining

@@ -15,6 +15,7 @@ import pytest
 from headrace_server.watch import http as module
 from headrace_server.watch import metrics
 from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.watch.watch import Watch
 from tests.patience import PATIENCE_S
 
 from .watched import Watched
@@ -25,10 +26,12 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
     """One that cuts nobody off who is only slow."""
     monkeypatch.setattr(module, "_PEER_S", PATIENCE_S)
     monkeypatch.setattr(module, "_TURN_S", PATIENCE_S)
-    one = HttpService(HttpOptions("127.0.0.1", 0, None))
-    one.watch.begin(Watched())
+    watch = Watch()
+    watch.begin(Watched())
+    one = HttpService(HttpOptions("127.0.0.1", 0), watch)
     yield one
     one.close()
+    watch.end()
 
 
 @pytest.fixture
@@ -160,11 +163,12 @@ def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
     "body",
     ["Content-Length: 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"],
 )
-def test_a_request_to_change_something_that_comes_with_a_body_changes_nothing(
+def test_a_request_to_change_something_or_with_a_body_changes_nothing(
     service: HttpService, body: str
 ):
-    head = "POST /drain HTTP/1.1\r\nHost: localhost\r\nX-Headrace: 1\r\n"
+    head = "POST /drain HTTP/1.1\r\nHost: localhost\r\n"
     answer = sent(service, f"{head}{body}".encode())
     assert answer.startswith(b"HTTP/1.1 400 ") and b"POST /drain takes no body" in answer
+    answer = sent(service, f"{head}\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 405 ") and b"this port only shows" in answer
     assert json.loads(asked(service, "/status.json")[1])["draining"] is False
-    assert sent(service, f"{head}\r\n".encode()).startswith(b"HTTP/1.1 200 ")

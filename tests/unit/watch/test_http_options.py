@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.watch.watch import Watch
 
 
 @pytest.mark.parametrize(
@@ -15,8 +14,8 @@ from headrace_server.watch.http import HttpOptions, HttpService
     [("127.0.0.1:8080", "127.0.0.1", 8080), ("[::1]:0", "::1", 0), ("0.0.0.0:1", "0.0.0.0", 1)],
 )
 def test_an_address_is_host_and_port(http: str, host: str, port: int):
-    found = HttpOptions.of(http, None)
-    assert found == HttpOptions(host, port, None)
+    found = HttpOptions.of(http)
+    assert found == HttpOptions(host, port)
 
 
 @pytest.mark.parametrize(
@@ -25,33 +24,16 @@ def test_an_address_is_host_and_port(http: str, host: str, port: int):
 )
 def test_what_is_none_is_refused_with_an_example(http: str):
     with pytest.raises(ValueError, match=r"is not HOST:PORT such as 127\.0\.0\.1:8080"):
-        HttpOptions.of(http, None)
-
-
-def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
-    file = tmp_path / "token"
-    file.write_text("0123456789abcdef\n")
-    file.chmod(0o600)
-    assert HttpOptions.of("h:1", file) == HttpOptions("h", 1, "0123456789abcdef")
-    for wrong in ("", "short", "0123456789 abcdef", "0123456789abcdeé", "\0" * 16):
-        file.write_text(wrong)
-        with pytest.raises(
-            ValueError, match="holds no token: one line of 16 characters or more"
-        ) as error:
-            HttpOptions.of("h:1", file)
-        assert not wrong or wrong not in str(error.value)
-    file.write_bytes(b"\xff0123456789abcdef")
-    with pytest.raises(ValueError, match="token' holds no token"):
-        HttpOptions.of("h:1", file)
+        HttpOptions.of(http)
 
 
 def test_an_address_that_is_taken_is_told_by_its_name():
-    one = HttpService(HttpOptions("127.0.0.1", 0, None))
+    one = HttpService(HttpOptions("127.0.0.1", 0), Watch())
     try:
         port = int(one.address.rpartition(":")[2])
         with pytest.raises(ServerError, match=rf"http='127\.0\.0\.1:{port}': [\w ]*in use$"):
-            HttpService(HttpOptions("127.0.0.1", port, None))
+            HttpService(HttpOptions("127.0.0.1", port), Watch())
     finally:
         one.close()
     with pytest.raises(ServerError, match=r"http='no\.such\.host\.invalid:80'"):
-        HttpService(HttpOptions("no.such.host.invalid", 80, None))
+        HttpService(HttpOptions("no.such.host.invalid", 80), Watch())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from headrace_proto.keys import (
+from .keys import (
     ENVIRONMENT,
     PUBLIC,
     SECRET,

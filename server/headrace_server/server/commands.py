@@ -1,0 +1,85 @@
+"""Commands of operators, which the locator passes on; each gets a thread, since most of them wait.
+
+Command ─► locator ─► Commands ┬─ status, inspect ─► the watch
+                               └─ the others ──────► the supervisor
+        ◄── locator ◄── JSON, or an error's code and text
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.token import SNAPSHOT
+
+from ..pipeline.declaration import Plain
+from ..watch.watch import Watch
+from .asks import LOCATOR
+from .snapshot_requests import in_thread
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+#: Maximum time for a snapshot, which waits for stores and disks.
+_SNAPSHOT_S = 600.0
+#: Maximum number of commands that are carried out at the same time.
+_MOST = 16
+#: Maximum length of an error's text: it fits a header.
+_LONGEST_TEXT = 4000
+
+
+class Commands:
+    """The commands to one server.  ``order`` sends an order to one of its processes."""
+
+    def __init__(self, server: Supervisor, watch: Watch, order: Callable[..., None]) -> None:
+        self._server, self._watch, self._order = server, watch, order
+        self._places = threading.BoundedSemaphore(_MOST)
+
+    def on_command(self, locator: int, number: int, **command: Plain) -> None:
+        """Carry out a command that the locator reports."""
+        if self._places.acquire(blocking=False):
+            in_thread(partial(self._perform, number, command))
+        else:
+            text = f"{_MOST} commands are being carried out: ask again later"
+            self._answer(number, code="server", text=text)
+
+    def _perform(self, number: int, command: Mapping[str, Plain]) -> None:
+        try:
+            self._answer(number, json.dumps(self.carry_out(**command)))
+        except (HeadraceError, ValueError) as error:
+            self._answer(number, code=code_of(error), text=str(error)[:_LONGEST_TEXT])
+        finally:
+            self._places.release()
+
+    def _answer(self, number: int, content: str = "", code: str = "", text: str = "") -> None:
+        answered = {"number": number, "content": content, "code": code, "text": text}
+        self._order(LOCATOR, order="commanded", **answered)
+
+    def carry_out(
+        self, what: str, feed: str, key: str, name: str, whole: bool, cancel: bool, force: bool
+    ) -> Plain:
+        """Carry out a command; return its result.  ``key`` is hexadecimal."""
+        server, watch, named = self._server, self._watch, feed or None
+        if what == "status":
+            return watch.status()
+        watch.check_started()
+        if what == "inspect":
+            return watch.inspect(bytes.fromhex(key), named)
+        if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
+            raise ProtocolError("Command.name is no name of a snapshot")
+        actions: dict[str, Callable[[], Plain]] = {
+            "snapshot": lambda: server.snapshot(named, _SNAPSHOT_S, name, whole),
+            "end": lambda: server.end(named, cancel),
+            "restart": lambda: server.restart(named, force),
+            "drain": server.begin_drain,
+        }
+        if what not in actions:
+            raise ProtocolError(f"Command.what: {what!r:.80} is none of this release")
+        try:
+            return actions[what]()
+        finally:
+            watch.forget()

@@ -1,0 +1,131 @@
+"""Commands ask a server at its public address; an error names it, and no answer moves a cursor."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_proto.credentials import load_keys
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, NotAllowed, ServerError
+from headrace_proto.messages import FROM_SERVER, Answered, Refused, Unknown
+from headrace_proto.token import SNAPSHOT
+from headrace_server.cli import main
+from headrace_server.cli.asking import ServerAt, shown, snapshot_of_all
+from tests.patience import PATIENCE_S
+
+from .served import Served, answering, served
+
+__all__ = ["served"]
+
+
+def test_no_server_is_told_with_what_to_do():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]  # which nobody else gets meanwhile
+        with pytest.raises(ConnectionLost, match=rf"no server answers at .*:{port}: .*--address"):
+            ServerAt(f"tcp://127.0.0.1:{port}").status()
+
+
+def test_a_server_that_breaks_connections_off_or_does_not_answer_is_told(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listening.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        assert main(["keygen", str(tmp_path / "keys")]) == 0
+        assert main(["keygen", str(tmp_path / "keys"), "--name", "me"]) == 0
+        for keys, says in (
+            (None, "it asks for keys: give those of a trainer by --keys or HEADRACE_KEYS"),
+            (load_keys(tmp_path / "keys"), "it has no keys, or its key is not server.public of"),
+        ):
+            with pytest.raises(NotAllowed, match=says):
+                ServerAt(address, keys).status()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(DeadlineExceeded, match=r"within 0\.2 s, and what was asked for may still"),
+    ):
+        ServerAt(f"tcp://127.0.0.1:{silent.getsockname()[1]}").ask("drain", 0.2)
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_done(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    assert shown("a\x1b[2Jb\x07\x9b\r\u202ec\nd é☃") == "a\\x1b[2Jb\\x07\\x9b\\r\\u202ec\nd é☃"
+    served.fail("no\x1b[2J")
+    assert main(["snapshot", "--address", served.address]) == 1
+    assert "\\x1b[2J" in capsys.readouterr().err
+
+
+REFUSED = FROM_SERVER.encode(Refused("version", "install the same release"))
+#: Answers that are none, and the type of the error.
+ODD: dict[str, tuple[list[bytes], type[Exception], str]] = {
+    "no message": ([b"HTTP/1.1 400"], ServerError, "is no headrace server, or not of this release"),
+    "another message": ([FROM_SERVER.encode(Unknown(0))], ServerError, "no headrace server"),
+    "no result": ([FROM_SERVER.encode(Answered(0, 1))], ServerError, "no headrace server"),
+    "no JSON": ([FROM_SERVER.encode(Answered(0, 1)), b"[" * 10**5], ServerError, "no headrace"),
+    "refused": ([REFUSED], Exception, "tcp://127.0.0.1:[0-9]+: install the same release"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_answer_that_is_none_is_told_in_a_line(case: str):
+    frames, kind, says = ODD[case]
+    with answering(lambda _: frames) as address, pytest.raises(kind, match=says):
+        ServerAt(address).status()
+
+
+def test_the_keys_of_the_environment_are_used(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "none"))
+    assert main(["status", "--address", served.address]) == 2
+
+
+def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
+    """They do so at the same time."""
+    asked: list[Any] = []
+    together = threading.Barrier(2)
+
+    def taking(server: int) -> Callable[..., Any]:
+        def snapshot(feed: str, timeout_s: float, name: str = "", whole: bool = False) -> Any:
+            if name:
+                together.wait(PATIENCE_S)
+            asked.append((server, name, whole))
+            return {"snapshot": name}
+
+        return snapshot
+
+    token = snapshot_of_all([taking(0), taking(1)], "f", 1.0)
+    name = token["snapshot"]
+    assert SNAPSHOT.fullmatch(name)
+    assert sorted(asked[:2]) == [(0, name, False), (1, name, False)]
+    assert sorted(asked[2:]) == [(0, name, True), (1, name, True)]
+    asked.clear()
+    snapshot_of_all([taking(0)], "f", 1.0)
+    assert asked == [(0, "", False)]
+
+
+@pytest.mark.parametrize("named", [{"name": "../x"}, {"whole": True}])
+def test_a_snapshot_is_named_as_snapshots_are(served: Served, named: dict[str, Any]):
+    with pytest.raises(Exception, match="no name of a snapshot"):
+        ServerAt(served.address).ask("snapshot", **named)
+    assert not served.asked
+
+
+def test_a_command_of_another_release_is_refused(served: Served):
+    with pytest.raises(Exception, match=r"Command\.what: 'dance' is none of this release"):
+        ServerAt(served.address).ask("dance")
