@@ -10,16 +10,20 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import LimitExceeded, ServerError
 
 #: Errors of a file system without room, and of a user's quota.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REMEDY = "make room there"
+#: Maximum number of files that a source keeps open; one that is compressed costs an inflater (some
+#: 50 kB) and a block.
+MOST_OPEN: Final = 32
 #: Seconds between two attempts to lock a file.
 _TRY_S = 0.02
 
@@ -58,6 +62,22 @@ def writing(
         why = os.strerror(error.errno)
         text = f"{os.fspath(path)}: there is no room{wanted}: {why}; {room(path, remedy)}"
         raise OSError(error.errno, text) from error
+
+
+@contextlib.contextmanager
+def opening(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let the error of a process that may open no more files say how many it needs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise LimitExceeded(
+            f"{os.fspath(path)} can not be opened: this process has all {most} files and sockets "
+            f"open that it may (RLIMIT_NOFILE), and a source needs up to {MOST_OPEN}: raise the "
+            f"limit to {most + MOST_OPEN} or more (ulimit -n, LimitNOFILE=)"
+        ) from None
 
 
 @contextlib.contextmanager

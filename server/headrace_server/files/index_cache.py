@@ -22,8 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .durable_file import locked, writing
+from .durable_file import locked, opening, writing
 from .manifest import DataFile
+from .mapped_files import mapped_path
 
 logger = logging.getLogger("headrace.data")
 
@@ -62,7 +63,8 @@ class IndexCache:
         try:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(path.with_suffix(".lock"), lambda: self.progress(file, 0)):
+            waits = partial(self.progress, file, 0)
+            with opening(path), locked(path.with_suffix(".lock"), waits):
                 found = _load(path, name)  # by the process that held the lock before
                 if found is None:
                     integers = self._in_memory(name, file, build)
@@ -109,7 +111,7 @@ def _checksum(name: str, integers: np.ndarray) -> int:
 def _load(path: Path, name: str) -> np.ndarray | None:
     """Return the integers of an entry, mapped; None where it is missing or is not sound."""
     try:
-        stored = np.memmap(path, np.int64, mode="r").view(np.ndarray)
+        stored = mapped_path(path).view(np.int64)
         if _checksum(name, stored[:-1]) == stored[-1]:
             return stored[:-1]
         error: Exception = ValueError("it is cut off, damaged, or of another file")

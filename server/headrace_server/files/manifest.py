@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from headrace_proto.errors import FilesMissing, HeadraceError
 
+from .durable_file import opening
 from .extras import filesystem
 
 logger = logging.getLogger("headrace.data")
@@ -77,6 +78,8 @@ def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
     for pattern in patterns:
         found = _remote(pattern) if is_remote(pattern) else _local(pattern)
         if not found:
+            with opening(pattern):  # glob finds nothing where no directory can be opened
+                os.scandir().close()
             raise FilesMissing(f"{pattern!r} {_lacking(pattern)} (seen from {os.getcwd()})")
         for file in found:
             files.setdefault(file.path, file)

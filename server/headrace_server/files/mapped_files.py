@@ -27,7 +27,7 @@ import numpy as np
 
 from headrace_proto.errors import LimitExceeded
 
-from .durable_file import writing
+from .durable_file import opening, writing
 from .manifest import DataFile, copy_whole, is_remote
 from .ranges import open_stream
 
@@ -79,6 +79,20 @@ def mapped(file: DataFile) -> np.ndarray:
     return MappedFiles((file,)).file_data(0)
 
 
+def mapped_path(path: str | os.PathLike[str]) -> np.ndarray:
+    """Return the bytes of a file, read-only; ValueError where it is empty.
+
+    ``np.memmap`` would keep a descriptor as long as they are used.
+    """
+    with opening(path), open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if not size:
+            raise ValueError("it is empty")
+        reserved = _Range(size)
+        reserved.place(0, size, stream.fileno())
+    return np.asarray(reserved)
+
+
 class MappedFiles:
     """``data`` holds file i from byte ``bases[i]`` on."""
 
@@ -112,6 +126,7 @@ class MappedFiles:
                 return
             remedy = f"make room there for a copy of {file.path}, or set TMPDIR elsewhere"
             with (
+                opening(tempfile.gettempdir()),
                 writing(tempfile.gettempdir(), file.size, remedy),
                 tempfile.TemporaryFile() as copy,
             ):

@@ -27,6 +27,7 @@ import numpy as np
 
 from headrace_proto.errors import FilesMissing
 
+from .durable_file import opening
 from .manifest import DataFile, check_local, check_remote, gone, is_remote, reached, system_of
 
 #: Bytes of a block.  To fetch so many takes no longer than the round trip of a request.
@@ -293,7 +294,8 @@ def open_stream(file: DataFile) -> BinaryIO:
     try:
         if is_remote(file.path):
             return cast(BinaryIO, io.BufferedReader(RemoteFile(file), BLOCK))
-        stream = open(file.path, "rb")  # noqa: SIM115
+        with opening(file.path):
+            stream = open(file.path, "rb")  # noqa: SIM115
     except FilesMissing:  # is a FileNotFoundError itself
         raise
     except FileNotFoundError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace_proto.errors import LimitExceeded
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
+from tests.shortage import no_descriptors
 
 FILE = DataFile("/data/a", 10, "1")
 INTEGERS = np.arange(100, dtype=np.int64)
@@ -75,6 +79,24 @@ def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path
     assert_same(cache.get(FILE, "frames", build))
     assert_same(cache.get(FILE, "frames", build))
     assert build.calls == 1
+
+
+def test_an_entry_keeps_no_descriptor_and_a_lack_of_them_is_told(tmp_path: Path) -> None:
+    cache = IndexCache(str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [cache.get(DataFile(f"/data/{i}", 10, "1"), "frames", Builder()) for i in range(9)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for there in (True, False):
+        most = 0
+        with no_descriptors():
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            text = (
+                rf"\.idx can not be opened: .* all {most} .*raise the limit to {most + 32} or more"
+            )
+            with pytest.raises(LimitExceeded, match=text):
+                cache.get(DataFile("/data/0" if there else "/new", 10, "1"), "frames", Builder())
+    for integers in kept:
+        assert_same(integers)
 
 
 CHILD = """

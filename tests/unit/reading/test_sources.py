@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import random
 import sys
 import tarfile
@@ -16,13 +17,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, LimitExceeded
+from headrace_server.files.durable_file import MOST_OPEN
 from headrace_server.files.extras import PackageMissing
+from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading import sources
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import IndexedSource
+from tests.shortage import no_descriptors
 from tests.unit.readers import opened
+from tests.unit.tfrecord_writer import example, feature, frame
 
 _TABLE = pa.table(
     {
@@ -54,6 +59,12 @@ def _tar(file: io.BytesIO) -> None:
             member = tarfile.TarInfo(name)
             member.size = 1
             archive.addfile(member, io.BytesIO(b"7"))
+
+
+def _tar_gz(file: io.BytesIO) -> None:
+    plain = io.BytesIO()
+    _tar(plain)
+    file.write(gzip.compress(plain.getvalue()))
 
 
 _FILES: dict[str, tuple[str, Callable[[io.BytesIO], object]]] = {
@@ -95,6 +106,40 @@ def _read_all(reader: sources.StreamSource) -> None:
         position: bytes | None = b""
         while position is not None:
             _, position = reader.read(stream, position, 2)
+
+
+_RECORDS = b"".join(frame(example({"a": feature("int", [i])})) for i in range(3))
+_MANY = {
+    **_FILES,
+    "jsonl.gz": ("jsonl", lambda file: file.write(gzip.compress(_JSON))),
+    "tar.gz": ("tar", _tar_gz),
+    "tfrecord": ("tfrecord", lambda file: file.write(_RECORDS)),
+    "tfrecord.gz": ("tfrecord", lambda file: file.write(gzip.compress(_RECORDS))),
+    "npy": ("tokens", lambda file: np.save(file, np.arange(99))),
+}
+
+
+@pytest.mark.parametrize("name", _MANY)
+def test_no_source_keeps_a_file_open_for_each_of_its_files(name: str, tmp_path: Path) -> None:
+    kind, write = _MANY[name]
+    for i in range(2 * MOST_OPEN):
+        with open(tmp_path / f"{i}.{name.rpartition(' ')[2]}", "wb") as file:
+            write(file)  # type: ignore[arg-type]
+    before = len(os.listdir("/proc/self/fd"))
+    features = {"a": Feature("scalar", "int64")} if kind == "tfrecord" else None
+    options = {"dtype": None, "window": 9, "lanes": None, "shift": 0} if kind == "tokens" else {}
+    cache = IndexCache(str(tmp_path / "cache"))
+    bad = BadRecords(skip=True, logged=1 << 62)
+    reader = opened(kind, tmp_path / "[0-9]*", features=features, cache=cache, bad=bad, **options)
+    for _ in range(2):
+        for stream in range(reader.streams):
+            reader.read(stream, b"", 1)
+        assert len(os.listdir("/proc/self/fd")) <= before + MOST_OPEN
+        _read_all(reader)
+    named = r"(0|\[0-9\]\*)\.?.* can not be opened: .*raise the limit to"
+    for path in (next(tmp_path.glob("0.*")), tmp_path / "[0-9]*"):
+        with no_descriptors(), pytest.raises(LimitExceeded, match=named):
+            opened(kind, path, features=features, cache=cache, **options).read(0, b"", 1)
 
 
 def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:

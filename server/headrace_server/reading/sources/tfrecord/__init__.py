@@ -19,6 +19,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
+from ....files.durable_file import MOST_OPEN
 from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RangedFiles, expect, open_stream
@@ -33,9 +34,6 @@ from .parser import ExampleParser
 
 #: Bytes of a remote file that are scanned at once.
 _SCANNED = 1 << 22
-#: Maximum number of open streams; each holds a file, an inflater (some 50 kB) and a block.
-_OPEN_STREAMS = 32
-
 _REMEDY: Final = "Write the file again, or skip the rest with on_bad_example='skip'"
 _CHECKSUM_TEXT: Final = (
     "the payload does not have its checksum: the bytes changed after they were written. Write the "
@@ -69,7 +67,7 @@ class Tfrecord(Source):
                 file, kind = opening.files[stream], compressions[stream]
                 return _Frames(file, kind, place, opening.bad, parser)
 
-            streams = Streams(fields, len(compressions), walk, _OPEN_STREAMS)
+            streams = Streams(fields, len(compressions), walk, MOST_OPEN)
             streams.files = opening.files
             return streams
         return PartsReader(fields, [_Records(opening, parser)])
