@@ -60,10 +60,11 @@ def preview(options: Namespace) -> None:
     cache = reporting_cache(files)
     with LocalFeed(declaration, files, bad, cache, options.partitions, options.partition) as local:
         reader = local.reader
+        among = f" in {counted(len(files), 'file')}" if files else ""
         known = "any number of examples"
         if isinstance(reader, IndexedSource):
             known = counted(reader.length, "example")
-        print(f"{name}: {declaration.source.kinds}, {known} in {counted(len(files), 'file')}")
+        print(f"{name}: {declaration.source.kinds}, {known}{among}")
         made = 0
         for sample in islice(local.batches(first), options.batches if options.batch is None else 1):
             print("", *_lines(sample), sep="\n")

@@ -19,6 +19,7 @@ from types import FrameType
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
+from ..files.extras import require
 from ..journal.restoring import Resumption, resumption
 from ..process.option import Option
 from ..process.settings import RunSettings, options_of
@@ -47,6 +48,7 @@ def serve(options: Namespace) -> int:
     exit_when_done: end when every feed has ended, or --drain-timeout after the last has failed:
       trainers that connect late learn why
     """
+    require("google_crc32c", "server", "headrace serve")  # before a file that may be missing, too
     stop = Signals()
     given = {one.argument: getattr(options, one.name) for one in options_of(RunSettings)}
     pipelines = load(options.pipelines)

@@ -276,6 +276,7 @@ class WorkerStatus(TypedDict):
     slab_limit_bytes: int
     work_s: float
     rests_s: dict[str, float]
+    queued_s: float  # of the work, in which it waited for a core
     shares: dict[str, float]  # parts of its time
 
 

@@ -30,12 +30,15 @@ _WELL = 0.05
 #: … and beyond this they starve.
 _STARVES = 0.3
 _MOST = 0.5
+#: A part that is shown as 100 %.
+_ALL = 0.995
 #: By what workers spend most of their time on, beside work: the part that holds the others up, and
 #: why.
 _CAUSES = {
     "slab": ("slab", "the shared memory of the workers is full of batches that trainers read."),
     "states": ("trainers", "the next segments need states that trainers hold: raise capacity."),
 }
+_WHATS = ("work", "queued", *_CAUSES)
 
 
 def add_rates(before: SeenServer, now: SeenServer) -> None:
@@ -45,7 +48,9 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
     for worker in now["workers"]:
         if worker["worker"] in workers:
             spent = _grown(workers[worker["worker"]], _spent(worker))
-            worker["shares"] = _parts(spent, sum(spent.values()) or 1.0)
+            queued = spent.pop("queued")  # part of the work
+            total = sum(spent.values()) or 1.0
+            worker["shares"] = _parts({**spent, "queued": queued}, total)
     for name, feed in now["feeds"].items():
         earlier = before["feeds"].get(name, feed)
         known = {one["trainer"]: _counts(one) for one in earlier["trainers"] if span > 0}
@@ -68,7 +73,7 @@ def _counts(trainer: TrainerStatus) -> dict[str, Plain]:
 
 
 def _spent(worker: WorkerStatus) -> dict[str, float]:
-    return {"work": worker["work_s"], **worker["rests_s"]}
+    return {"work": worker["work_s"], "queued": worker["queued_s"], **worker["rests_s"]}
 
 
 def _totals(feed: FeedStatus) -> dict[str, float]:
@@ -127,12 +132,20 @@ def verdict(feed: FeedStatus, status: SeenServer) -> VerdictStatus:
 
 
 def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str]:
-    """Return the part of the server that holds trainers up, and why."""
+    """Return the part of the server that holds trainers up, and why.
+
+    Work in which a worker mostly waits for a core of the machine is the fault of other programs.
+    """
     numbers = {part["worker"] for part in feed["partitions"]}
     times = [w["shares"] for w in status["workers"] if w["worker"] in numbers and w["shares"]]
-    causes = {"work": ("workers", _slowest(feed.get("seconds", {}))), **_CAUSES}
-    for what, (where, why) in causes.items():
-        if sum(shares.get(what, 0.0) for shares in times) > _MOST * len(times):
+    parts = {what: sum(shares.get(what, 0.0) for shares in times) for what in _WHATS}
+    busy = "workers", _slowest(feed.get("seconds", {}))
+    if parts["queued"] > _MOST * parts["work"]:
+        part = f"{100 * parts['queued'] / parts['work']:.0f} % of the time in which they could work"
+        text = f"this machine has no core free: the workers wait for one {part}."
+        busy = "workers", f"{text} End other programs, or serve from another machine."
+    for what, (where, why) in {"work": busy, **_CAUSES}.items():
+        if parts[what] > _MOST * len(times):
             return where, why
     return "leases", f"{feed['waiting'] or 'nothing delays them now'}."
 
@@ -143,9 +156,12 @@ def _slowest(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
     if not total:
         return "the workers are busy. More workers would help."
-    part = f"{100 * seconds[name] / total:.0f} % of the time of reading and stages"
-    cure = "a faster source" if name == "reading" else "a cheaper function"
-    return f"the workers are busy, and {name} takes {part}. More workers or {cure} would help."
+    doing, cure, others = f"in {name}", "a cheaper function", "reading and other stages"
+    if name == "reading":
+        doing, cure, others = "reading", "a faster source", "the stages"
+    part = seconds[name] / total
+    rest = f" ({100 * part:.0f} %, and {others} the rest)" if part < _ALL else ""
+    return f"the workers are busy {doing}{rest}. More workers or {cure} would help."
 
 
 def store_faults(status: ServerStatus) -> list[str]:

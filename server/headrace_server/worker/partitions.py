@@ -20,6 +20,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,13 @@ _LOG_S = 10.0
 #: Time between two reports of all partitions, which take at most the inverse of ``_PART`` of the
 #: worker's time: that is for any number of partitions.
 _REPORT_S, _PART = 0.25, 100
+
+
+def _queued_s() -> float:
+    """Return how long the loop could run and had no core, in its life; 0 where that is unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +357,7 @@ class Partitions:
             "slab_bytes": self._slab.used_bytes,
             "work_s": max(0.0, life_s - sum(self._rested.values())),
             "rests_s": dict(self._rested),
+            "queued_s": _queued_s(),
         }
 
     # Calls between steps

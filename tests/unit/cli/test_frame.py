@@ -69,6 +69,15 @@ def test_a_mistake_in_an_option_names_it_as_the_command_line_does(
     assert text in capsys.readouterr().err
 
 
+def test_a_light_installation_names_the_extra_before_a_file_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)  # importing it raises ImportError
+    assert frame.main(["serve", "nofile.py:feeds"]) == 1
+    assert "headrace serve needs google_crc32c" in (told := capsys.readouterr().err)
+    assert "pip install '.[server]'" in told
+
+
 @pytest.mark.parametrize("content", [b"", b"no token", b"\xff\xfe"])
 def test_a_file_that_holds_no_token_of_a_snapshot_is_named(
     content: bytes, numbers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

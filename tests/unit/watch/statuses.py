@@ -30,8 +30,8 @@ def feed(**more: Any) -> dict[str, Any]:
 
 def worker(number: int = 0, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"worker": number, "pid": 77, "restarts": 0, "doing": "it was starting"}
-    told |= {"slab_bytes": 4096, "slab_limit_bytes": 65536, "work_s": 6.0, "shares": {}}
-    return {**told, "rests_s": {"trainers": 4.0, "states": 0.0, "slab": 0.0}, **more}
+    told |= {"slab_bytes": 4096, "slab_limit_bytes": 65536, "work_s": 6.0, "queued_s": 0.0}
+    return {**told, "shares": {}, "rests_s": {"trainers": 4.0, "states": 0.0, "slab": 0.0}, **more}
 
 
 def server(at: float = 100.0, *, workers: Any = None, **feeds: Any) -> dict[str, Any]:

@@ -51,16 +51,24 @@ def test_trainers_that_wait_do_so_for_what_the_workers_are_at(
 @pytest.mark.parametrize(
     ("slow", "says"),
     [
-        (
-            "reading",
-            "reading takes 75 % of the time of reading and stages. More workers or a faster",
-        ),
-        ("map function f:g", "map function f:g takes 75 % of the time of reading and stages. More"),
+        ("reading", "busy reading (75 %, and the stages the rest). More workers or a faster"),
+        ("map f:g", "busy in map f:g (75 %, and reading and other stages the rest). More workers"),
     ],
 )
 def test_busy_workers_are_told_from_one_another_by_what_takes_their_time(slow: str, says: str):
-    seconds = {"reading": 1.0, "map function f:g": 1.0, slow: 3.0}
+    seconds = {"reading": 1.0, "map f:g": 1.0, slow: 3.0}
     assert says in judged(0.5, share("work"), seconds=seconds)[2]
+    words = "50 % of their time: the workers are busy reading. More workers or a faster source"
+    assert words in judged(0.5, share("work"), seconds={"reading": 2.0})[2]
+
+
+def test_workers_that_wait_for_a_core_need_no_others_and_no_faster_source():
+    seconds, busy = {"reading": 2.0}, share("work")
+    found = judged(0.5, busy | {"queued": 0.6}, busy | {"queued": 0.2}, seconds=seconds)
+    assert found[:2] == ("bad", "workers")
+    assert "this machine has no core free: the workers wait for one 57 % of the time" in found[2]
+    found = judged(0.5, busy | {"queued": 0.6}, busy, seconds=seconds)
+    assert "the workers are busy reading. More workers" in found[2]
 
 
 def test_where_nothing_of_that_is_so_the_servers_words_stand():
